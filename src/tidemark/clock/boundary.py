@@ -1,0 +1,55 @@
+"""Where a read stands: a position in the commit order, and the commits at or below it that it must not see.
+
+PostgreSQL makes commits visible in another order than it logs them, so a lone LSN cannot stand for a snapshot. A
+Boundary can stand for both honest meanings of a read: *as of LSN* (a prefix of the commit order, nothing excluded)
+and *as of SNAPSHOT* (exactly what a session saw).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.clock.lsn import Lsn
+from tidemark.clock.snapshot import Snapshot
+from tidemark.clock.xid import Xid8
+from tidemark.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """`(lsn, excluded)`: everything committed at or below `lsn` is seen, but what `excluded` names."""
+
+    lsn: Lsn
+    excluded: frozenset[Lsn] = frozenset()
+
+    def __post_init__(self) -> None:
+        beyond = [lsn for lsn in self.excluded if lsn > self.lsn]
+        if beyond:
+            raise InvalidValue(f"{min(beyond)} is excluded from a boundary at {self.lsn}, which it lies beyond")
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Snapshot, lsn: Lsn, commits: Iterable[tuple[Xid8, Lsn]]) -> Boundary:
+        """What the session saw that read `snapshot` and, in the same statement, the insert position `lsn`.
+
+        `commits` are (top-level xid, commit LSN) and must hold *every* commit at or below `lsn`: one that is missing
+        would be shown although the session did not see it.
+        """
+        return cls(lsn, frozenset(commit for xid, commit in commits if commit <= lsn and not snapshot.sees(xid)))
+
+    @property
+    def floor(self) -> Lsn:
+        """The highest position at or below which nothing is excluded."""
+        return min(self.excluded).before() if self.excluded else self.lsn
+
+    def sees(self, commit: Lsn) -> bool:
+        """Whether the effects of the transaction that committed there are visible."""
+        return commit <= self.lsn and commit not in self.excluded
+
+    def __str__(self) -> str:
+        if not self.excluded:
+            return str(self.lsn)
+        return f"{self.lsn} without {', '.join(map(str, sorted(self.excluded)))}"
+
+    def __repr__(self) -> str:
+        return f"Boundary({self})"

@@ -1,0 +1,58 @@
+"""A position in PostgreSQL's write-ahead log, and the unit of Tidemark's clock.
+
+The clock is the *commit LSN*: the position just past a transaction's COMMIT record (`end_lsn` in pgoutput's Commit
+message), strictly increasing in the order of delivery. The record's start would not do: with `≤` a read at the start
+of the next record would show a commit that was not yet there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidemark.errors import InvalidValue
+
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})", re.ASCII)
+_END = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lsn:
+    """A 64-bit WAL position, ordered, printed as `pg_lsn` prints it: `Lsn.parse("16/B374D848")`."""
+
+    value: int
+    ZERO: ClassVar[Lsn]
+
+    def __post_init__(self) -> None:
+        if type(self.value) is not int or not 0 <= self.value < _END:
+            raise InvalidValue(f"not a WAL position: {self.value!r}", "a whole number from 0 to 2^64 - 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Lsn:
+        """Read PostgreSQL's `X/X`, in either case of hexadecimal, with nothing before or after it."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InvalidValue(
+                f"not an LSN: {text!r}", "two hexadecimal numbers as PostgreSQL prints them: 16/B374D848"
+            )
+        return cls(int(match[1], 16) << 32 | int(match[2], 16))
+
+    def __str__(self) -> str:
+        return f"{self.value >> 32:X}/{self.value & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"Lsn({self})"
+
+    def __sub__(self, other: Lsn) -> int:
+        """The distance in bytes, negative when `other` lies ahead."""
+        if not isinstance(other, Lsn):
+            return NotImplemented
+        return self.value - other.value
+
+    def before(self) -> Lsn:
+        """The highest position below this one."""
+        return Lsn(self.value - 1)
+
+
+Lsn.ZERO = Lsn(0)

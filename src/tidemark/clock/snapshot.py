@@ -1,0 +1,59 @@
+"""What a PostgreSQL session sees, in PostgreSQL's own words: `xmin:xmax:xip,…`.
+
+    below xmin      ended: visible if it committed
+    xip             running when the snapshot was taken: not visible, whatever became of it since
+    at or above xmax   not begun: not visible
+
+On a standby `xip` is empty, because a standby keeps the running ids elsewhere: there the replay LSN is the snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from tidemark.clock.xid import Xid8
+from tidemark.errors import InvalidValue
+
+_EXAMPLE = "xmin:xmax:xip,… as pg_current_snapshot() prints it, for example 1995:2000:1995,1998"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The ids whose effects a session sees. `xip` is ascending, without repeats, and lies in [xmin, xmax)."""
+
+    xmin: Xid8
+    xmax: Xid8
+    xip: tuple[Xid8, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.xmin.value == 0 or self.xmin > self.xmax:
+            raise InvalidValue(f"not a snapshot: xmin {self.xmin}, xmax {self.xmax}", _EXAMPLE)
+        if any(a >= b for a, b in pairwise(self.xip)):
+            raise InvalidValue(f"not a snapshot: {self} does not list its running ids in ascending order", _EXAMPLE)
+        if self.xip and not (self.xmin <= self.xip[0] and self.xip[-1] < self.xmax):
+            raise InvalidValue(f"not a snapshot: {self} has running ids outside [xmin, xmax)", _EXAMPLE)
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Read what `pg_current_snapshot()` prints; repeated ids count once, as they do for PostgreSQL."""
+        parts = text.split(":")
+        if len(parts) != 3:
+            raise InvalidValue(f"not a snapshot: {text!r}", _EXAMPLE)
+        xip = [Xid8.parse(part) for part in parts[2].split(",")] if parts[2] else []
+        return cls(Xid8.parse(parts[0]), Xid8.parse(parts[1]), tuple(xid for xid, _ in groupby(xip)))
+
+    def sees(self, xid: Xid8) -> bool:
+        """Whether the effects of this *top-level* transaction are visible, given that it committed."""
+        if xid < self.xmin:
+            return True
+        at = bisect_left(self.xip, xid)
+        running = at < len(self.xip) and self.xip[at] == xid
+        return xid < self.xmax and not running
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.xip))}"
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self})"
