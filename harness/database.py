@@ -1,0 +1,80 @@
+"""A database as our users have it: an application that owns the tables, and a mirror role that owns nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from harness.postgres import Server
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+from tidemark.source.session import Session, Timeouts
+
+OWNER, MIRROR = "app", "mirror"
+PASSWORD = "s3cret-c4nary"  # noqa: S105
+
+
+def add_roles(server: Server) -> None:
+    """The owner, with no special right; the mirror, with LOGIN and REPLICATION and nothing else."""
+    server.sql(
+        f"create role {OWNER} login password '{PASSWORD}'",
+        f"create role {MIRROR} login replication password '{PASSWORD}'",
+    )
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database of a server that has the two roles."""
+
+    server: Server
+    name: str
+
+    @property
+    def names(self) -> MirrorNames:
+        """Slots belong to the whole server, so each database's mirror has a name of its own."""
+        return MirrorNames(self.name)
+
+    def dsn(self, user: str = MIRROR) -> Dsn:
+        """How to connect, by default as the mirror."""
+        return Dsn(self.server.dsn(user, self.name, password=PASSWORD))
+
+    def session(self, user: str = MIRROR, timeouts: Timeouts | None = None) -> Session:
+        """A session of ours, by default as the mirror."""
+        return Session.open(self.dsn(user), "test", timeouts)
+
+    def connect(self, user: str = OWNER) -> psycopg.Connection[Any]:
+        """A plain connection, by default as the application."""
+        return self.server.connect(self.name, user, password=PASSWORD)
+
+    def run(self, *statements: str, user: str = OWNER) -> list[tuple[Any, ...]]:
+        """Statements of the application, each its own transaction; the rows of the last one that has any."""
+        rows: list[tuple[Any, ...]] = []
+        with self.connect(user) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+                rows = cursor.fetchall() if cursor.description else rows
+        return rows
+
+    def admin(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Statements of the superuser in this database."""
+        return self.server.sql(*statements, dbname=self.name)
+
+    def drop(self) -> None:
+        """Drop the database, and the slots that belong to it."""
+        slots = f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{self.name}'"
+        self.server.sql(slots, f"drop database {self.name} with (force)")
+
+
+def create_database(server: Server) -> Database:
+    """A new database: the application may create in it, the mirror may read what the application creates."""
+    database = Database(server, f"db_{uuid4().hex[:12]}")
+    server.sql(f"create database {database.name} owner {OWNER}")
+    database.admin(
+        f"grant create on schema public to {OWNER}",
+        f"alter default privileges for role {OWNER} grant select on tables to {MIRROR}",
+        f"alter default privileges for role {OWNER} grant usage on schemas to {MIRROR}",
+    )
+    return database

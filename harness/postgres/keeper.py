@@ -1,0 +1,60 @@
+"""The death watch: a process that outlives its parent just long enough to clean up after it.
+
+It holds the read end of a pipe whose write end only the parent has. End-of-file means that the parent has ended, in
+whatever way: then every server below the workspace is stopped and the workspace is removed. It runs in a session of
+its own, so that Ctrl-C or a kill of the parent's process group does not reach it.
+
+    python keeper.py WORKSPACE        (needs nothing but the standard library)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def stop_servers(workspace: Path, patience_s: float) -> None:
+    """Immediate shutdown of every postmaster below `workspace`; SIGKILL for those that are not gone in time."""
+    pids = {pid for file in workspace.glob("*/data/postmaster.pid") if (pid := _first_line(file))}
+    for pid in pids:
+        _signal(pid, signal.SIGQUIT)
+    deadline = time.monotonic() + patience_s
+    while pids and time.monotonic() < deadline:
+        pids = {pid for pid in pids if _signal(pid, 0)}
+        time.sleep(0.02)
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+
+
+def _first_line(file: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(file.read_text().splitlines()[0])
+    return 0
+
+
+def _signal(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Wait for end-of-file, then clean up."""
+    workspace = Path(sys.argv[1])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 4096):
+        pass
+    stop_servers(workspace, patience_s=6)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""One private server: its life (start, stop, crash, restart), its settings, and how to reach it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, LiteralString
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from harness.postgres.install import Install
+from harness.postgres.template import fill_from_template, initdb
+from harness.postgres.workspace import Workspace, workspace
+
+Settings = Mapping[str, str | int | bool]
+Mode = Literal["smart", "fast", "immediate", "crash"]
+
+SIGNALS: Mapping[Mode, signal.Signals] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+    "crash": signal.SIGKILL,
+}
+
+DEFAULTS: Settings = {
+    "listen_addresses": "127.0.0.1",
+    "wal_level": "logical",
+    "fsync": False,  # a killed postmaster loses nothing by it; a test about power loss turns it on
+    "max_prepared_transactions": 20,
+    "max_connections": 100,
+    "shared_buffers": "32MB",
+    "log_min_messages": "warning",
+    "log_replication_commands": False,
+}
+
+START_LIMIT_S = 30.0
+
+
+class ServerFailed(Exception):
+    """The server did not start; carries the end of its log."""
+
+
+class Server:
+    """A PostgreSQL server in a folder of its own on a free port of 127.0.0.1."""
+
+    def __init__(self, install: Install, folder: Path, space: Workspace) -> None:
+        self.install = install
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "log"
+        self.port = 0
+        self._space = space
+        self._settings: dict[str, str | int | bool] = dict(DEFAULTS)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, settings: Settings | None = None) -> None:
+        """Start on a free port, with the settings asked for so far and these; return when it accepts connections."""
+        self._settings.update(settings or {})
+        for attempt in range(3):
+            self.port = self.port if self.port and attempt == 0 else _free_port()
+            try:
+                self._start_once()
+            except ServerFailed as error:
+                if "Address already in use" not in str(error) or attempt == 2:
+                    raise
+            else:
+                return
+
+    def _start_once(self) -> None:
+        lines = [f"{name} = {_quoted(value)}" for name, value in self._settings.items()]
+        lines += [f"port = {self.port}", f"unix_socket_directories = {_quoted(str(self.folder))}"]
+        (self.data / "tidemark.conf").write_text("\n".join(lines) + "\n")
+        main = self.data / "postgresql.conf"
+        if "tidemark.conf" not in main.read_text():
+            with main.open("a") as file:
+                file.write("include 'tidemark.conf'\n")
+        self._space.give(self.data)
+        program = self._space.reachable(self.install).program("postgres")
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, "-D", self.data], stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._space.as_user()
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            status = _status(self.data / "postmaster.pid", self._process.pid)
+            if status in ("ready", "standby"):
+                return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+        raise ServerFailed(f"PostgreSQL {self.install.version} did not start:\n{tail}")
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self, mode: Mode = "fast") -> None:
+        """End the server and wait until it has ended; `crash` is kill -9 of the postmaster."""
+        if self._process is None:
+            return
+        os.kill(self._process.pid, SIGNALS[mode])
+        self._process.wait(timeout=60)
+        self._process = None
+        if mode == "crash":
+            self._wait_for_orphans()
+
+    def _wait_for_orphans(self) -> None:
+        """Backends notice the death of their postmaster by themselves; until they have, a new one refuses to start."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if not any(_works_in(process) == self.data for process in Path("/proc").glob("[0-9]*")):
+                break
+            time.sleep(0.02)
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def restart(self, mode: Mode = "fast", settings: Settings | None = None) -> None:
+        """Stop and start again on the same port, with these settings added."""
+        self.stop(mode)
+        self.start(settings)
+
+    def remove(self) -> None:
+        """Stop the server and delete its folder."""
+        self.stop("immediate")
+        shutil.rmtree(self.folder)
+
+    def dsn(self, user: str = "postgres", dbname: str = "postgres", **options: Any) -> str:
+        """A libpq connection string to this server."""
+        return make_conninfo("", host="127.0.0.1", port=self.port, user=user, dbname=dbname, **options)
+
+    def connect(self, dbname: str = "postgres", user: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
+        """A plain session for a test's own use, by default the superuser's, in autocommit mode."""
+        return psycopg.connect(self.dsn(user, dbname, **options), autocommit=True)
+
+    def sql(self, *statements: LiteralString | str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run statements as the superuser; the rows of the last one that has any."""
+        with self.connect(dbname) as connection:
+            rows: list[tuple[Any, ...]] = []
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+                rows = cursor.fetchall() if cursor.description else rows
+            return rows
+
+    def program(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run one of the installation's programs as the servers' user."""
+        program = self._space.reachable(self.install).program(name)
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, check=True, **self._space.as_user()
+        )
+
+    def standby(self, settings: Settings | None = None) -> Server:
+        """A hot standby of this server, made with pg_basebackup and streaming from it."""
+        standby = Server(self.install, self._space.folder(f"standby-{self.install.major}"), self._space)
+        self.program(
+            "pg_basebackup", "--dbname", self.dsn(), "--pgdata", standby.data,
+            "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+        )  # fmt: skip
+        standby._settings.update(self._settings)
+        standby.start(settings)
+        return standby
+
+    def promote(self) -> None:
+        """Make a standby a primary on a timeline of its own."""
+        self.sql("select pg_promote(wait => true)")
+
+
+def start_server(install: Install, settings: Settings | None = None, *, own_identity: bool = False) -> Server:
+    """A new, empty, running server. Servers share a system identifier unless they ask for their own."""
+    space = workspace()
+    server = Server(install, space.folder(f"server-{install.major}"), space)
+    if own_identity:
+        initdb(install, server.data, space)
+    else:
+        fill_from_template(install, server.data, space)
+    server.start(settings)
+    return server
+
+
+def _quoted(value: str | int | bool) -> str:
+    text = ("on" if value else "off") if isinstance(value, bool) else str(value)
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _status(file: Path, pid: int) -> str:
+    """The last line of postmaster.pid, which is what pg_ctl waits for; empty while another process's file is there."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return ""
+    return lines[7].strip() if len(lines) > 7 and lines[0] == str(pid) else ""
+
+
+def _works_in(process: Path) -> Path | None:
+    try:
+        return (process / "cwd").readlink()
+    except OSError:
+        return None
