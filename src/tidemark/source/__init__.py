@@ -1,0 +1,1 @@
+"""PostgreSQL as a client sees it: sessions, facts, the catalogue, publications and slots."""

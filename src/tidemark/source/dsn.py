@@ -1,0 +1,83 @@
+"""A libpq connection string that cannot be printed, logged or pickled, only used.
+
+It is handed to libpq as it was given: URIs, keywords, `PGSERVICE`, `.pgpass` and the environment mean what they mean to
+psql. libpq quotes the piece of the string it does not understand, which may be a piece of the password, so its own
+words are never repeated: what is wrong is said without saying what was read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.errors import InvalidValue
+
+_SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
+_URI = re.compile(r"postgres(?:ql)?://")
+_HINT = (
+    "a URI (postgresql://user@host/dbname) or keywords (host=… dbname=… user=…); in a URI write the characters "
+    "@ : / ? % # of a user name or password as %40 %3A %2F %3F %25 %23, or keep the password in ~/.pgpass"
+)
+_REASONS = (
+    (r"invalid percent-encoded token", "it has a % that is not followed by two hexadecimal digits"),
+    (r"missing \"=\" after", "a keyword has no = after it"),
+    (r"unterminated quoted string", "a quote is not closed"),
+    (r"missing key/value separator", "a parameter after the ? has no ="),
+    (r"extra key/value separator", "a parameter after the ? has two ="),
+    (r"invalid (connection option|URI query parameter)", "it has a keyword that libpq does not know"),
+    (r"IPv6 host address", "an address that begins with [ is not closed"),
+)
+
+
+class Dsn:
+    """A connection string with its password out of sight. Only `reveal()` gives it back, to libpq."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        if reason := _misread(text):
+            raise InvalidValue(f"not a libpq connection string: {reason}", _HINT)
+        self._text = text
+
+    def reveal(self) -> str:
+        """The string itself, for libpq and nobody else."""
+        return self._text
+
+    def has(self, keyword: str) -> bool:
+        """Whether the string itself sets this libpq keyword."""
+        return keyword in conninfo_to_dict(self._text)
+
+    def __str__(self) -> str:
+        options = conninfo_to_dict(self._text)
+        shown = " ".join(f"{key}={options[key]}" for key in _SHOWN if key in options)
+        return shown or "libpq's defaults"
+
+    def __repr__(self) -> str:
+        return f"Dsn({self})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Dsn holds a password and is not pickled; hand over how to find it instead")
+
+
+def _misread(text: str) -> str | None:
+    """Why libpq would not read this string, or would read a piece of the password as something else."""
+    if "\0" in text:
+        return "it has a NUL character"
+    try:
+        options = conninfo_to_dict(text)
+    except psycopg.Error as error:
+        said = str(error)
+        return next((why for pattern, why in _REASONS if re.search(pattern, said)), "libpq cannot read it")
+    port = str(options.get("port") or "")
+    if not re.fullmatch(r"[0-9]{0,5}(,[0-9]{0,5})*", port, re.ASCII):
+        return "its port is not a number"
+    if _URI.match(text):
+        authority, _, path = _URI.sub("", text).partition("/")
+        if authority.count("@") > 1:
+            return "it has a second @ before the host"
+        if "@" in path.partition("?")[0]:
+            return "it has an @ after the host, in the database name"
+    return None

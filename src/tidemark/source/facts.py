@@ -1,0 +1,103 @@
+"""What the server and our role on it can do, read once and passed around as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.source.session import Session
+
+OLDEST, NEWEST = 14, 18
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The role we are, and what it may do."""
+
+    name: str
+    superuser: bool
+    replication: bool
+    bypasses_row_security: bool
+    creates_in_database: bool
+    sees_all_activity: bool
+    emits_messages: bool
+
+    @property
+    def may_replicate(self) -> bool:
+        """Whether it may open a replication connection."""
+        return self.replication or self.superuser
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One server, as this session saw it."""
+
+    version_num: int
+    version: str
+    database: str
+    encoding: str
+    in_recovery: bool
+    pooled: bool
+    encrypted: bool
+    local: bool
+    wal_level: str
+    wal_level_pending: bool
+    slots_max: int
+    slots_used: int
+    senders_max: int
+    senders_used: int
+    slot_wal_keep_mb: int
+    idle_slot_timeout_s: int
+    hot_standby_feedback: bool
+    role: Role
+
+    @property
+    def major(self) -> int:
+        """The major version: 16 for 16.14."""
+        return self.version_num // 10000
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the WAL carries what logical decoding needs."""
+        return self.wal_level == "logical"
+
+
+_FACTS = """
+    select current_setting('server_version') as version,
+           current_database() as database,
+           current_setting('server_encoding') as encoding,
+           pg_is_in_recovery() as in_recovery,
+           coalesce(inet_client_addr() <<= '127.0.0.0/8' or inet_client_addr() = '::1', true) as local,
+           coalesce(current_setting('effective_wal_level', true), current_setting('wal_level')) as wal_level,
+           (select pending_restart from pg_settings where name = 'wal_level') as wal_level_pending,
+           current_setting('max_replication_slots')::int as slots_max,
+           (select count(*)::int from pg_replication_slots) as slots_used,
+           current_setting('max_wal_senders')::int as senders_max,
+           (select count(*)::int from pg_stat_replication) as senders_used,
+           (select setting::int from pg_settings where name = 'max_slot_wal_keep_size') as slot_wal_keep_mb,
+           coalesce((select setting::int from pg_settings where name = 'idle_replication_slot_timeout'), 0)
+               as idle_slot_timeout_s,
+           current_setting('hot_standby_feedback')::bool as hot_standby_feedback
+"""
+
+_ROLE = """
+    select rolname as name, rolsuper as superuser, rolreplication as replication,
+           rolsuper or rolbypassrls as bypasses_row_security,
+           has_database_privilege(oid, current_database(), 'CREATE') as creates_in_database,
+           pg_has_role(oid, 'pg_read_all_stats', 'USAGE') as sees_all_activity,
+           (select bool_or(has_function_privilege(pg_roles.oid, p.oid, 'EXECUTE'))
+              from pg_proc p where proname = 'pg_logical_emit_message') as emits_messages
+      from pg_roles where rolname = coalesce(%s, current_user)
+"""
+
+
+def read_facts(session: Session) -> Facts:
+    """Ask for everything at once."""
+    (role,) = session.records(_ROLE, [None])
+    (seen,) = session.records(_FACTS)
+    encrypted = session.connection.pgconn.ssl_in_use
+    return Facts(version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen)
+
+
+def read_role(session: Session, name: str) -> Role | None:
+    """Another role than the one we are, or None if there is no such role."""
+    return next((Role(**record) for record in session.records(_ROLE, [name])), None)

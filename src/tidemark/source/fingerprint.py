@@ -1,0 +1,158 @@
+"""The fingerprint of a table, and what a change of it means for the mirror. Pure.
+
+Relation messages do not tell enough: a default that changes every row, a `USING` that rewrites values, a renamed enum
+label send nothing. So the fingerprint is read in the boundary's own snapshot and compared with the last one:
+
+    SAME       nothing that a reader could notice; TRUNCATE, VACUUM FULL and CLUSTER leave it so
+    METADATA   columns added, dropped, renamed or widened with the rows untouched: mapped by attnum
+    RESYNC     stored values may have changed without a word in the stream
+    NEW        another table under this name, or none before
+    DROPPED    gone
+
+A new filenode alone says only that the rows were written again. Together with a column whose catalogue row was touched
+it may be an `ALTER … TYPE … USING` to the same type, which nothing else shows: that is a RESYNC, also when it was in
+fact a harmless ALTER beside a VACUUM FULL. The error is on the side of copying again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.source.catalog import Column, Generated, Persistence, PgType, Table
+
+
+class Effect(Enum):
+    """What the mirror has to do, from nothing to everything."""
+
+    SAME = 0
+    METADATA = 1
+    RESYNC = 2
+    NEW = 3
+    DROPPED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """All of a table's definition that its stored values depend on."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+    persistence: Persistence
+    key: tuple[int, ...]
+    columns: tuple[Column, ...]
+    parent: int | None
+    bound: str | None
+
+    @classmethod
+    def of(cls, table: Table) -> Fingerprint:
+        """The fingerprint of a table as the catalogue shows it. Rights and NOT NULL do not change values."""
+        key = table.identity_key or table.primary_key
+        return cls(
+            oid=table.oid,
+            schema=table.schema,
+            name=table.name,
+            filenode=table.filenode,
+            persistence=table.persistence,
+            key=key.attnums if key else (),
+            columns=table.columns,
+            parent=table.parent,
+            bound=table.bound,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The effect, and one reason for each difference that contributed to it."""
+
+    effect: Effect
+    reasons: tuple[str, ...] = ()
+
+
+Finding = tuple[Effect, str]
+
+# Types whose stored bytes and text are the same, so that PostgreSQL changes one to the other without a rewrite.
+_TEXTS = frozenset({25, 1043})  # text, varchar
+
+
+def compare(old: Fingerprint | None, new: Fingerprint | None) -> Comparison:
+    """What became of a table between two looks at it."""
+    if new is None:
+        return Comparison(Effect.DROPPED, ("the table is gone",)) if old else Comparison(Effect.SAME)
+    if old is None or old.oid != new.oid:
+        reason = "the table is new" if old is None else f"another table (oid {new.oid}) has taken its name"
+        return Comparison(Effect.NEW, (reason,))
+    findings = [*_table_findings(old, new), *_column_findings(old, new)]
+    if old.filenode != new.filenode and (columns := _rewritten_columns(old, new)):
+        findings.append((Effect.RESYNC, f"the table was rewritten and altered: {', '.join(columns)}"))
+    if not findings:
+        return Comparison(Effect.SAME)
+    effect = max((effect for effect, _ in findings), key=lambda effect: effect.value)
+    return Comparison(effect, tuple(reason for found, reason in findings if found is effect))
+
+
+def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
+    if (old.schema, old.name) != (new.schema, new.name):
+        yield Effect.METADATA, f"renamed from {old.schema}.{old.name} to {new.schema}.{new.name}"
+    if (old.parent, old.bound) != (new.parent, new.bound):
+        yield Effect.METADATA, "its place among partitions changed"
+    if old.key != new.key:
+        yield Effect.RESYNC, f"its key went from columns {list(old.key)} to {list(new.key)}"
+    if old.persistence != new.persistence:
+        yield Effect.RESYNC, f"it went from {old.persistence.name.lower()} to {new.persistence.name.lower()}"
+
+
+def _column_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
+    before = {column.attnum: column for column in old.columns}
+    after = {column.attnum: column for column in new.columns}
+    rewritten = old.filenode != new.filenode
+    for attnum in sorted(before.keys() | after.keys()):
+        was, now = before.get(attnum), after.get(attnum)
+        if now is None and was is not None:
+            yield Effect.METADATA, f"column {was.name!r} dropped"
+        elif was is None and now is not None:
+            yield Effect.METADATA, f"column {now.name!r} added"
+        elif was is not None and now is not None:
+            yield from _changed(was, now, rewritten)
+
+
+def _changed(was: Column, now: Column, rewritten: bool) -> Iterator[Finding]:
+    name = repr(now.name)
+    if was.name != now.name:
+        yield Effect.METADATA, f"column {was.name!r} renamed to {name}"
+    if was.type != now.type:
+        yield _type_effect(was.type, now.type), f"column {name} went from type {was.type.name} to {now.type.name}"
+    elif was.typmod != now.typmod:
+        yield Effect.METADATA, f"column {name} has another type modifier"
+    if (was.generated, was.expression) != (now.generated, now.expression):
+        virtual = was.generated is now.generated is Generated.VIRTUAL
+        yield Effect.METADATA if virtual else Effect.RESYNC, f"column {name} is generated otherwise"
+    if was.missing != now.missing and not (rewritten and now.missing is None):
+        yield Effect.RESYNC, f"column {name} has another value for rows older than itself"
+
+
+def _type_effect(was: PgType, now: PgType) -> Effect:
+    """METADATA if every stored value still reads as the same text, else RESYNC."""
+    if {was.oid, now.oid} <= _TEXTS:
+        return Effect.METADATA
+    if was.oid != now.oid or [part.attnum for part in was.parts] != [part.attnum for part in now.parts]:
+        return Effect.RESYNC
+    labels = dict(now.labels)
+    if any(labels.get(oid) != label for oid, label in was.labels):
+        return Effect.RESYNC
+    effect = Effect.METADATA
+    for a, b in zip(was.parts, now.parts, strict=True):
+        if a.type != b.type and _type_effect(a.type, b.type) is Effect.RESYNC:
+            effect = Effect.RESYNC
+    return effect
+
+
+def _rewritten_columns(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """The columns, old or new, whose catalogue rows are not the same as before the rewrite."""
+    before = {column.attnum: column.touched for column in old.columns}
+    after = {column.attnum: column.touched for column in new.columns}
+    names = {column.attnum: column.name for column in (*old.columns, *new.columns)}
+    return [names[n] for n in sorted(names) if before.get(n) != after.get(n)]

@@ -1,0 +1,47 @@
+"""The names of all we create at the source. They begin with one prefix, and nothing without it is ever touched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tidemark.errors import InvalidValue, NotOurs
+
+PREFIX = "tidemark_"
+_MIRROR = re.compile(r"[a-z0-9_]{1,40}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorNames:
+    """The objects of one mirror. Several mirrors of a database live side by side under different names."""
+
+    mirror: str = "main"
+
+    def __post_init__(self) -> None:
+        if _MIRROR.fullmatch(self.mirror) is None:
+            raise InvalidValue(
+                f"not a mirror's name: {self.mirror!r}",
+                "1 to 40 lower-case letters, digits and underscores, as in a replication slot's name",
+            )
+
+    @property
+    def slot(self) -> str:
+        """The permanent slot."""
+        return f"{PREFIX}{self.mirror}"
+
+    @property
+    def publication(self) -> str:
+        """The publication of tables whose rows have an identity."""
+        return f"{PREFIX}{self.mirror}"
+
+    @property
+    def inserts_publication(self) -> str:
+        """The publication of tables without one: inserts and truncates only."""
+        return f"{PREFIX}{self.mirror}_inserts"
+
+
+def require_ours(name: str) -> str:
+    """`name`, if it carries our prefix."""
+    if not name.startswith(PREFIX) or name == PREFIX:
+        raise NotOurs(f"{name!r} was not made by Tidemark", f"a name that begins with {PREFIX}")
+    return name

@@ -1,0 +1,183 @@
+"""Publications: what must be published, what is, the difference, and the SQL that mends it.
+
+Lists are always explicit. `FOR ALL TABLES` would publish a table without a replica identity, and from then on the
+application's own UPDATE and DELETE on it fail. Such tables go into a second publication, of inserts and truncates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.errors import PublicationDiffers
+from tidemark.source.catalog import Table
+from tidemark.source.names import MirrorNames, require_ours
+from tidemark.source.session import Session
+
+ALL_OPERATIONS = ("insert", "update", "delete", "truncate")
+INSERT_OPERATIONS = ("insert", "truncate")
+STORED = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A publication as it must be. `generated` asks for stored generated columns, which PostgreSQL 18 can send."""
+
+    name: str
+    tables: tuple[Table, ...]
+    operations: tuple[str, ...]
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A publication as it is."""
+
+    name: str
+    owned: bool
+    all_tables: bool
+    schemas: int
+    operations: tuple[str, ...]
+    via_root: bool
+    generated: bool
+    tables: frozenset[int]
+    filtered: frozenset[int]
+
+
+def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tuple[Wanted, ...]:
+    """The two publications of a mirror. One without tables must not exist."""
+    listed = tuple(tables)
+    whole = tuple(table for table in listed if table.identifies_rows)
+    partial = tuple(table for table in listed if not table.identifies_rows)
+    generated = version_num >= 180000
+    return (
+        Wanted(names.publication, whole, ALL_OPERATIONS, generated),
+        Wanted(names.inserts_publication, partial, INSERT_OPERATIONS, generated),
+    )
+
+
+def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
+    """What is not as it must be, in words."""
+    if found is None:
+        return (f"publication {want.name} does not exist",) if want.tables else ()
+    if not want.tables:
+        return (f"publication {want.name} exists and has nothing to publish",)
+    return tuple(_differences(want, found))
+
+
+def _differences(want: Wanted, found: Published) -> Iterable[str]:
+    if found.all_tables or found.schemas:
+        yield f"{want.name} publishes {'all tables' if found.all_tables else 'whole schemas'}, not a list of tables"
+    if set(found.operations) != set(want.operations):
+        yield f"{want.name} publishes {', '.join(found.operations) or 'nothing'}, not {', '.join(want.operations)}"
+    if found.via_root:
+        yield f"{want.name} publishes leaves as their root, which hides TRUNCATE, ATTACH and DETACH of a leaf"
+    if found.generated != want.generated:
+        yield f"{want.name} does not publish stored generated columns"
+    missing = [table.qualified for table in want.tables if table.oid not in found.tables]
+    if missing:
+        yield f"{want.name} lacks {', '.join(missing)}"
+    extra = found.tables - {table.oid for table in want.tables}
+    if extra:
+        yield f"{want.name} publishes {len(extra)} tables it should not (oid {', '.join(map(str, sorted(extra)))})"
+    filtered = [table.qualified for table in want.tables if table.oid in found.filtered]
+    if filtered:
+        yield f"{want.name} has a column list or row filter on {', '.join(filtered)}"
+
+
+def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
+    """The statements that make the publication as it must be, the fewest that do."""
+    name = sql.Identifier(require_ours(want.name))
+    if found is not None and (found.all_tables or not want.tables):
+        return (drop_statement(want.name), *mending(want, None))
+    if not want.tables:
+        return ()
+    if found is None:
+        statement = "create publication {} for table {} with ({})"
+        return (sql.SQL(statement).format(name, _list(want.tables), _options(want)),)
+    statements = []
+    if (set(found.operations), found.via_root, found.generated) != (set(want.operations), False, want.generated):
+        statements.append(sql.SQL("alter publication {} set ({})").format(name, _options(want)))
+    if found.schemas or found.filtered or found.tables - {table.oid for table in want.tables}:
+        statements.append(sql.SQL("alter publication {} set table {}").format(name, _list(want.tables)))
+    elif added := [table for table in want.tables if table.oid not in found.tables]:
+        statements.append(sql.SQL("alter publication {} add table {}").format(name, _list(added)))
+    return tuple(statements)
+
+
+def drop_statement(name: str) -> sql.Composed:
+    """The statement that drops one of our publications."""
+    return sql.SQL("drop publication if exists {}").format(sql.Identifier(require_ours(name)))
+
+
+def _list(tables: Sequence[Table]) -> sql.Composed:
+    """Each table alone: without ONLY, a parent would bring its inheritance children with it."""
+    return sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(table.schema, table.name)) for table in tables)
+
+
+def _options(want: Wanted) -> sql.Composed:
+    options = [
+        sql.SQL("publish = {}").format(sql.Literal(", ".join(want.operations))),
+        sql.SQL("publish_via_partition_root = false"),
+    ]
+    if want.generated:
+        options.append(sql.SQL("publish_generated_columns = stored"))
+    return sql.SQL(", ").join(options)
+
+
+def read_publication(session: Session, name: str) -> Published | None:
+    """One of our publications as the server has it, or None."""
+    rows = session.rows(_PUBLICATION, [require_ours(name)])
+    if not rows:
+        return None
+    name, owned, every, via_root, generated, *flags, tables, filtered = rows[0]
+    schemas = session.row(_SCHEMAS, [name])[0] if session.version_num >= 150000 else 0
+    return Published(
+        name=name,
+        owned=owned,
+        all_tables=every,
+        schemas=schemas,
+        operations=tuple(operation for operation, on in zip(ALL_OPERATIONS, flags, strict=True) if on),
+        via_root=via_root,
+        generated=generated == STORED,
+        tables=frozenset(tables),
+        filtered=frozenset(filtered),
+    )
+
+
+# Columns that not every version has are read through to_jsonb, which gives null for them.
+_PUBLICATION = """
+    select pubname, pg_has_role(pubowner, 'USAGE'), puballtables, pubviaroot, to_jsonb(p) ->> 'pubgencols',
+           pubinsert, pubupdate, pubdelete, pubtruncate,
+           array(select prrelid from pg_publication_rel where prpubid = p.oid),
+           array(select prrelid from pg_publication_rel r where prpubid = p.oid
+                  and (to_jsonb(r) ->> 'prattrs' is not null or to_jsonb(r) ->> 'prqual' is not null))
+      from pg_publication p where pubname = %s
+"""
+_SCHEMAS = """
+    select count(*)::int from pg_publication_namespace n join pg_publication p on p.oid = n.pnpubid where pubname = %s
+"""
+
+
+def verify(session: Session, wants: Iterable[Wanted]) -> None:
+    """Refuse to go on with publications that are not as they must be."""
+    wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
+    if wrong:
+        raise PublicationDiffers("; ".join(wrong), "tidemark setup --print, which gives the SQL for the owner")
+
+
+def bring_about(session: Session, wants: Iterable[Wanted]) -> None:
+    """Create and alter our publications where our role may, in one transaction, and verify the result."""
+    everything = tuple(wants)
+    with session.transaction(read_only=False):
+        for want in everything:
+            for statement in mending(want, read_publication(session, want.name)):
+                session.execute(statement, f"publication {want.name}")
+        verify(session, everything)
+
+
+def drop(session: Session, name: str) -> None:
+    """Drop one of our publications; harmless if it is not there."""
+    session.execute(drop_statement(name), f"dropping publication {name}")

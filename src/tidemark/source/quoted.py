@@ -1,0 +1,19 @@
+"""SQL as text for people to run, with every name and value quoted as PostgreSQL needs it."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from psycopg import sql
+
+from tidemark.source.catalog import Table
+
+
+def statement(template: LiteralString, *parts: sql.Composable) -> str:
+    """A statement with its placeholders filled in."""
+    return sql.SQL(template).format(*parts).as_string(None)
+
+
+def table_name(table: Table) -> sql.Identifier:
+    """A table's name with its schema."""
+    return sql.Identifier(table.schema, table.name)

@@ -1,0 +1,201 @@
+"""A session on the source: settings pinned and asserted, every wait bounded, every error ours.
+
+Role and database settings change the text PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path` inside a
+`regclass`), so they are set on every session and read back. Through a transaction pooler a setting does not stay with
+us: there every transaction sets them for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, LiteralString, Self
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+from tidemark.errors import SettingsNotPinned
+from tidemark.source.dsn import Dsn
+from tidemark.source.refusal import refusal
+from tidemark.source.sqlstate import translated
+
+PINNED: Mapping[str, str] = MappingProxyType(
+    {
+        "DateStyle": "ISO, MDY",
+        "IntervalStyle": "postgres",
+        "TimeZone": "UTC",
+        "bytea_output": "hex",
+        "client_encoding": "UTF8",
+        "extra_float_digits": "1",
+        "lc_monetary": "C",
+        "quote_all_identifiers": "off",
+        "row_security": "off",
+        "search_path": "",
+        "standard_conforming_strings": "on",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long anything of ours may wait or hold on at the source; 0 means without limit, as it does for PostgreSQL."""
+
+    connect_s: int = 10
+    lock_s: float = 3.0
+    statement_s: float = 60.0
+    idle_in_transaction_s: float = 60.0
+
+    def settings(self, version_num: int) -> dict[str, str]:
+        """As settings of a session; the ones that could end a session we hold on purpose are switched off."""
+        settings = {
+            "lock_timeout": f"{self.lock_s * 1000:.0f}",
+            "statement_timeout": f"{self.statement_s * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{self.idle_in_transaction_s * 1000:.0f}",
+            "idle_session_timeout": "0",
+        }
+        if version_num >= 170000:
+            settings["transaction_timeout"] = "0"
+        return settings
+
+
+class Session:
+    """One connection, in autocommit until a `transaction()` is opened. Not shared between threads or processes."""
+
+    def __init__(self, connection: psycopg.Connection[Any], timeouts: Timeouts) -> None:
+        self._connection = connection
+        self._settings = dict(PINNED) | timeouts.settings(connection.info.server_version)
+        with translated("pinning the session's settings"):
+            (backend_pid,) = self._connection.execute("select pg_backend_pid()").fetchone() or (None,)
+            self.pooled = backend_pid != connection.pgconn.backend_pid
+            if not self.pooled:
+                self._set(local=False)
+                self._assert_pinned()
+
+    @classmethod
+    def open(cls, dsn: Dsn, purpose: str, timeouts: Timeouts | None = None, *, replication: bool = False) -> Self:
+        """Connect. `purpose` is what pg_stat_activity shows as ours unless the user named the application."""
+        timeouts = timeouts or Timeouts()
+        options: dict[str, Any] = {"fallback_application_name": f"tidemark {purpose}"}
+        if not dsn.has("connect_timeout") and "PGCONNECT_TIMEOUT" not in os.environ:
+            options["connect_timeout"] = timeouts.connect_s
+        if replication:
+            options["replication"] = "database"
+        conninfo = make_conninfo(dsn.reveal(), **options)
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            refused = refusal(conninfo, str(dsn), " ".join(str(error).split()))
+        else:
+            try:
+                return cls(connection, timeouts)
+            except BaseException:
+                connection.close()
+                raise
+        raise refused
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """psycopg's own connection, for what goes beyond SQL."""
+        return self._connection
+
+    @property
+    def version_num(self) -> int:
+        """The server's version as a number: 160014 is 16.14."""
+        return self._connection.info.server_version
+
+    def rows(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
+        """All rows of a query, as tuples."""
+        with self._pinned_statement(), translated("reading from the source"):
+            return self._connection.execute(query, parameters).fetchall()
+
+    def row(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
+        """The one row of a query that has exactly one."""
+        (row,) = self.rows(query, parameters)
+        return row
+
+    def records(self, query: LiteralString, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+        """All rows of a query, by column name."""
+        with self._pinned_statement(), translated("reading from the source"):
+            return self._connection.cursor(row_factory=dict_row).execute(query, parameters).fetchall()
+
+    def execute(self, statement: sql.Composed, doing: str) -> None:
+        """Run a statement that returns nothing; `doing` says what for."""
+        with self._pinned_statement(), translated(doing):
+            self._connection.execute(statement)
+
+    def command(self, command: sql.SQL | sql.Composed, doing: str) -> tuple[Any, ...]:
+        """The first row that a replication command answers with."""
+        with translated(doing):
+            return tuple(self._connection.execute(command).fetchone() or ())
+
+    @contextmanager
+    def transaction(self, *, read_only: bool = True, snapshot_id: str | None = None) -> Iterator[None]:
+        """A REPEATABLE READ transaction: one snapshot for everything inside, ours or the exported one named."""
+        self.begin(read_only=read_only, snapshot_id=snapshot_id)
+        with translated("a transaction on the source"):
+            try:
+                yield
+            except BaseException:
+                self._end("rollback")
+                raise
+            self._end("commit")
+
+    def begin(self, *, read_only: bool = True, snapshot_id: str | None = None) -> None:
+        """Open a transaction that lasts until the session is closed, for holding a snapshot or a lock."""
+        mode = sql.SQL("read only" if read_only else "read write")
+        with translated("beginning a transaction"):
+            self._connection.execute(sql.SQL("begin isolation level repeatable read, {}").format(mode))
+            if snapshot_id is not None:
+                statement = sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id))
+                self._connection.execute(statement)
+            if self.pooled:
+                self._set(local=True)
+                self._assert_pinned()
+
+    def _end(self, how: LiteralString) -> None:
+        if not self._connection.closed:
+            self._connection.execute(how)
+
+    @contextmanager
+    def _pinned_statement(self) -> Iterator[None]:
+        idle = self._connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if self.pooled and idle:
+            with self.transaction(read_only=False):
+                yield
+        else:
+            yield
+
+    def _set(self, *, local: bool) -> None:
+        """One statement without parameters, because a replication connection takes no others."""
+        calls = [
+            sql.SQL("set_config({}, {}, {})").format(sql.Literal(name), sql.Literal(value), sql.Literal(local))
+            for name, value in self._settings.items()
+        ]
+        self._connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls))
+
+    def _assert_pinned(self) -> None:
+        calls = [sql.SQL("current_setting({})").format(sql.Literal(name)) for name in PINNED]
+        found = self._connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls)).fetchone() or ()
+        for (name, wanted), value in zip(PINNED.items(), found, strict=True):
+            if value != wanted:
+                raise SettingsNotPinned(
+                    f"{name} is {value!r} after being set to {wanted!r}",
+                    "a direct connection: a pooler or proxy in between may be changing settings",
+                )
+
+    def close(self) -> None:
+        """End the session; harmless if it has ended."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

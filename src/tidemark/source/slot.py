@@ -1,0 +1,210 @@
+"""Replication slots: the mirror's own, and the temporary ones whose snapshots are exact positions in the commit order.
+
+The snapshot of a slot shows every commit below its *consistent point* and none above: the one kind of snapshot that is
+a plain LSN. It lives only until the next command on the connection that made it, so it is imported into an ordinary
+transaction and exported again from there; then the slot, which would hold back WAL for the whole copy, is dropped.
+
+Creating a slot waits for every transaction that was running. That wait is bounded, and who is waited for is named.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from uuid import uuid4
+
+from psycopg import pq, sql
+
+from tidemark.clock import Lsn
+from tidemark.errors import SlotBlocked, SourceError
+from tidemark.source.blockers import blockers_of
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import PREFIX, require_ours
+from tidemark.source.session import Session, Timeouts
+from tidemark.source.sqlstate import error_for, translated
+
+PLUGIN = "pgoutput"
+
+
+class SlotHealth(Enum):
+    """Whether a slot still gives us everything since its position (`wal_status`)."""
+
+    RESERVED = "reserved"
+    EXTENDED = "extended"
+    UNRESERVED = "unreserved"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as the server has it."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    confirmed_flush: Lsn | None
+    restart: Lsn | None
+    health: SlotHealth | None
+    retained_bytes: int | None
+    two_phase: bool
+    failover: bool
+    invalidation_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A slot just made: where it starts, and its snapshot if that was asked for."""
+
+    name: str
+    consistent_point: Lsn
+    snapshot_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSnapshot:
+    """A snapshot that shows the commits at or below `lsn` and no others; any session may import it by its id."""
+
+    lsn: Lsn
+    snapshot_id: str
+
+
+_SLOT = """
+    select slot_name::text, plugin::text, database::text, temporary, active_pid, confirmed_flush_lsn::text,
+           restart_lsn::text, wal_status,
+           case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end,
+           two_phase,
+           coalesce((to_jsonb(s) ->> 'failover')::bool, false),
+           coalesce(to_jsonb(s) ->> 'invalidation_reason',
+                    case when (to_jsonb(s) ->> 'conflicting')::bool then 'conflicting' end)
+      from pg_replication_slots s
+     where slot_name = %s
+"""
+
+
+def read_slot(session: Session, name: str) -> Slot | None:
+    """The slot of this name, or None."""
+    rows = session.rows(_SLOT, [name])
+    if not rows:
+        return None
+    slot, plugin, database, temporary, pid, confirmed, restart, status, *rest = rows[0]
+    return Slot(
+        slot,
+        plugin,
+        database,
+        temporary,
+        pid,
+        Lsn.parse(confirmed) if confirmed else None,
+        Lsn.parse(restart) if restart else None,
+        SlotHealth(status) if status else None,
+        *rest,
+    )
+
+
+def create_slot(dsn: Dsn, name: str, wait_s: float) -> Created:
+    """Create the mirror's permanent slot, carried over by a failover where the server can (17 and later)."""
+    with Session.open(dsn, "create slot", _UNBOUNDED, replication=True) as replication:
+        return _create(dsn, replication, _command(replication, require_ours(name), temporary=False), wait_s)
+
+
+def drop_slot(session: Session, name: str) -> None:
+    """Drop one of our slots; harmless if it is not there. One that is in use is an error that names its user."""
+    if read_slot(session, require_ours(name)) is not None:
+        drop = sql.SQL("select pg_drop_replication_slot({})").format(sql.Literal(name))
+        session.execute(drop, f"dropping slot {name}")
+
+
+@contextmanager
+def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) -> Iterator[ExactSnapshot]:
+    """A snapshot at an exact LSN, held for as long as the context lasts. No slot remains once it is entered.
+
+    Sessions import it while it is held: `session.transaction(snapshot_id=…)`. If the holder's connection dies the
+    snapshot cannot be imported any more; what has imported it already keeps it.
+    """
+    holding = timeouts or Timeouts(idle_in_transaction_s=0)
+    with Session.open(dsn, "snapshot", holding) as holder:
+        with Session.open(dsn, "temporary slot", _UNBOUNDED, replication=True) as replication:
+            name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
+            created = _create(dsn, replication, _command(replication, name, temporary=True), wait_s)
+            holder.begin(snapshot_id=created.snapshot_id)
+        (exported,) = holder.row("select pg_export_snapshot()")
+        yield ExactSnapshot(created.consistent_point, exported)
+
+
+_UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the wait of slot creation is bounded from outside
+
+
+def _command(replication: Session, name: str, *, temporary: bool) -> sql.Composed:
+    head = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL {} ").format(
+        sql.Identifier(name), sql.SQL("TEMPORARY " if temporary else ""), sql.SQL(PLUGIN)
+    )
+    if replication.version_num < 150000:
+        return head + sql.SQL("EXPORT_SNAPSHOT" if temporary else "NOEXPORT_SNAPSHOT")
+    options = [sql.SQL("SNAPSHOT 'export'" if temporary else "SNAPSHOT 'nothing'")]
+    if replication.version_num >= 170000 and not temporary:
+        options.append(sql.SQL("FAILOVER true"))
+    return head + sql.SQL("({})").format(sql.SQL(", ").join(options))
+
+
+def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait_s: float) -> Created:
+    """Send the command and wait, watching the clock; give up by cancelling it, which leaves no slot behind."""
+    pgconn = replication.connection.pgconn
+    with translated("creating a replication slot"):
+        pgconn.send_query(command.as_bytes(replication.connection))
+        if not _answered(pgconn, wait_s):
+            blocked = _blocked(dsn, replication, wait_s)
+            replication.connection.cancel_safe()
+            raise blocked
+        row = _one_row(pgconn)
+    name, consistent_point, snapshot_id, _ = row
+    return Created(name, Lsn.parse(consistent_point), snapshot_id)
+
+
+def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
+    with Session.open(dsn, "find blockers") as session:
+        found = blockers_of(session, replication.connection.info.backend_pid)
+        standby = session.row("select pg_is_in_recovery()")[0]
+    if found:
+        waited = "; ".join(map(str, found))
+        hint = "when they have ended; end them, or COMMIT PREPARED or ROLLBACK PREPARED the prepared ones"
+    elif standby:
+        waited, hint = (
+            "the primary's next list of running transactions",
+            "select pg_log_standby_snapshot() on the primary",
+        )
+    else:
+        waited, hint = "transactions that have just ended", "again"
+    return SlotBlocked(f"a slot was not created within {wait_s:g} s: it waits for {waited}", hint, found)
+
+
+def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
+    """Read until the command has its result or the time is over."""
+    deadline = time.monotonic() + wait_s
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    pgconn.flush()
+    pgconn.consume_input()
+    while pgconn.is_busy():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        if poll.poll(min(left_s, 1.0) * 1000):
+            pgconn.consume_input()
+    return True
+
+
+def _one_row(pgconn: pq.abc.PGconn) -> list[Any]:
+    """The one row that the command answers with; its error is raised as ours."""
+    result = pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
+        said = result.get_error_message() if result else "the connection was closed"
+        raise error_for(state.decode() if state else None, "creating a replication slot", said)
+    values = [result.get_value(0, column) for column in range(result.nfields)]
+    return [None if value is None else value.decode() for value in values]

@@ -1,0 +1,160 @@
+"""Fingerprints: each kind of DDL on a real server, and what it means for the mirror."""
+
+import pytest
+
+from harness.database import Database
+from tidemark.source.catalog_reader import read_catalog
+from tidemark.source.fingerprint import Comparison, Effect, Fingerprint, compare
+
+START = (
+    "create type mood as enum ('sad', 'ok', 'happy')",
+    "create type pair as (x int, y int)",
+    "create domain code as varchar(8)",
+    "create table t (id int primary key, a int, b text, v varchar(10), n numeric(10,2), m mood, p pair, c code)",
+    "insert into t select i, i, 'b', 'v', 1, 'sad', row(1,2)::pair, 'c' from generate_series(1, 10) i",
+)
+
+SAME = {
+    "nothing": (),
+    "inserts and updates": ("update t set a = a + 1", "insert into t (id) values (99)"),
+    "truncate": ("truncate t",),
+    "vacuum full": ("vacuum full t",),
+    "cluster": ("cluster t using t_pkey",),
+    "an index": ("create index on t (a)",),
+    "a default for later rows": ("alter table t alter a set default 5",),
+    "not null": ("alter table t alter a set not null",),
+    "statistics": ("alter table t alter a set statistics 7",),
+    "a check": ("alter table t add check (a > -1)",),
+    "rights": ("grant select on t to public",),
+    "storage": ("alter table t set (fillfactor = 50)",),
+}
+
+METADATA = {
+    "a column": ("alter table t add z int",),
+    "a column with a constant default": ("alter table t add z int default 7",),
+    "a column dropped": ("alter table t drop b",),
+    "a column dropped and added again": ("alter table t drop b", "alter table t add b text"),
+    "a column renamed": ("alter table t rename b to bb",),
+    "two names swapped": ("alter table t rename b to x", "alter table t rename v to b", "alter table t rename x to v"),
+    "the table renamed": ("alter table t rename to u",),
+    "the table moved": ("create schema s", "alter table t set schema s"),
+    "varchar made longer": ("alter table t alter v type varchar(20)",),
+    "varchar to text": ("alter table t alter v type text",),
+    "numeric made wider": ("alter table t alter n type numeric(14,2)",),
+    "an enum label added": ("alter type mood add value 'wild' before 'ok'",),
+}
+
+RESYNC = {
+    "int to bigint": ("alter table t alter a type bigint",),
+    "another type with the same text": ("alter table t alter a type text",),
+    "a volatile default": ("alter table t add z float8 default random()",),
+    "a stored generated column": ("alter table t add z int generated always as (a * 2) stored",),
+    "the same type by USING": ("alter table t alter a type int using a * 100",),
+    "the same type by USING, then vacuum full": ("alter table t alter a type int using a * 100", "vacuum full t"),
+    "numeric with fewer digits": ("alter table t alter n type numeric(10,1)",),
+    "an enum label renamed": ("alter type mood rename value 'sad' to 'blue'",),
+    "a composite attribute added": ("alter type pair add attribute z int",),
+    "a composite attribute replaced": ("alter type pair drop attribute x", "alter type pair add attribute z int"),
+    "the key moved": (
+        "alter table t drop constraint t_pkey",
+        "alter table t alter a set not null",
+        "alter table t add primary key (a)",
+    ),
+    "unlogged": ("alter table t set unlogged",),
+    "a column dropped and the rest rewritten": ("alter table t drop b", "vacuum full t"),
+}
+
+
+def prints(db: Database) -> dict[int, Fingerprint]:
+    with db.session() as session, session.transaction():
+        return {table.oid: Fingerprint.of(table) for table in read_catalog(session).tables}
+
+
+def change(db: Database, statements: tuple[str, ...]) -> Comparison:
+    db.run(*START)
+    ((oid, before),) = prints(db).items()
+    db.run(*statements)
+    return compare(before, prints(db)[oid])
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_leaves_every_value_as_it_was_is_the_same(db: Database, name: str) -> None:
+    assert change(db, SAME[name]) == Comparison(Effect.SAME)
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_what_leaves_the_rows_untouched_is_metadata(db: Database, name: str) -> None:
+    found = change(db, METADATA[name])
+    assert found.effect is Effect.METADATA
+    assert found.reasons
+
+
+@pytest.mark.parametrize("name", RESYNC)
+def test_what_may_have_changed_stored_values_is_a_resync(db: Database, name: str) -> None:
+    found = change(db, RESYNC[name])
+    assert found.effect is Effect.RESYNC
+    assert found.reasons
+
+
+def test_a_new_column_carries_the_value_that_old_rows_have(db: Database) -> None:
+    db.run(*START, "alter table t add z int default 7", "alter table t alter z set default 8")
+    ((_, found),) = prints(db).items()
+    assert (found.columns[-1].name, found.columns[-1].missing) == ("z", "7")
+
+
+def test_a_missing_value_written_out_by_a_rewrite_is_on_the_safe_side(db: Database) -> None:
+    """VACUUM FULL clears it and touches the column, just as ALTER TYPE USING would: told apart by nothing."""
+    db.run(*START, "alter table t add z int default 7")
+    ((oid, before),) = prints(db).items()
+    db.run("vacuum full t")
+    after = prints(db)[oid]
+    assert (before.columns[-1].missing, after.columns[-1].missing) == ("7", None)
+    assert compare(before, after).effect is Effect.RESYNC
+
+
+def test_tables_that_swap_names_are_each_new_under_the_other_name(db: Database) -> None:
+    db.run("create table t (a int)", "create table t_new (a int)")
+    before = {p.name: p for p in prints(db).values()}
+    db.run("alter table t rename to t_old", "alter table t_new rename to t")
+    after = {p.name: p for p in prints(db).values()}
+    assert compare(before["t"], after["t"]).effect is Effect.NEW
+    assert compare(before["t"], after["t_old"]).effect is Effect.METADATA
+
+
+def test_dropped_and_created_again_is_new_and_gone_is_gone(db: Database) -> None:
+    db.run("create table t (a int)")
+    (before,) = prints(db).values()
+    db.run("drop table t", "create table t (a int)")
+    (after,) = prints(db).values()
+    assert compare(before, after).effect is Effect.NEW
+    assert compare(before, None).effect is Effect.DROPPED
+    assert compare(None, after).effect is Effect.NEW
+    assert compare(None, None).effect is Effect.SAME
+
+
+def test_attach_and_detach_are_membership_only(db: Database) -> None:
+    db.run("create table root (a int) partition by range (a)", "create table leaf (a int)")
+    before = {p.name: p for p in prints(db).values()}
+    db.run("alter table root attach partition leaf for values from (0) to (9)")
+    attached = {p.name: p for p in prints(db).values()}
+    assert compare(before["leaf"], attached["leaf"]).reasons == ("its place among partitions changed",)
+    db.run("alter table root detach partition leaf")
+    detached = {p.name: p for p in prints(db).values()}
+    assert compare(attached["leaf"], detached["leaf"]).effect is Effect.METADATA
+    assert compare(before["leaf"], detached["leaf"]).effect is Effect.SAME
+
+
+def test_the_fingerprint_is_the_snapshots_not_the_presents(db: Database) -> None:
+    db.run("create table t (a int)", "insert into t values (1)")
+    with db.session() as session, session.transaction():
+        (before,) = read_catalog(session).tables
+        db.run("truncate t")
+        (still,) = read_catalog(session).tables
+        now = session.row("select pg_relation_filenode('public.t')")[0]
+    assert before.filenode == still.filenode != now
+
+
+def test_the_reason_names_the_column(db: Database) -> None:
+    found = change(db, ("alter table t alter a type bigint",))
+    assert "column 'a' went from type pg_catalog.int4 to pg_catalog.int8" in found.reasons
+    assert "the table was rewritten and altered: a" in found.reasons

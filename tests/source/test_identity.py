@@ -1,0 +1,120 @@
+"""Identity: the same source, another one, and one whose history parted from ours."""
+
+import pytest
+
+from harness.database import MIRROR, OWNER, PASSWORD, Database, create_database
+from harness.postgres import Server
+from tests.conftest import Start
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, NotTheSameSource, SourceForked
+from tidemark.source.dsn import Dsn
+from tidemark.source.identity import Identity, Switch, check_same, parse_history, read_identity
+from tidemark.source.session import Session
+
+END = Lsn(2**64 - 1)
+
+
+def identity(
+    timeline: int = 1, *history: tuple[int, int], system: int = 7, oid: int = 5, database: str = "shop"
+) -> Identity:
+    return Identity(system, oid, database, timeline, tuple(Switch(t, Lsn(lsn)) for t, lsn in history))
+
+
+def test_the_same_source_is_accepted_whatever_is_durable() -> None:
+    check_same(identity(), identity(), END)
+    check_same(identity(3, (1, 100), (2, 200)), identity(3, (1, 100), (2, 200)), END)
+    check_same(identity(database="old_name"), identity(database="new_name"), END)
+
+
+def test_another_cluster_or_database_is_refused() -> None:
+    with pytest.raises(NotTheSameSource, match="system 8"):
+        check_same(identity(), identity(system=8), Lsn.ZERO)
+    with pytest.raises(NotTheSameSource, match="created anew under that name"):
+        check_same(identity(), identity(oid=6), Lsn.ZERO)
+
+
+def test_a_promotion_above_what_we_hold_is_followed_and_one_below_is_refused() -> None:
+    promoted = identity(2, (1, 500))
+    check_same(identity(), promoted, Lsn(500))
+    with pytest.raises(SourceForked, match="on timeline 2, parted from that history at 0/1F4"):
+        check_same(identity(), promoted, Lsn(501))
+    check_same(identity(), identity(4, (1, 500), (2, 600), (3, 700)), Lsn(500))
+
+
+def test_a_sibling_promoted_elsewhere_is_refused_above_the_fork() -> None:
+    ours, sibling = identity(2, (1, 500)), identity(2, (1, 400))
+    with pytest.raises(SourceForked, match="parted from that history at 0/190"):
+        check_same(ours, sibling, Lsn(450))
+    check_same(ours, sibling, Lsn(400))
+
+
+def test_the_old_primary_come_back_is_refused() -> None:
+    with pytest.raises(SourceForked, match="on timeline 1, parted"):
+        check_same(identity(2, (1, 500)), identity(), Lsn(600))
+
+
+def test_a_promotion_to_another_number_is_refused() -> None:
+    with pytest.raises(SourceForked, match="on timeline 3, parted from that history at 0/1F4"):
+        check_same(identity(2, (1, 500)), identity(3, (1, 500)), Lsn(600))
+
+
+def test_a_history_that_cannot_be_read_is_not_guessed_at() -> None:
+    unknown = Identity(7, 5, "shop", 2, None)
+    with pytest.raises(SourceForked, match="may not read"):
+        check_same(identity(), unknown, Lsn.ZERO)
+    check_same(unknown, unknown, END)
+
+
+def test_history_files_are_read_with_their_comments() -> None:
+    text = "1\t0/5000060\tno recovery target specified\n\n# note\n2\t0/60000A0\tbefore 2020-01-01\n"
+    assert parse_history(text) == (Switch(1, Lsn(0x5000060)), Switch(2, Lsn(0x60000A0)))
+    with pytest.raises(InvalidValue, match="not a line of a timeline history"):
+        parse_history("one\t0/1\n")
+
+
+def read(server: Server, database: Database, *, may_replicate: bool = True) -> Identity:
+    dsn = Dsn(server.dsn(MIRROR, database.name, password=PASSWORD))
+    with Session.open(dsn, "test") as session:
+        return read_identity(session, dsn, may_replicate=may_replicate)
+
+
+def test_a_real_promotion_is_followed_by_who_is_behind_it_and_refused_by_who_is_ahead(start: Start) -> None:
+    primary = start()
+    database = create_database(primary)
+    before = read(primary, database)
+    standby = primary.standby()
+    try:
+        assert read(standby, database) == before
+        standby.promote()
+        primary.sql("create table lost (a int)")
+        ahead = Lsn.parse(primary.sql("select pg_current_wal_insert_lsn()::text")[0][0])
+        after = read(standby, database)
+        assert (after.timeline, after.system_identifier) == (2, before.system_identifier)
+        assert after.history is not None
+        check_same(before, after, after.history[0].lsn)
+        with pytest.raises(SourceForked, match="on timeline 2, parted"):
+            check_same(before, after, ahead)
+        with pytest.raises(SourceForked, match="on timeline 1, parted"):
+            check_same(after, before, ahead)
+        assert read(standby, database, may_replicate=False).timeline == 2
+    finally:
+        standby.remove()
+
+
+def test_by_sql_and_by_replication_the_identity_is_the_same(db: Database) -> None:
+    assert read(db.server, db) == read(db.server, db, may_replicate=False)
+
+
+def test_a_database_created_anew_under_its_name_is_another_one(db: Database) -> None:
+    before = read(db.server, db)
+    db.drop()
+    db.server.sql(f"create database {db.name} owner {OWNER}")
+    with pytest.raises(NotTheSameSource, match="created anew"):
+        check_same(before, read(db.server, db), Lsn.ZERO)
+
+
+def test_servers_with_their_own_initdb_differ(start: Start) -> None:
+    one, two = start(), start(own_identity=True)
+    first, second = (read(server, create_database(server)) for server in (one, two))
+    with pytest.raises(NotTheSameSource):
+        check_same(first, second, Lsn.ZERO)
