@@ -1,0 +1,66 @@
+"""Arguments and options that several commands share, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tidemark.errors import InvalidValue
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class DsnType(click.ParamType[Dsn]):
+    """A libpq connection string; what is wrong with one is said without showing it."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Dsn:
+        """Wrap the string at once, so that nothing later can print it."""
+        try:
+            return value if isinstance(value, Dsn) else Dsn(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+class NameType(click.ParamType[MirrorNames]):
+    """The name of a mirror."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> MirrorNames:
+        """Check the name before anything is done with it."""
+        try:
+            return value if isinstance(value, MirrorNames) else MirrorNames(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+def source_argument(command: Command) -> Command:
+    """SOURCE, which is whatever psql would take."""
+    return click.argument("source", type=DsnType())(command)
+
+
+def name_option(command: Command) -> Command:
+    """--name, which tells mirrors of one database apart."""
+    text = "The mirror's name: its slot and publications are called tidemark_NAME."
+    return click.option("--name", "names", type=NameType(), default="main", show_default=True, help=text)(command)
+
+
+def selection_options(command: Command) -> Command:
+    """--table and --exclude, which choose tables by pattern."""
+    take = click.option(
+        "--table",
+        "take",
+        metavar="PATTERN",
+        multiple=True,
+        help="Mirror only tables that match: schema.table with * and ?; without a dot, in schema public. Repeatable.",
+    )
+    leave = click.option(
+        "--exclude", "leave", metavar="PATTERN", multiple=True, help="Leave out tables that match. Repeatable."
+    )
+    return take(leave(command))

@@ -1,0 +1,5 @@
+"""Spark: the one place that makes or takes a session, and the Java it needs."""
+
+from tidemark.spark.session import PINNED, SparkOptions, spark_session
+
+__all__ = ["PINNED", "SparkOptions", "spark_session"]

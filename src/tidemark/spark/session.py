@@ -1,0 +1,90 @@
+"""The Spark session: the active one as it is, or a new one with the options that could change an answer pinned.
+
+A session that someone else made is never altered, since their other queries live in it. If one of its options could
+change an answer it is refused, with the lines that would make it fit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pyspark.sql import SparkSession
+
+from tidemark.errors import InvalidValue, SparkSettingsDiffer
+from tidemark.spark.java import provide_java
+
+PINNED: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.caseSensitive": "false",
+        "spark.sql.files.ignoreCorruptFiles": "false",
+        "spark.sql.files.ignoreMissingFiles": "false",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        "spark.sql.session.timeZone": "UTC",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Spark's own options, passed through: `master` or `remote`, and any `conf`."""
+
+    master: str | None = None
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.master is not None and self.remote is not None:
+            raise InvalidValue(f"both a master ({self.master}) and a remote ({self.remote}) for Spark", "one of them")
+        for key, value in self.conf.items():
+            if PINNED.get(key, value).lower() != value.lower():
+                raise InvalidValue(f"{key}={value} could change an answer", f"{key}={PINNED[key]}, or leave it out")
+
+
+def spark_session(options: SparkOptions | None = None) -> SparkSession:
+    """The active session if there is one, else a new one with these options."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        if options not in (None, SparkOptions()):
+            raise SparkSettingsDiffer(
+                "a Spark session is active, and options for a new one cannot take effect",
+                "without options, or stop the active session first",
+            )
+        _require_pinned(active)
+        return active
+    return _new_session(options or SparkOptions())
+
+
+def _new_session(options: SparkOptions) -> SparkSession:
+    builder = SparkSession.builder.appName("tidemark")
+    if options.remote is not None:
+        builder = builder.remote(options.remote)
+    else:
+        provide_java()
+        master = options.master or options.conf.get("spark.master")
+        if master is None or master.startswith("local"):
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+        if options.master is not None:
+            builder = builder.master(options.master)
+    for key, value in {**options.conf, **PINNED}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    _require_pinned(session)
+    return session
+
+
+def _require_pinned(session: SparkSession) -> None:
+    found = {key: session.conf.get(key) for key in PINNED}
+    wrong = [key for key, wanted in PINNED.items() if str(found[key]).lower() != wanted.lower()]
+    if wrong:
+        raise SparkSettingsDiffer(
+            "the Spark session's options could change an answer: " + ", ".join(f"{key}={found[key]}" for key in wrong),
+            "; ".join(f'spark.conf.set("{key}", "{PINNED[key]}")' for key in wrong),
+        )
