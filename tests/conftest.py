@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
+from tidemark.spark import SparkOptions, spark_session
 
 Start = Callable[..., Server]
 
@@ -48,3 +50,11 @@ def start(install: Install) -> Iterator[Start]:
     yield start
     for server in started:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The run's one Spark session, which takes seconds to start."""
+    session = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
+    yield session
+    session.stop()

@@ -25,7 +25,7 @@ def stop_servers(workspace: Path, patience_s: float) -> None:
         _signal(pid, signal.SIGQUIT)
     deadline = time.monotonic() + patience_s
     while pids and time.monotonic() < deadline:
-        pids = {pid for pid in pids if _signal(pid, 0)}
+        pids = {pid for pid in pids if _running(pid)}
         time.sleep(0.02)
     for pid in pids:
         _signal(pid, signal.SIGKILL)
@@ -37,12 +37,16 @@ def _first_line(file: Path) -> int:
     return 0
 
 
-def _signal(pid: int, number: int) -> bool:
-    try:
+def _running(pid: int) -> bool:
+    """Whether the process is there and more than a zombie that its parent has not waited for yet."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Server:
         """Start on a free port, with the settings asked for so far and these; return when it accepts connections."""
         self._settings.update(settings or {})
         for attempt in range(3):
-            self.port = self.port if self.port and attempt == 0 else _free_port()
+            self.port = self.port if self.port and attempt == 0 else free_port()
             try:
                 self._start_once()
             except ServerFailed as error:
@@ -132,6 +132,11 @@ class Server:
         self.stop(mode)
         self.start(settings)
 
+    def forget(self, *settings: str) -> None:
+        """Leave these to the server's own files at its next start, as after an ALTER SYSTEM."""
+        for name in settings:
+            self._settings.pop(name, None)
+
     def remove(self) -> None:
         """Stop the server and delete its folder."""
         self.stop("immediate")
@@ -194,7 +199,8 @@ def _quoted(value: str | int | bool) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

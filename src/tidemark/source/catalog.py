@@ -109,6 +109,7 @@ class Table:
     inherits: tuple[int, ...]
     row_security: bool
     schema_usable: bool
+    schema_owned: bool
     owned: bool
 
     @property
@@ -117,9 +118,14 @@ class Table:
         return f"{self.schema}.{self.name}"
 
     @property
+    def columns_readable(self) -> bool:
+        """Whether our role may read every column that is stored, once it may enter the schema."""
+        return all(column.readable for column in self.columns if column.generated is not Generated.VIRTUAL)
+
+    @property
     def readable(self) -> bool:
-        """Whether our role may read every column that is stored."""
-        return self.schema_usable and all(c.readable for c in self.columns if c.generated is not Generated.VIRTUAL)
+        """Whether our role may read the table."""
+        return self.schema_usable and self.columns_readable
 
     @property
     def identifies_rows(self) -> bool:

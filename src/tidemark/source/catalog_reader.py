@@ -28,6 +28,7 @@ _TABLES = """
            c.relrowsecurity and not coalesce(r.rolsuper or r.rolbypassrls
                or not c.relforcerowsecurity and pg_has_role(r.oid, c.relowner, 'USAGE'), false),
            coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
+           pg_has_role(n.nspowner, 'USAGE'),
            pg_has_role(c.relowner, 'USAGE')
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
            left join pg_roles r on r.rolname = coalesce(%s, current_user)
@@ -109,7 +110,8 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
 
 
 def _table(row: Any, columns: list[Column], primary: Key | None, identity: Key | None) -> Table:
-    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, usable, owned = row
+    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, *rights = row
+    usable, schema_owned, owned = rights
     return Table(
         oid=oid,
         schema=schema,
@@ -127,6 +129,7 @@ def _table(row: Any, columns: list[Column], primary: Key | None, identity: Key |
         inherits=tuple(inherits),
         row_security=rls,
         schema_usable=usable,
+        schema_owned=schema_owned,
         owned=owned,
     )
 

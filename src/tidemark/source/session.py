@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from tidemark.errors import SettingsNotPinned
+from tidemark.errors import ObjectMissing, SettingsNotPinned
 from tidemark.source.dsn import Dsn
 from tidemark.source.refusal import refusal
 from tidemark.source.sqlstate import translated
@@ -151,11 +151,18 @@ class Session:
         with translated("beginning a transaction"):
             self._connection.execute(sql.SQL("begin isolation level repeatable read, {}").format(mode))
             if snapshot_id is not None:
-                statement = sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id))
-                self._connection.execute(statement)
+                self._import(snapshot_id)
             if self.pooled:
                 self._set(local=True)
                 self._assert_pinned()
+
+    def _import(self, snapshot_id: str) -> None:
+        try:
+            self._connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id)))
+        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject) as error:
+            self._end("rollback")
+            hint = "starting over with a new snapshot: whoever held this one is gone"
+            raise ObjectMissing(f"snapshot {snapshot_id} cannot be imported", hint, error.sqlstate) from error
 
     def _end(self, how: LiteralString) -> None:
         if not self._connection.closed:

@@ -18,6 +18,10 @@ from tidemark.errors import SourceError
 RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
     {
         "08": (errors.ConnectionLost, "again: the connection ended"),
+        "08P01": (
+            errors.UnsupportedServer,
+            "PostgreSQL's own host and port: a pooler in between does not understand us",
+        ),
         "0A000": (errors.UnsupportedServer, "tidemark doctor, which says what this server can do"),
         "25006": (errors.UnsupportedServer, "the primary: this server or transaction is read-only"),
         "25P03": (errors.TimedOut, "again: the transaction was idle for longer than we allow"),

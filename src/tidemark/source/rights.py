@@ -1,0 +1,31 @@
+"""The grants that a role still needs to read tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.source.catalog import Table
+from tidemark.source.quoted import statement, table_name
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One statement, and whether the connected role may run it."""
+
+    statement: str
+    allowed: bool
+
+
+def missing_grants(tables: Iterable[Table], role: str) -> Iterator[Grant]:
+    """Schemas first, then tables; nothing that is there already."""
+    listed = tuple(tables)
+    to = sql.Identifier(role)
+    schemas = {table.schema: table.schema_owned for table in listed if not table.schema_usable}
+    for schema, owned in sorted(schemas.items()):
+        yield Grant(statement("grant usage on schema {} to {}", sql.Identifier(schema), to), owned)
+    for table in listed:
+        if not table.columns_readable:
+            yield Grant(statement("grant select on table {} to {}", table_name(table), to), table.owned)

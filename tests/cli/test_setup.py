@@ -1,0 +1,159 @@
+"""`tidemark setup`: the SQL for the owner, complete and minimal, and what a role may do itself."""
+
+import pytest
+
+from harness.database import MIRROR, OWNER, PASSWORD, Database, create_database
+from tests.conftest import Start
+from tidemark.cli.main import run
+from tidemark.errors import ExitCode
+
+
+def tables(db: Database) -> None:
+    db.run(
+        "create table keyed (id int primary key)",
+        "create table keyless (a int)",
+        'create schema "Two Words"',
+        'create table "Two Words"."t" (id int primary key)',
+        f'revoke all on keyed, "Two Words"."t" from {MIRROR}',
+        f'revoke all on schema "Two Words" from {MIRROR}',
+    )
+
+
+def printed(db: Database, capsys: pytest.CaptureFixture[str], *options: str, user: str = MIRROR) -> list[str]:
+    capsys.readouterr()
+    assert run(["setup", db.dsn(user).reveal(), "--print", "--name", db.name, *options]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert PASSWORD not in out
+    lines = (line.split("  -- ")[0].rstrip(";") for line in out.splitlines() if not line.startswith("--"))
+    return [line for line in lines if line not in ("begin", "commit")]
+
+
+def verdict(db: Database, *options: str) -> int:
+    return run(["doctor", db.dsn().reveal(), "--name", db.name, *options])
+
+
+def test_the_printed_sql_is_complete_and_minimal(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    db.admin(f"alter role {MIRROR} noreplication")
+    try:
+        statements = printed(db, capsys)
+        assert len(statements) == 6
+        for left_out in statements:
+            for statement in statements:
+                if statement != left_out:
+                    db.admin(statement)
+            assert verdict(db) == ExitCode.CHECKS_FAILED, f"{left_out} was not needed"
+            assert printed(db, capsys) == [left_out]
+            db.admin(left_out)
+            assert verdict(db) == ExitCode.OK
+            undo(db)
+    finally:
+        db.admin(f"alter role {MIRROR} replication")
+
+
+def undo(db: Database) -> None:
+    db.admin(
+        f"drop publication {db.names.publication}",
+        f"drop publication {db.names.inserts_publication}",
+        f"alter role {MIRROR} noreplication",
+    )
+    db.run(f'revoke all on keyed, "Two Words"."t" from {MIRROR}', f'revoke all on schema "Two Words" from {MIRROR}')
+
+
+def test_printing_changes_nothing(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    assert printed(db, capsys, user=OWNER) == printed(db, capsys, user=OWNER)
+    assert db.admin("select count(*) from pg_publication") == [(0,)]
+
+
+def test_the_owner_runs_what_it_may_and_is_told_the_rest(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    db.admin(f"alter role {MIRROR} noreplication")
+    try:
+        asked = ["setup", db.dsn(OWNER).reveal(), "--role", MIRROR, "--name", db.name]
+        assert run(asked) == ExitCode.CHECKS_FAILED
+        out = capsys.readouterr().out
+        assert out.count("done  ") >= 4
+        assert f'\nalter role "{MIRROR}" replication;' in out
+        db.admin(f"alter role {MIRROR} replication")
+        run(asked)
+        assert verdict(db) == ExitCode.OK
+    finally:
+        db.admin(f"alter role {MIRROR} replication")
+
+
+def test_run_again_it_verifies_and_does_nothing(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    asked = ["setup", db.server.dsn("postgres", db.name), "--role", MIRROR, "--name", db.name]
+    assert run(asked) == ExitCode.OK
+    capsys.readouterr()
+    assert run(asked) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "done" not in out
+    assert f'has all that role "{MIRROR}" needs to mirror it' in out
+
+
+def test_a_role_that_does_not_exist_is_created(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    name = f"mirror_of_{db.name}"
+    statements = printed(db, capsys, "--role", name, user=OWNER)
+    assert statements[0] == f'create role "{name}" login replication'
+    try:
+        for statement in statements:
+            db.admin(statement)
+        assert printed(db, capsys, "--role", name, user=OWNER) == []
+    finally:
+        db.admin(f"drop owned by {name}", f"drop role {name}")
+
+
+def test_patterns_choose_tables_and_leaves_follow_their_root(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    db.run(
+        "create table root (a int primary key) partition by range (a)",
+        "create table leaf1 partition of root for values from (0) to (10)",
+        "create table leaf2 partition of root for values from (10) to (20)",
+    )
+    chosen = printed(db, capsys, "--table", "root", "--table", "Two Words.*", "--exclude", "leaf2")
+    (publication,) = [s for s in chosen if s.startswith("create publication")]
+    assert 'for table only "Two Words"."t", only "public"."leaf1" with' in publication
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    assert run(["setup", db.dsn().reveal(), "--print", "--table", "ordres"]) == ExitCode.USAGE
+    assert "no table matches 'ordres'" in capsys.readouterr().err
+
+
+def test_what_needs_a_restart_is_printed_apart_and_never_run(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    db = create_database(start(wal_level="replica", max_replication_slots=1, max_wal_senders=1))
+    tables(db)
+    asked = ["setup", db.server.dsn("postgres", db.name), "--role", MIRROR, "--name", db.name]
+    assert run(asked) == ExitCode.CHECKS_FAILED
+    out = capsys.readouterr().out
+    assert "take effect when the server is restarted:\nalter system set wal_level = 'logical';" in out
+    assert db.admin("select count(*) from pg_file_settings where sourcefile like '%auto.conf'") == [(0,)]
+    for statement in printed(db, capsys):
+        db.admin(statement)
+    db.server.forget("wal_level", "max_replication_slots", "max_wal_senders")
+    db.server.restart()
+    assert verdict(db) == ExitCode.OK
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "with space", "x" * 41, "semi;colon", "ü"])
+def test_a_name_that_cannot_name_a_slot_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["setup", "host=/nowhere", "--name", name]) == ExitCode.USAGE
+    assert "not a mirror's name" in capsys.readouterr().err
+
+
+def test_a_bad_connection_string_is_refused_without_showing_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["setup", f"postgresql://u:{PASSWORD}%zz@h/d"]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert PASSWORD not in error
+    assert "%25" in error
+
+
+def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    for code in ExitCode:
+        assert f"{code.value:>3}  {code.name.lower().replace('_', ' ')}" in out

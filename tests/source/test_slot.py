@@ -1,0 +1,224 @@
+"""Slots: ours, bounded in their waiting, and snapshots that are exact positions."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from harness.database import MIRROR, Database, create_database
+from harness.decoded import call_witness
+from tests.conftest import Start
+from tidemark import errors
+from tidemark.errors import Retry, SlotBlocked, policy_of
+from tidemark.source.blockers import writers
+from tidemark.source.session import Session
+from tidemark.source.slot import create_slot, drop_slot, exact_snapshot, read_slot
+
+
+def test_the_mirrors_slot_is_made_read_and_dropped(db: Database) -> None:
+    name = db.names.slot
+    created = create_slot(db.dsn(), name, wait_s=10)
+    with db.session() as session:
+        slot = read_slot(session, name)
+        assert slot is not None
+        assert (slot.plugin, slot.database, slot.temporary, slot.two_phase) == ("pgoutput", db.name, False, False)
+        assert (slot.confirmed_flush, created.snapshot_id) == (created.consistent_point, None)
+        assert slot.failover == (db.server.install.major >= 17)
+        with pytest.raises(errors.ObjectExists, match="already exists"):
+            create_slot(db.dsn(), name, wait_s=10)
+        drop_slot(session, name)
+        assert read_slot(session, name) is None
+        drop_slot(session, name)
+
+
+def test_a_slot_that_is_not_ours_is_neither_made_nor_dropped(db: Database) -> None:
+    db.admin("select pg_create_logical_replication_slot('theirs', 'pgoutput')")
+    with db.session() as session:
+        with pytest.raises(errors.NotOurs):
+            drop_slot(session, "theirs")
+        with pytest.raises(errors.NotOurs):
+            create_slot(db.dsn(), "mine", wait_s=1)
+        assert read_slot(session, "theirs") is not None
+
+
+def test_a_slot_in_use_is_not_dropped_and_its_user_is_named(db: Database) -> None:
+    create_slot(db.dsn(), db.names.slot, wait_s=10)
+    with Session.open(db.dsn(), "use", replication=True) as user, db.session() as session:
+        pgconn = user.connection.pgconn
+        db.run("create table t (a int primary key)", "create publication p for table t")
+        command = f"START_REPLICATION SLOT {db.names.slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
+        pgconn.send_query(command.encode())
+        pid = user.connection.info.backend_pid
+        while (slot := read_slot(session, db.names.slot)) and slot.active_pid != pid:
+            time.sleep(0.01)
+        with pytest.raises(errors.ObjectInUse, match=str(pid)) as caught:
+            drop_slot(session, db.names.slot)
+        assert policy_of(caught.value).retry is Retry.BACK_OFF
+
+
+@contextmanager
+def writing(db: Database, clients: int) -> Iterator[None]:
+    """Writers that each insert one row after another, a transaction each, every other one with a savepoint."""
+    stop = threading.Event()
+
+    def write(client: int) -> None:
+        with db.connect() as connection:
+            for n in range(1_000_000):
+                if stop.is_set():
+                    return
+                connection.execute("begin")
+                connection.execute("insert into t values (%s)", [f"{client}-{n}-a"])
+                if n % 2:
+                    connection.execute("savepoint s")
+                connection.execute("insert into t values (%s)", [f"{client}-{n}-b"])
+                connection.execute("rollback" if n % 7 == 3 else "commit")
+
+    threads = [threading.Thread(target=write, args=[client]) for client in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_an_exact_snapshot_shows_the_commits_at_or_below_its_lsn_and_no_others(db: Database) -> None:
+    db.run("create table t (a text)")
+    witness = call_witness(db)
+    seen = []
+    with writing(db, clients=4):
+        for _ in range(8):
+            with exact_snapshot(db.dsn(), wait_s=20) as exact, db.session() as session:
+                with session.transaction(snapshot_id=exact.snapshot_id):
+                    seen.append((exact.lsn, {row[0] for row in session.rows("select a from public.t")}))
+    inserts = witness.inserts()
+    assert len(inserts) > 100
+    for lsn, rows in seen:
+        assert rows == {insert.first for insert in inserts if insert.commit <= lsn}
+    assert len({len(rows) for _, rows in seen}) > 1, "the load was too gentle to tell positions apart"
+
+
+def test_no_slot_is_left_once_the_snapshot_is_held_and_several_sessions_share_it(db: Database) -> None:
+    db.run("create table t (a int)", "insert into t values (1)")
+    with exact_snapshot(db.dsn(), wait_s=10) as exact:
+        assert db.admin(f"select count(*) from pg_replication_slots where database = '{db.name}'") == [(0,)]
+        db.run("insert into t values (2)", "analyze t")
+        with db.session() as one, db.session() as two:
+            with one.transaction(snapshot_id=exact.snapshot_id), two.transaction(snapshot_id=exact.snapshot_id):
+                assert [s.rows("select a from public.t") for s in (one, two)] == [[(1,)], [(1,)]]
+                snapshots = {s.row("select pg_current_snapshot()::text") for s in (one, two)}
+                assert len(snapshots) == 1
+
+
+def test_a_snapshot_whose_holder_is_gone_cannot_be_imported(db: Database) -> None:
+    with exact_snapshot(db.dsn(), wait_s=10) as exact:
+        pass
+    with db.session() as session:
+        for gone in (exact.snapshot_id, "00000003-0000001B-1", "no snapshot at all"):
+            with pytest.raises(errors.ObjectMissing, match="cannot be imported"):
+                session.begin(snapshot_id=gone)
+        assert session.row("select 1") == (1,), "the session is still good"
+
+
+def test_who_blocks_a_slot_is_named_and_nothing_is_left_of_the_attempt(db: Database) -> None:
+    db.run("create table t (a int)")
+    with db.connect() as writer, db.session() as session:
+        writer.execute("begin; insert into t values (1)")
+        with pytest.raises(SlotBlocked, match=f"pid {writer.info.backend_pid} of app") as caught:
+            create_slot(db.dsn(), db.names.slot, wait_s=0.5)
+        assert [(b.pid, b.age_s) for b in caught.value.blockers] == [(writer.info.backend_pid, None)]
+        with pytest.raises(SlotBlocked), exact_snapshot(db.dsn(), wait_s=0.3):
+            pass
+        assert policy_of(caught.value).retry is Retry.BACK_OFF
+        db.admin(f"grant pg_read_all_stats to {MIRROR}")
+        try:
+            with pytest.raises(SlotBlocked, match="running for") as aged:
+                create_slot(db.dsn(), db.names.slot, wait_s=0.3)
+            assert aged.value.blockers[0].age_s is not None
+        finally:
+            db.admin(f"revoke pg_read_all_stats from {MIRROR}")
+        wait_until_gone(session, db)
+
+
+def wait_until_gone(session: Session, db: Database) -> None:
+    """A cancelled walsender drops what it had begun on its way out."""
+    deadline = time.monotonic() + 10
+    while session.row("select count(*) from pg_replication_slots where database = %s", [db.name]) != (0,):
+        assert time.monotonic() < deadline, "the attempt left a slot behind"
+        time.sleep(0.02)
+
+
+def test_a_slot_is_made_as_soon_as_the_blocker_ends(db: Database) -> None:
+    db.run("create table t (a int)")
+    with db.connect() as writer:
+        writer.execute("begin; insert into t values (1)")
+        release = threading.Timer(0.5, writer.execute, ["commit"])
+        release.start()
+        with exact_snapshot(db.dsn(), wait_s=20) as exact, db.session() as session:
+            with session.transaction(snapshot_id=exact.snapshot_id):
+                assert session.rows("select a from public.t") == [(1,)], "it waited, so it sees the row"
+        release.join()
+
+
+def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:
+    db.run("create table t (a int)")
+    with db.connect() as writer, db.session() as session:
+        writer.execute("begin; insert into t values (1); prepare transaction 'payroll'")
+        try:
+            with pytest.raises(SlotBlocked, match="prepared transaction 'payroll' of app, running for"):
+                create_slot(db.dsn(), db.names.slot, wait_s=0.3)
+            assert [w.gid for w in writers(session)] == ["payroll"]
+        finally:
+            writer.execute("rollback prepared 'payroll'")
+
+
+def test_rights_and_levels_that_are_lacking_are_told_apart(db: Database, start: Start) -> None:
+    with pytest.raises(errors.NotPermitted):
+        create_slot(db.dsn("app"), db.names.slot, wait_s=1)
+    low = create_database(start(wal_level="replica"))
+    with pytest.raises(errors.UnsupportedServer, match="wal_level"):
+        create_slot(low.dsn(), low.names.slot, wait_s=1)
+    full = create_database(start(max_replication_slots=1))
+    create_slot(full.dsn(), full.names.slot, wait_s=10)
+    with pytest.raises(errors.SourceBusy, match="all replication slots are in use"):
+        create_slot(full.dsn(), "tidemark_second", wait_s=10)
+
+
+def test_on_a_standby_an_exact_snapshot_is_had_from_16_on(start: Start) -> None:
+    primary = start()
+    database = create_database(primary)
+    database.run("create table t (a int)", "insert into t values (1)")
+    standby = primary.standby({"hot_standby_feedback": True})
+    there = Database(standby, database.name)
+    try:
+        if primary.install.major < 16:
+            with pytest.raises(errors.UnsupportedServer), exact_snapshot(there.dsn(), wait_s=2):
+                pass
+            return
+        with (
+            pytest.raises(SlotBlocked, match="running transactions") as caught,
+            exact_snapshot(there.dsn(), wait_s=0.2),
+        ):
+            pass
+        assert "pg_log_standby_snapshot" in caught.value.hint
+        stop = threading.Event()
+
+        def log_snapshots() -> None:
+            while not stop.wait(0.05):
+                primary.sql("select pg_log_standby_snapshot()")
+
+        logger = threading.Thread(target=log_snapshots)
+        logger.start()
+        try:
+            with exact_snapshot(there.dsn(), wait_s=20) as exact, there.session() as session:
+                with session.transaction(snapshot_id=exact.snapshot_id):
+                    assert session.rows("select a from public.t") == [(1,)]
+        finally:
+            stop.set()
+            logger.join()
+    finally:
+        standby.remove()

@@ -1,0 +1,26 @@
+"""The contract that imports point one way is checked by `make check`; here it is shown to have teeth."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LINT = Path(sys.executable).parent / "lint-imports"
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(folder / "src"), "PATH": ""}
+    return subprocess.run(
+        [sys.executable, LINT, "--no-cache"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_tree_keeps_the_contract_and_a_backward_import_breaks_it(tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", ROOT / "src", ROOT / "pyproject.toml", tmp_path], check=True)
+    kept = lint(tmp_path)
+    assert kept.returncode == 0, kept.stdout
+    with (tmp_path / "src/tidemark/clock/lsn.py").open("a") as file:
+        file.write("\nfrom tidemark.source import session\n")
+    broken = lint(tmp_path)
+    assert broken.returncode != 0
+    assert "tidemark.clock.lsn -> tidemark.source" in broken.stdout
