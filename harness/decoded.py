@@ -1,13 +1,13 @@
 """What PostgreSQL itself says was committed, in which order: a logical slot of its own, read by SQL.
 
-Only as much of pgoutput is read here as a judge needs: which first column was inserted by which commit. The product's
-own decoder is not used to judge the product.
+Only as much of pgoutput is read here as a judge needs: which transaction committed where, and the first column of what
+it inserted. The product's own decoder is not used to judge the product.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.database import Database
@@ -15,11 +15,12 @@ from tidemark.clock import Lsn
 
 
 @dataclass(frozen=True)
-class Insert:
-    """A row that was inserted, by its first column's text, with the commit that made it visible."""
+class Commit:
+    """A committed transaction: its 32-bit xid, its commit LSN, and its inserts by their first column's text."""
 
-    first: str
-    commit: Lsn
+    xid: int
+    lsn: Lsn
+    inserted: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Witness:
     database: Database
     slot: str
 
-    def inserts(self) -> list[Insert]:
-        """Every insert that was committed since the witness was called, in commit order."""
+    def commits(self) -> list[Commit]:
+        """Every transaction that was committed since the witness was called, in commit order."""
         query = (
             f"select data from pg_logical_slot_peek_binary_changes('{self.slot}', null, null, "
             "'proto_version', '1', 'publication_names', 'witness')"
         )
-        return list(_inserts(row[0] for row in self.database.admin(query)))
+        return list(_commits(row[0] for row in self.database.admin(query)))
 
 
 def call_witness(database: Database) -> Witness:
@@ -48,13 +49,16 @@ def call_witness(database: Database) -> Witness:
     return Witness(database, slot)
 
 
-def _inserts(messages: Iterator[bytes]) -> Iterator[Insert]:
-    pending: list[str] = []
+def _commits(messages: Iterable[bytes]) -> Iterator[Commit]:
+    xid, inserted = 0, list[str]()
     for message in messages:
-        if message[:1] == b"I":
-            (length,) = struct.unpack_from("!I", message, 9)
-            pending.append(message[13 : 13 + length].decode())
-        elif message[:1] == b"C":
-            (end,) = struct.unpack_from("!Q", message, 10)
-            yield from (Insert(first, Lsn(end)) for first in pending)
-            pending.clear()
+        match message[:1]:
+            case b"B":
+                (xid,) = struct.unpack_from("!I", message, 17)
+                inserted = []
+            case b"I":
+                (length,) = struct.unpack_from("!I", message, 9)
+                inserted.append(message[13 : 13 + length].decode())
+            case b"C":
+                (end,) = struct.unpack_from("!Q", message, 10)
+                yield Commit(xid, Lsn(end), tuple(inserted))

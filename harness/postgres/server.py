@@ -166,6 +166,12 @@ class Server:
             [program, *arguments], capture_output=True, text=True, check=True, **self._space.as_user()
         )
 
+    def start_program(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start one of the installation's programs as the servers' user and go on; what it prints goes to the log."""
+        program = self._space.reachable(self.install).program(name)
+        with self.log.open("ab") as log:
+            return subprocess.Popen([program, *arguments], stdout=log, stderr=log, **self._space.as_user())
+
     def standby(self, settings: Settings | None = None) -> Server:
         """A hot standby of this server, made with pg_basebackup and streaming from it."""
         standby = Server(self.install, self._space.folder(f"standby-{self.install.major}"), self._space)

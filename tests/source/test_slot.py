@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from harness.database import MIRROR, Database, create_database
 from harness.decoded import call_witness
+from harness.load import inserting
 from tests.conftest import Start
 from tidemark import errors
 from tidemark.errors import Retry, SlotBlocked, policy_of
@@ -58,47 +57,19 @@ def test_a_slot_in_use_is_not_dropped_and_its_user_is_named(db: Database) -> Non
         assert policy_of(caught.value).retry is Retry.BACK_OFF
 
 
-@contextmanager
-def writing(db: Database, clients: int) -> Iterator[None]:
-    """Writers that each insert one row after another, a transaction each, every other one with a savepoint."""
-    stop = threading.Event()
-
-    def write(client: int) -> None:
-        with db.connect() as connection:
-            for n in range(1_000_000):
-                if stop.is_set():
-                    return
-                connection.execute("begin")
-                connection.execute("insert into t values (%s)", [f"{client}-{n}-a"])
-                if n % 2:
-                    connection.execute("savepoint s")
-                connection.execute("insert into t values (%s)", [f"{client}-{n}-b"])
-                connection.execute("rollback" if n % 7 == 3 else "commit")
-
-    threads = [threading.Thread(target=write, args=[client]) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_an_exact_snapshot_shows_the_commits_at_or_below_its_lsn_and_no_others(db: Database) -> None:
     db.run("create table t (a text)")
     witness = call_witness(db)
     seen = []
-    with writing(db, clients=4):
+    with inserting(db, clients=4):
         for _ in range(8):
             with exact_snapshot(db.dsn(), wait_s=20) as exact, db.session() as session:
                 with session.transaction(snapshot_id=exact.snapshot_id):
                     seen.append((exact.lsn, {row[0] for row in session.rows("select a from public.t")}))
-    inserts = witness.inserts()
-    assert len(inserts) > 100
+    commits = witness.commits()
+    assert len(commits) > 50
     for lsn, rows in seen:
-        assert rows == {insert.first for insert in inserts if insert.commit <= lsn}
+        assert rows == {row for commit in commits if commit.lsn <= lsn for row in commit.inserted}
     assert len({len(rows) for _, rows in seen}) > 1, "the load was too gentle to tell positions apart"
 
 

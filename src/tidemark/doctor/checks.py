@@ -274,8 +274,7 @@ def _identities(seen: Seen) -> Iterator[Check]:
             statement("alter table {} replica identity full; -- or give it a primary key", table_name(t))
             for t in without
         ),
-        "their inserts and truncates are mirrored; at the first update or delete the mirror of the table is not exact "
-        "and says so",
+        "only their inserts and truncates are in the stream, so they cannot be mirrored exactly",
     )
 
 

@@ -1,0 +1,1 @@
+"""The demonstration: what works today, shown on a private PostgreSQL under load."""
