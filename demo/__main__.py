@@ -109,6 +109,8 @@ def load(server: Server, database: Database) -> Iterator[None]:
     """Clients that write until the context ends."""
     process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum")
     try:
+        while not database.admin("select 1 from pgbench_history limit 1"):
+            time.sleep(0.05)
         yield
     finally:
         process.terminate()
