@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from harness.database import Database
-from tidemark.source.catalog import Catalog, Generated, Key, Kind, Persistence, ReplicaIdentity, Table
-from tidemark.source.catalog_reader import only_element, read_catalog
+from tidemark.schema.table import Catalog, Generated, Key, Kind, Persistence, ReplicaIdentity, Table
+from tidemark.source.catalog import only_element, read_catalog
 
 
 def catalog(db: Database, role: str | None = None) -> Catalog:

@@ -6,7 +6,7 @@ from psycopg import sql
 from harness.database import OWNER, Database
 from tidemark.errors import NotOurs, NotPermitted, PublicationDiffers
 from tidemark.source import publication
-from tidemark.source.catalog_reader import read_catalog
+from tidemark.source.catalog import read_catalog
 from tidemark.source.names import MirrorNames, require_ours
 from tidemark.source.publication import Published, Wanted, bring_about, differences, mending, read_publication
 from tidemark.source.session import Session

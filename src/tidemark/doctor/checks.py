@@ -9,7 +9,7 @@ from enum import Enum
 from psycopg import sql
 
 from tidemark.errors import Blocker
-from tidemark.source.catalog import Generated, Table
+from tidemark.schema.table import Generated, Table
 from tidemark.source.facts import NEWEST, OLDEST, Facts
 from tidemark.source.names import MirrorNames
 from tidemark.source.publication import Published, Wanted, differences, mending

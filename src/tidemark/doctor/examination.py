@@ -8,7 +8,7 @@ from typing import Any
 from tidemark.doctor.checks import Check, Seen, Status, check_all
 from tidemark.errors import SourceError
 from tidemark.source.blockers import writers
-from tidemark.source.catalog_reader import read_catalog
+from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.facts import Facts, read_facts
 from tidemark.source.identity import Identity, read_identity

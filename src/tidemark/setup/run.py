@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from tidemark.setup.plan import Plan, Present, Step, plan
-from tidemark.source.catalog_reader import read_catalog
+from tidemark.source.catalog import read_catalog
 from tidemark.source.facts import read_facts, read_role
 from tidemark.source.names import MirrorNames
 from tidemark.source.publication import read_publication, wanted

@@ -1,163 +1,189 @@
-"""The catalogue: every table of the database as one snapshot shows it, as values.
-
-Columns go by attnum, which is never reused, so a column that was dropped and added again under the same name is another
-column. `filenode` is the snapshot's (`pg_class.relfilenode`), not the present one.
-"""
+"""Reading the catalogue: four queries, to be run inside one transaction so that they show one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property
+from collections import defaultdict
+from typing import Any
+
+from tidemark.schema.table import (
+    Catalog,
+    Column,
+    Generated,
+    Key,
+    Kind,
+    Persistence,
+    PgType,
+    ReplicaIdentity,
+    Table,
+    TypePart,
+)
+from tidemark.source.session import Session
+
+_TABLES = """
+    select c.oid, n.nspname, c.relname, pg_get_userbyid(c.relowner), c.relkind::text, c.relpersistence::text,
+           c.relfilenode, c.relreplident::text,
+           (select inhparent from pg_inherits where inhrelid = c.oid and c.relispartition and not inhdetachpending),
+           pg_get_expr(c.relpartbound, c.oid),
+           array(select inhparent from pg_inherits where inhrelid = c.oid and not c.relispartition order by inhseqno),
+           c.relrowsecurity and not coalesce(r.rolsuper or r.rolbypassrls
+               or not c.relforcerowsecurity and pg_has_role(r.oid, c.relowner, 'USAGE'), false),
+           coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
+           pg_has_role(n.nspowner, 'USAGE'),
+           pg_has_role(c.relowner, 'USAGE')
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+           left join pg_roles r on r.rolname = coalesce(%s, current_user)
+     where c.relkind in ('r', 'p', 'f')
+       and c.relpersistence <> 't'
+       and n.nspname not in ('pg_catalog', 'information_schema')
+       and n.nspname not like 'pg\\_toast%%'
+       and c.relrewrite = 0
+     order by n.nspname collate "C", c.relname collate "C"
+"""
+
+_COLUMNS = """
+    select a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
+           case when a.attgenerated <> '' then pg_get_expr(d.adbin, d.adrelid) end,
+           case when a.atthasmissing then a.attmissingval::text end,
+           a.xmin::text::bigint,
+           coalesce(has_column_privilege(r.oid, a.attrelid, a.attnum, 'SELECT'), false)
+      from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+           left join pg_roles r on r.rolname = coalesce(%s, current_user)
+     where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped
+     order by a.attrelid, a.attnum
+"""
+
+# Which index may serve as replica identity: RelationGetIndexList in PostgreSQL's relcache.c. A deferrable primary key
+# may not, and publishing updates of such a table makes them fail.
+_KEYS = """
+    select i.indrelid, c.relname, i.indisprimary,
+           i.indimmediate and (t.relreplident = 'd' and i.indisprimary or t.relreplident = 'i' and i.indisreplident),
+           (i.indkey::int2[])[0:i.indnkeyatts - 1]
+      from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
+     where i.indrelid = any(%s) and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+       and (i.indisprimary or i.indisreplident)
+"""
+
+_TYPES = """
+    with recursive used(oid) as (
+        select distinct atttypid from pg_attribute where attrelid = any(%s) and attnum > 0 and not attisdropped
+        union
+        select part.oid from used join pg_type t on t.oid = used.oid cross join lateral (
+            select t.typelem where t.typsubscript = 'pg_catalog.array_subscript_handler'::regproc
+            union all select t.typbasetype where t.typtype = 'd'
+            union all select a.atttypid from pg_attribute a
+                       where a.attrelid = t.typrelid and t.typtype = 'c' and a.attnum > 0 and not a.attisdropped
+            union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid
+            union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid
+        ) part(oid)
+    )
+    select t.oid, n.nspname, t.typname, t.typtype::text,
+           coalesce((select jsonb_agg(jsonb_build_array(p.attnum, p.name, p.oid, p.typmod) order by p.attnum) from (
+               select 0 as attnum, '' as name, t.typelem::bigint as oid, -1 as typmod
+                where t.typsubscript = 'pg_catalog.array_subscript_handler'::regproc
+               union all select 0, '', t.typbasetype::bigint, t.typtypmod where t.typtype = 'd'
+               union all select a.attnum, a.attname, a.atttypid::bigint, a.atttypmod from pg_attribute a
+                          where a.attrelid = t.typrelid and t.typtype = 'c' and a.attnum > 0 and not a.attisdropped
+               union all select 0, '', r.rngsubtype::bigint, -1 from pg_range r where r.rngtypid = t.oid
+               union all select 0, '', r.rngtypid::bigint, -1 from pg_range r where r.rngmultitypid = t.oid
+           ) p), '[]'),
+           coalesce((select jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel) order by e.enumsortorder)
+                       from pg_enum e where e.enumtypid = t.oid), '[]')
+      from used join pg_type t on t.oid = used.oid join pg_namespace n on n.oid = t.typnamespace
+"""
 
 
-class Kind(Enum):
-    """What `pg_class.relkind` says."""
-
-    TABLE = "r"
-    PARTITIONED = "p"
-    FOREIGN = "f"
-
-
-class Persistence(Enum):
-    """What `pg_class.relpersistence` says: only permanent tables are in the WAL."""
-
-    PERMANENT = "p"
-    UNLOGGED = "u"
-
-
-class ReplicaIdentity(Enum):
-    """What `pg_class.relreplident` says."""
-
-    DEFAULT = "d"
-    NOTHING = "n"
-    FULL = "f"
-    INDEX = "i"
+def read_catalog(session: Session, role: str | None = None) -> Catalog:
+    """Every table of the database, with the rights of `role` (ours if None). Run it inside `session.transaction()`."""
+    tables = session.rows(_TABLES, [role])
+    oids = [row[0] for row in tables]
+    types = _types(session.rows(_TYPES, [oids]))
+    columns: dict[int, list[Column]] = defaultdict(list)
+    for oid, *row in session.rows(_COLUMNS, [role, oids]):
+        columns[oid].append(_column(types, *row))
+    primary: dict[int, Key] = {}
+    identity: dict[int, Key] = {}
+    for oid, index, is_primary, is_identity, attnums in session.rows(_KEYS, [oids]):
+        key = Key(index, tuple(attnums))
+        primary |= {oid: key} if is_primary else {}
+        identity |= {oid: key} if is_identity else {}
+    return Catalog(tuple(_table(row, columns[row[0]], primary.get(row[0]), identity.get(row[0])) for row in tables))
 
 
-class Generated(Enum):
-    """What `pg_attribute.attgenerated` says."""
-
-    NO = ""
-    STORED = "s"
-    VIRTUAL = "v"
-
-
-@dataclass(frozen=True, slots=True)
-class TypePart:
-    """A type inside a type: an array's element, a domain's base, a composite's attribute, a range's bound."""
-
-    attnum: int
-    name: str
-    type: PgType
-    typmod: int
-
-
-@dataclass(frozen=True, slots=True)
-class PgType:
-    """A type, down to everything its text depends on. `labels` are an enum's values by oid, in their order."""
-
-    oid: int
-    name: str
-    kind: str
-    parts: tuple[TypePart, ...] = ()
-    labels: tuple[tuple[int, str], ...] = ()
+def _table(row: Any, columns: list[Column], primary: Key | None, identity: Key | None) -> Table:
+    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, *rights = row
+    usable, schema_owned, owned = rights
+    return Table(
+        oid=oid,
+        schema=schema,
+        name=name,
+        owner=owner,
+        kind=Kind(kind),
+        persistence=Persistence(persistence),
+        filenode=filenode,
+        replica_identity=ReplicaIdentity(replident),
+        identity_key=identity,
+        primary_key=primary,
+        columns=tuple(columns),
+        parent=parent,
+        bound=bound,
+        inherits=tuple(inherits),
+        row_security=rls,
+        schema_usable=usable,
+        schema_owned=schema_owned,
+        owned=owned,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. `missing` is what rows older than the column read as; `touched` is its catalogue row's xmin."""
-
-    attnum: int
-    name: str
-    type: PgType
-    typmod: int
-    not_null: bool
-    generated: Generated
-    expression: str | None
-    missing: str | None
-    touched: int
-    readable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A unique index that can name a row: its columns in index order."""
-
-    index: str
-    attnums: tuple[int, ...]
+def _column(
+    types: dict[int, PgType],
+    attnum: int,
+    name: str,
+    type_oid: int,
+    typmod: int,
+    not_null: bool,
+    generated: str,
+    expression: str | None,
+    missing: str | None,
+    touched: int,
+    readable: bool,
+) -> Column:
+    value = None if missing is None else only_element(missing)
+    kind = Generated(generated)
+    return Column(attnum, name, types[type_oid], typmod, not_null, kind, expression, value, touched, readable)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table, partitioned table, partition or foreign table."""
-
-    oid: int
-    schema: str
-    name: str
-    owner: str
-    kind: Kind
-    persistence: Persistence
-    filenode: int
-    replica_identity: ReplicaIdentity
-    identity_key: Key | None
-    primary_key: Key | None
-    columns: tuple[Column, ...]
-    parent: int | None
-    bound: str | None
-    inherits: tuple[int, ...]
-    row_security: bool
-    schema_usable: bool
-    schema_owned: bool
-    owned: bool
-
-    @property
-    def qualified(self) -> str:
-        """`schema.table`, for people; SQL is composed from the parts."""
-        return f"{self.schema}.{self.name}"
-
-    @property
-    def columns_readable(self) -> bool:
-        """Whether our role may read every column that is stored, once it may enter the schema."""
-        return all(column.readable for column in self.columns if column.generated is not Generated.VIRTUAL)
-
-    @property
-    def readable(self) -> bool:
-        """Whether our role may read the table."""
-        return self.schema_usable and self.columns_readable
-
-    @property
-    def identifies_rows(self) -> bool:
-        """Whether an UPDATE or DELETE in the stream names its row, and so may be published at all."""
-        return self.replica_identity is ReplicaIdentity.FULL or self.identity_key is not None
-
-    @property
-    def streams(self) -> bool:
-        """Whether its changes are in the WAL under its own name."""
-        return self.kind is Kind.TABLE and self.persistence is Persistence.PERMANENT
+def only_element(array: str) -> str:
+    """The text of the one element of a one-element array, whatever the element type's delimiter: `{"a b"}` is `a b`."""
+    inner = array[1:-1]
+    if not inner.startswith('"'):
+        return inner
+    result, escaped = [], False
+    for char in inner[1:-1]:
+        if char == "\\" and not escaped:
+            escaped = True
+        else:
+            result.append(char)
+            escaped = False
+    return "".join(result)
 
 
-@dataclass(frozen=True)
-class Catalog:
-    """All tables that one snapshot shows."""
+def _types(rows: list[Any]) -> dict[int, PgType]:
+    """Types with their parts resolved. A type cannot be a part of itself, so this ends."""
+    described = {row[0]: row for row in rows}
+    built: dict[int, PgType] = {}
 
-    tables: tuple[Table, ...]
+    def build(oid: int) -> PgType:
+        if oid not in built:
+            _, schema, name, kind, parts, labels = described[oid]
+            built[oid] = PgType(
+                oid,
+                f"{schema}.{name}",
+                kind,
+                tuple(TypePart(attnum, part, build(part_oid), typmod) for attnum, part, part_oid, typmod in parts),
+                tuple((label_oid, label) for label_oid, label in labels),
+            )
+        return built[oid]
 
-    @cached_property
-    def by_oid(self) -> Mapping[int, Table]:
-        """Tables by oid."""
-        return {table.oid: table for table in self.tables}
-
-    @cached_property
-    def by_name(self) -> Mapping[tuple[str, str], Table]:
-        """Tables by schema and name."""
-        return {(table.schema, table.name): table for table in self.tables}
-
-    def leaves(self, root: Table) -> tuple[Table, ...]:
-        """The partitions below `root` that hold rows."""
-        found: list[Table] = []
-        for table in self.tables:
-            if table.parent == root.oid:
-                found.extend(self.leaves(table) if table.kind is Kind.PARTITIONED else [table])
-        return tuple(found)
+    for oid in described:
+        build(oid)
+    return built

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from tidemark.errors import PublicationDiffers
-from tidemark.source.catalog import Table
+from tidemark.schema.table import Table
 from tidemark.source.names import MirrorNames, require_ours
 from tidemark.source.session import Session
 

@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from tidemark.source.catalog import Table
+from tidemark.schema.table import Table
 
 
 def statement(template: LiteralString, *parts: sql.Composable) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from tidemark.source.catalog import Table
+from tidemark.schema.table import Table
 from tidemark.source.quoted import statement, table_name
 
 

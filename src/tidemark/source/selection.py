@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tidemark.errors import InvalidValue
-from tidemark.source.catalog import Catalog, Kind, Persistence, Table
+from tidemark.schema.table import Catalog, Kind, Persistence, Table
 
 
 @dataclass(frozen=True, slots=True)

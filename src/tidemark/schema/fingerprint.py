@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemark.source.catalog import Column, Generated, Persistence, PgType, Table
+from tidemark.schema.table import Column, Generated, Persistence, PgType, Table
 
 
 class Effect(Enum):

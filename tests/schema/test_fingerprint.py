@@ -3,8 +3,8 @@
 import pytest
 
 from harness.database import Database
-from tidemark.source.catalog_reader import read_catalog
-from tidemark.source.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.source.catalog import read_catalog
 
 START = (
     "create type mood as enum ('sad', 'ok', 'happy')",

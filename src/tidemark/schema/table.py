@@ -1,0 +1,163 @@
+"""The catalogue: every table of the database as one snapshot shows it, as values.
+
+Columns go by attnum, which is never reused, so a column that was dropped and added again under the same name is another
+column. `filenode` is the snapshot's (`pg_class.relfilenode`), not the present one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+
+class Kind(Enum):
+    """What `pg_class.relkind` says."""
+
+    TABLE = "r"
+    PARTITIONED = "p"
+    FOREIGN = "f"
+
+
+class Persistence(Enum):
+    """What `pg_class.relpersistence` says: only permanent tables are in the WAL."""
+
+    PERMANENT = "p"
+    UNLOGGED = "u"
+
+
+class ReplicaIdentity(Enum):
+    """What `pg_class.relreplident` says."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+class Generated(Enum):
+    """What `pg_attribute.attgenerated` says."""
+
+    NO = ""
+    STORED = "s"
+    VIRTUAL = "v"
+
+
+@dataclass(frozen=True, slots=True)
+class TypePart:
+    """A type inside a type: an array's element, a domain's base, a composite's attribute, a range's bound."""
+
+    attnum: int
+    name: str
+    type: PgType
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """A type, down to everything its text depends on. `labels` are an enum's values by oid, in their order."""
+
+    oid: int
+    name: str
+    kind: str
+    parts: tuple[TypePart, ...] = ()
+    labels: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `missing` is what rows older than the column read as; `touched` is its catalogue row's xmin."""
+
+    attnum: int
+    name: str
+    type: PgType
+    typmod: int
+    not_null: bool
+    generated: Generated
+    expression: str | None
+    missing: str | None
+    touched: int
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A unique index that can name a row: its columns in index order."""
+
+    index: str
+    attnums: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table, partitioned table, partition or foreign table."""
+
+    oid: int
+    schema: str
+    name: str
+    owner: str
+    kind: Kind
+    persistence: Persistence
+    filenode: int
+    replica_identity: ReplicaIdentity
+    identity_key: Key | None
+    primary_key: Key | None
+    columns: tuple[Column, ...]
+    parent: int | None
+    bound: str | None
+    inherits: tuple[int, ...]
+    row_security: bool
+    schema_usable: bool
+    schema_owned: bool
+    owned: bool
+
+    @property
+    def qualified(self) -> str:
+        """`schema.table`, for people; SQL is composed from the parts."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def columns_readable(self) -> bool:
+        """Whether our role may read every column that is stored, once it may enter the schema."""
+        return all(column.readable for column in self.columns if column.generated is not Generated.VIRTUAL)
+
+    @property
+    def readable(self) -> bool:
+        """Whether our role may read the table."""
+        return self.schema_usable and self.columns_readable
+
+    @property
+    def identifies_rows(self) -> bool:
+        """Whether an UPDATE or DELETE in the stream names its row, and so may be published at all."""
+        return self.replica_identity is ReplicaIdentity.FULL or self.identity_key is not None
+
+    @property
+    def streams(self) -> bool:
+        """Whether its changes are in the WAL under its own name."""
+        return self.kind is Kind.TABLE and self.persistence is Persistence.PERMANENT
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All tables that one snapshot shows."""
+
+    tables: tuple[Table, ...]
+
+    @cached_property
+    def by_oid(self) -> Mapping[int, Table]:
+        """Tables by oid."""
+        return {table.oid: table for table in self.tables}
+
+    @cached_property
+    def by_name(self) -> Mapping[tuple[str, str], Table]:
+        """Tables by schema and name."""
+        return {(table.schema, table.name): table for table in self.tables}
+
+    def leaves(self, root: Table) -> tuple[Table, ...]:
+        """The partitions below `root` that hold rows."""
+        found: list[Table] = []
+        for table in self.tables:
+            if table.parent == root.oid:
+                found.extend(self.leaves(table) if table.kind is Kind.PARTITIONED else [table])
+        return tuple(found)
