@@ -94,7 +94,7 @@ def in_a_process(options: dict[str, str], **environment: str) -> dict[str, objec
 def path_without_java(folder: Path) -> str:
     """A PATH with everything that the machine's has, but no java."""
     for place in os.environ["PATH"].split(os.pathsep):
-        for program in Path(place).glob("*") if Path(place).is_dir() else ():
+        for program in Path(place).glob("*") if os.access(place, os.R_OK | os.X_OK) else ():
             link = folder / program.name
             if program.name not in ("java", "javac") and not link.is_symlink():
                 link.symlink_to(program)
