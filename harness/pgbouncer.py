@@ -81,6 +81,7 @@ def pooled(database: Database) -> Iterator[str]:
     program = (folder if root != Path("/") else root) / "usr/sbin/pgbouncer"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, folder / "ini"], stdout=log, stderr=log, **settings)
+    (folder / "pid").write_text(str(process.pid))
     try:
         _wait_for(port, process)
         yield f"host=127.0.0.1 port={port} user={MIRROR} dbname={database.name}"

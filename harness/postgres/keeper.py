@@ -19,8 +19,9 @@ from pathlib import Path
 
 
 def stop_servers(workspace: Path, patience_s: float) -> None:
-    """Immediate shutdown of every postmaster below `workspace`; SIGKILL for those that are not gone in time."""
-    pids = {pid for file in workspace.glob("*/data/postmaster.pid") if (pid := _first_line(file))}
+    """End every postmaster, and every process with a `pid` file, below `workspace`; by SIGKILL if it takes too long."""
+    files = (*workspace.glob("*/data/postmaster.pid"), *workspace.glob("*/pid"))
+    pids = {pid for file in files if (pid := _first_line(file))}
     for pid in pids:
         _signal(pid, signal.SIGQUIT)
     deadline = time.monotonic() + patience_s

@@ -126,6 +126,9 @@ def test_tables_that_cannot_be_mirrored_are_named(db: Database, capsys: pytest.C
     _, lines = examine(db, capsys)
     assert lines["skipped"][0]["finding"] == "public.u: an unlogged table: its changes are not in the WAL"
     assert ("generated columns" in lines) == (db.server.install.major < 18)
+    if db.server.install.major >= 18:
+        db.run("create table v (a int primary key, b int generated always as (a) virtual)")
+        assert "virtual" in examine(db, capsys)[1]["generated columns"][0]["finding"]
 
 
 def test_a_transaction_that_would_hold_up_a_copy(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +235,46 @@ def test_a_role_that_may_not_emit_messages(start: Start, capsys: pytest.CaptureF
     assert status(lines, "messages") == "warn"
     mend(db, lines["messages"][0])
     assert status(examine(db, capsys)[1], "messages") == "pass"
+
+
+def test_a_slot_of_that_name_that_is_someone_elses(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = start()
+    db, other = create_database(server), create_database(server)
+    name = db.names.slot
+    makings = {
+        f"belongs to database '{other.name}'": (other, f"pg_create_logical_replication_slot('{name}', 'pgoutput')"),
+        "is a physical slot": (db, f"pg_create_physical_replication_slot('{name}')"),
+        "decodes prepared transactions": (db, f"pg_create_logical_replication_slot('{name}', 'pgoutput', false, true)"),
+    }
+    for reason, (where, call) in makings.items():
+        where.admin(f"select {call}")
+        _, lines = examine(db, capsys)
+        assert status(lines, "slot") == "fail"
+        assert reason in lines["slot"][0]["finding"]
+        where.admin(f"select pg_drop_replication_slot('{name}')")
+
+
+def test_a_writer_of_unknown_age_is_not_called_harmless(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    db.run("create table t (a int primary key)")
+    with db.connect() as writer:
+        writer.execute("begin; insert into t values (1)")
+        _, lines = examine(db, capsys)
+        assert status(lines, "running transactions") == "warn"
+        assert f"pid {writer.info.backend_pid} of app" in lines["running transactions"][0]["finding"]
+
+
+def test_columns_that_print_other_objects_names(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    db.run("create type pair as (a int, r regclass[])", "create table t (a int primary key, p pair)")
+    _, lines = examine(db, capsys)
+    assert "public.t have columns such as regclass" in lines["names in values"][0]["finding"]
+
+
+def test_odd_databases_are_looked_at_like_any_other(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(examine(db, capsys)[1], "read rights") == "pass", "no tables at all"
+    db.run("create table empty ()", 'create table "new\nline" (a int primary key)', "create table wide (a int)")
+    code, lines = examine(db, capsys)
+    assert code == ExitCode.CHECKS_FAILED
+    assert status(lines, "replica identity") == "warn"
 
 
 def test_no_connection_is_an_exit_code_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,53 @@ def test_a_role_that_does_not_exist_is_created(db: Database, capsys: pytest.Capt
         db.admin(f"drop owned by {name}", f"drop role {name}")
 
 
+def test_a_role_that_may_not_log_in_or_connect(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"shut_{db.name}"
+    db.admin(f"create role {name} replication", f"revoke connect on database {db.name} from public")
+    try:
+        statements = printed(db, capsys, "--role", name, user=OWNER)
+        assert statements == [f'alter role "{name}" login', f'grant connect on database "{db.name}" to "{name}"']
+        db.admin(*statements)
+        assert printed(db, capsys, "--role", name, user=OWNER) == []
+    finally:
+        db.admin(f"grant connect on database {db.name} to public", f"drop owned by {name}", f"drop role {name}")
+
+
+def test_a_name_with_a_line_break_does_not_leave_its_comment(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(db)
+    run(["setup", db.dsn(OWNER).reveal(), "--print", "--role", "x\n;drop table keyed;--"])
+    header = capsys.readouterr().out.split("begin;")[0]
+    assert all(line.startswith("--") for line in header.splitlines())
+
+
+def test_on_a_standby_with_nothing_to_do_it_does_nothing(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    db = create_database(start())
+    tables(db)
+    run(["setup", db.server.dsn("postgres", db.name), "--role", MIRROR])
+    standby = db.server.standby()
+    try:
+        assert run(["setup", standby.dsn("postgres", db.name), "--role", MIRROR]) == ExitCode.OK
+    finally:
+        standby.remove()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["doctor", "host=h", "user=u", f"password={PASSWORD}"],
+        [f"postgresql://u:{PASSWORD}@h/d"],
+        ["doctor", "host=h", "--name", f"postgresql://u:{PASSWORD}@h/d"],
+        ["doctor", "host=h", "--table", f"postgresql://u:{PASSWORD}@h/d."],
+        ["setup", "host=h", f"--nmae=postgresql://u:{PASSWORD}@h/d"],
+        ["doctor", f"host=h password={PASSWORD}\udcff"],
+    ],
+)
+def test_a_slip_of_the_hand_does_not_print_a_password(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(typed) == ExitCode.USAGE
+    printed = capsys.readouterr()
+    assert PASSWORD not in printed.out + printed.err
+
+
 def test_patterns_choose_tables_and_leaves_follow_their_root(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     tables(db)
     db.run(
@@ -116,6 +163,16 @@ def test_patterns_choose_tables_and_leaves_follow_their_root(db: Database, capsy
     chosen = printed(db, capsys, "--table", "root", "--table", "Two Words.*", "--exclude", "leaf2")
     (publication,) = [s for s in chosen if s.startswith("create publication")]
     assert 'for table only "Two Words"."t", only "public"."leaf1" with' in publication
+    without = printed(db, capsys, "--exclude", "root", "--exclude", "key*", "--exclude", '"Two Words".t')
+    assert without == [], "an excluded root excludes its leaves"
+
+
+def test_in_double_quotes_a_pattern_means_itself(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    db.run(*(f'create table "{name}" (i int primary key)' for name in ("a[b]", "a*", "abc")))
+    for pattern, listed in {'"a*"': ["a*"], "a*": ["a*", "a[b]", "abc"], "a[b]": ["a[b]"], "a?c": ["abc"]}.items():
+        (publication,) = [s for s in printed(db, capsys, "--table", pattern) if s.startswith("create publication")]
+        assert [name for name in ("a*", "a[b]", "abc") if f'"{name}"' in publication] == listed
+    assert run(["setup", db.dsn().reveal(), "--table", "a.b.c"]) == ExitCode.USAGE
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +196,7 @@ def test_what_needs_a_restart_is_printed_apart_and_never_run(start: Start, capsy
     assert verdict(db) == ExitCode.OK
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "with space", "x" * 41, "semi;colon", "ü"])
+@pytest.mark.parametrize("name", ["", "Upper", "with space", "x" * 41, "semi;colon", "ü", "main_inserts", "snapshot_x"])
 def test_a_name_that_cannot_name_a_slot_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["setup", "host=/nowhere", "--name", name]) == ExitCode.USAGE
     assert "not a mirror's name" in capsys.readouterr().err

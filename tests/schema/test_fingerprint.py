@@ -67,7 +67,7 @@ RESYNC = {
 
 def prints(db: Database) -> dict[int, Fingerprint]:
     with db.session() as session, session.transaction():
-        return {table.oid: Fingerprint.of(table) for table in read_catalog(session).tables}
+        return {table.oid: Fingerprint.of(table, db.names.all_publications) for table in read_catalog(session).tables}
 
 
 def change(db: Database, statements: tuple[str, ...]) -> Comparison:
@@ -94,6 +94,99 @@ def test_what_may_have_changed_stored_values_is_a_resync(db: Database, name: str
     found = change(db, RESYNC[name])
     assert found.effect is Effect.RESYNC
     assert found.reasons
+
+
+CANCELLED = {
+    "an enum label renamed and back": (
+        "alter type mood rename value 'sad' to 'blue'",
+        "insert into t (id, m) values (99, 'blue')",
+        "alter type mood rename value 'blue' to 'sad'",
+    ),
+    "a composite attribute added and dropped": (
+        "alter type pair add attribute z int",
+        "insert into t (id, p) values (99, row(1, 2, 3)::pair)",
+        "alter type pair drop attribute z",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_a_change_of_a_type_that_was_taken_back_is_a_resync(db: Database, name: str) -> None:
+    """What was written in between was streamed with the other text."""
+    assert change(db, CANCELLED[name]).effect is Effect.RESYNC
+
+
+ABSENT = {
+    "dropped from the publication and added again": (
+        "alter publication {} drop table t",
+        "update t set a = -1",
+        "alter publication {} add table t",
+    ),
+    "operations left out for a while": (
+        "alter publication {} set (publish = 'insert')",
+        "update t set a = -1",
+        "alter publication {} set (publish = 'insert, update, delete, truncate')",
+    ),
+    "unlogged for a while": (
+        "alter publication {} drop table t",
+        "alter table t set unlogged",
+        "update t set a = -1",
+        "alter table t set logged",
+        "alter publication {} add table t",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_table_that_was_out_of_its_publication_is_a_resync(db: Database, name: str) -> None:
+    db.run(*START, f"create publication {db.names.publication} for table t")
+    ((oid, before),) = prints(db).items()
+    assert compare(before, prints(db)[oid]).effect is Effect.SAME
+    db.run(*(statement.format(db.names.publication) for statement in ABSENT[name]))
+    found = compare(before, prints(db)[oid])
+    assert found.effect is Effect.RESYNC
+    assert "it was out of its publication for a while, or the publication was altered" in found.reasons
+
+
+def test_another_table_in_the_publication_is_no_reason(db: Database) -> None:
+    db.run(*START, f"create publication {db.names.publication} for table t")
+    ((oid, before),) = prints(db).items()
+    db.run("create table u (a int)", f"alter publication {db.names.publication} add table u")
+    assert compare(before, prints(db)[oid]) == Comparison(Effect.SAME)
+
+
+def test_inheritance_is_noticed(db: Database) -> None:
+    db.run("create table parent (a int)", "create table child (a int)")
+    before = {p.name: p for p in prints(db).values()}
+    db.run("alter table child inherit parent")
+    after = {p.name: p for p in prints(db).values()}
+    assert compare(before["child"], after["child"]).reasons == ("the tables it inherits from changed",)
+
+
+def test_renaming_what_a_generated_column_uses_is_only_a_rename(db: Database) -> None:
+    db.run("create table t (a int, g int generated always as (a * 2) stored)")
+    ((oid, before),) = prints(db).items()
+    db.run("alter table t rename a to b")
+    assert compare(before, prints(db)[oid]).effect is Effect.METADATA
+
+
+def test_the_catalogue_is_read_without_waiting_for_anyones_lock(db: Database) -> None:
+    db.run(
+        "create table root (a int) partition by range (a)",
+        "create table leaf partition of root for values from (0) to (9)",
+        "create table g (a int, b int generated always as (a * 2) stored)",
+    )
+    with db.connect() as owner:
+        owner.execute("begin; lock table leaf, g, root in access exclusive mode")
+        assert len(prints(db)) == 3
+
+
+def test_rights_do_not_change_a_fingerprint(db: Database) -> None:
+    db.run(*START)
+    before = prints(db)
+    db.run("grant select on t to public", "alter table t alter b set not null")
+    ((_, old),), ((_, new),) = before.items(), prints(db).items()
+    assert compare(old, new) == Comparison(Effect.SAME)
 
 
 def test_a_new_column_carries_the_value_that_old_rows_have(db: Database) -> None:

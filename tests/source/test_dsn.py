@@ -31,7 +31,7 @@ def test_a_password_is_not_shown_by_any_way_of_showing(text: str, caplog: pytest
     shown = [str(dsn), repr(dsn), f"{dsn}", f"{[dsn]!r}", caplog.text]
     assert CANARY not in "".join(shown)
     assert dsn.reveal() == text
-    for act in (pickle.dumps, copy.copy, copy.deepcopy, json.dumps, vars):
+    for act in (pickle.dumps, copy.copy, copy.deepcopy, json.dumps, vars, Dsn.__getstate__):
         with pytest.raises(TypeError):
             act(dsn)
 
@@ -54,6 +54,10 @@ def test_a_password_is_not_shown_by_any_way_of_showing(text: str, caplog: pytest
         f"{CANARY}",
         f"host=h\0{CANARY}",
         f"host=h port={CANARY}",
+        f"dbname=postgresql://u:{CANARY}@127.0.0.1:1/d host=127.0.0.1",
+        f"host=postgresql://u:{CANARY}@127.0.0.1",
+        f"postgresql://u:12/{CANARY}?application_name=x@h/d",
+        f"host=h password={CANARY}\udcff",
     ],
 )
 def test_what_libpq_cannot_read_is_refused_without_repeating_it(text: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from psycopg import sql
 
 from harness.database import OWNER, Database
-from tidemark.errors import NotOurs, NotPermitted, PublicationDiffers
+from tidemark.errors import InvalidValue, NotOurs, NotPermitted, PublicationDiffers
 from tidemark.source import publication
 from tidemark.source.catalog import read_catalog
 from tidemark.source.names import MirrorNames, require_ours
@@ -69,6 +69,8 @@ BROKEN = {
     "a column list": "alter publication {} set table keyed (id), leaf",
     "a row filter": "alter publication {} set table keyed where (id > 5), leaf",
     "a whole schema": "drop publication {0}; create publication {0} for tables in schema public",
+    "a row filter by the root": "alter publication {0} set (publish_via_partition_root = true); "
+    "alter publication {0} set table root where (a > 5)",
     "all tables": "drop publication {0}; create publication {0} for all tables",
     "no generated columns": "alter publication {} set (publish_generated_columns = none)",
 }
@@ -76,7 +78,13 @@ BROKEN = {
 
 def broken(major: int) -> dict[str, str]:
     """What can be wrong on this version: lists, filters and schemas came with 15, generated columns with 18."""
-    since = {"a column list": 15, "a row filter": 15, "a whole schema": 15, "no generated columns": 18}
+    since = {
+        "a column list": 15,
+        "a row filter": 15,
+        "a row filter by the root": 15,
+        "a whole schema": 15,
+        "no generated columns": 18,
+    }
     return {name: statement for name, statement in BROKEN.items() if since.get(name, 0) <= major}
 
 
@@ -134,6 +142,14 @@ def test_names_that_bite_are_quoted(db: Database) -> None:
     with db.session(OWNER) as owner:
         bring_about(owner, wants(owner, db.names))
         assert owner.row("select tablename from pg_publication_tables") == ('c"; drop table x',)
+
+
+def test_mirrors_names_cannot_run_into_each_other() -> None:
+    for name in ("main_inserts", "snapshot_1", "Main", ""):
+        with pytest.raises(InvalidValue, match="not a mirror's name"):
+            MirrorNames(name)
+    for database in ("shop", "Shop-2", "ü" * 60, "x_inserts", "snapshot_x"):
+        assert MirrorNames.of_database(database).slot.startswith("tidemark_")
 
 
 def test_nothing_without_our_prefix_is_touched(db: Database) -> None:

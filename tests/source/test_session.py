@@ -83,6 +83,28 @@ def test_a_transaction_has_one_snapshot_and_writes_nothing_unless_asked(db: Data
         assert session.row("select count(*) from public.t") == (1,)
 
 
+def test_one_transaction_does_not_silently_end_another(db: Database) -> None:
+    with db.session() as session, session.transaction():
+        with pytest.raises(RuntimeError, match="open in this session already"), session.transaction():
+            pass
+
+
+def test_a_transaction_that_cannot_begin_leaves_the_session_usable(db: Database, server: Server) -> None:
+    with server.connect() as elsewhere, db.session() as session:
+        elsewhere.execute("begin isolation level repeatable read")
+        (foreign,) = elsewhere.execute("select pg_export_snapshot()").fetchone() or ("",)
+        with pytest.raises(errors.ObjectMissing, match="another database's"):
+            session.begin(snapshot_id=foreign)
+        assert session.row("select 1") == (1,)
+
+
+@pytest.mark.parametrize("setting", ["zero_damaged_pages", "ignore_checksum_failure"])
+def test_a_setting_under_which_damage_reads_as_nothing_is_refused(db: Database, setting: str) -> None:
+    db.admin(f"alter role {MIRROR} in database {db.name} set {setting} = on")
+    with pytest.raises(errors.SettingsNotPinned, match=setting):
+        db.session()
+
+
 def test_pg_stat_activity_says_who_we_are_unless_the_user_says_it(db: Database) -> None:
     with db.session() as session:
         assert session.row("select current_setting('application_name')") == ("tidemark test",)
@@ -111,7 +133,8 @@ def test_a_service_file_and_a_pgpass_file_are_libpqs_business(
 def refused(dsn: str) -> errors.SourceError:
     with pytest.raises(errors.SourceError) as caught:
         Session.open(Dsn(dsn), "test", Timeouts(connect_s=2))
-    assert PASSWORD not in "".join(traceback.format_exception(caught.value)) + repr(caught.value.args)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert PASSWORD not in "".join(shown.format()).replace(repr(dsn), "") + repr(caught.value.args)
     return caught.value
 
 
@@ -127,6 +150,13 @@ def test_each_refusal_is_told_apart(server: Server) -> None:
         nobody = refused(f"host=127.0.0.1 port={closed.getsockname()[1]} user=x password={PASSWORD}")
     assert (type(nobody), policy_of(nobody).retry) == (errors.SourceUnreachable, Retry.BACK_OFF)
     assert type(refused(f"service=no_such_service password={PASSWORD}")) is errors.SourceUnreachable
+
+
+@pytest.mark.parametrize(
+    "option", ["sslmode", "connect_timeout", "keepalives", "target_session_attrs", "channel_binding"]
+)
+def test_a_value_that_libpq_refuses_is_not_repeated(option: str) -> None:
+    assert isinstance(refused(f"host=127.0.0.1 port=1 {option}={PASSWORD}"), errors.SourceUnreachable)
 
 
 def test_a_full_server_is_worth_another_try_and_a_wrong_password_is_not(server: Server) -> None:

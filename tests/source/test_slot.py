@@ -11,7 +11,7 @@ from harness.load import inserting
 from tests.conftest import Start
 from tidemark import errors
 from tidemark.errors import Retry, SlotBlocked, policy_of
-from tidemark.source.blockers import writers
+from tidemark.source.blockers import blockers_of, writers
 from tidemark.source.session import Session
 from tidemark.source.slot import create_slot, drop_slot, exact_snapshot, read_slot
 
@@ -133,6 +133,46 @@ def test_a_slot_is_made_as_soon_as_the_blocker_ends(db: Database) -> None:
             with session.transaction(snapshot_id=exact.snapshot_id):
                 assert session.rows("select a from public.t") == [(1,)], "it waited, so it sees the row"
         release.join()
+
+
+def test_a_slot_that_is_made_just_when_we_give_up_is_ours_after_all(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocker ends while we ask who it is: the command has succeeded, and says so."""
+    db.run("create table t (a int)")
+    with db.connect() as writer:
+        writer.execute("begin; insert into t values (1)")
+
+        def end_the_blocker(session: Session, pid: int) -> tuple[errors.Blocker, ...]:
+            found = blockers_of(session, pid)
+            writer.execute("commit")
+            while session.row("select count(*) from pg_locks where pid = %s and not granted", [pid]) != (0,):
+                time.sleep(0.01)
+            time.sleep(0.2)
+            return found
+
+        monkeypatch.setattr("tidemark.source.slot.blockers_of", end_the_blocker)
+        created = create_slot(db.dsn(), db.names.slot, wait_s=0.3)
+    with db.session() as session:
+        slot = read_slot(session, db.names.slot)
+        assert slot is not None
+        assert slot.confirmed_flush == created.consistent_point
+
+
+def test_an_interrupted_wait_leaves_nothing_at_the_source(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.run("create table t (a int)")
+
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with db.connect() as writer, db.session() as session:
+        writer.execute("begin; insert into t values (1)")
+        monkeypatch.setattr("tidemark.source.slot._answered", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            create_slot(db.dsn(), db.names.slot, wait_s=9)
+        with pytest.raises(KeyboardInterrupt), exact_snapshot(db.dsn(), wait_s=9):
+            pass
+        wait_until_gone(session, db)
 
 
 def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:

@@ -12,7 +12,7 @@ from tidemark.doctor import Check, Report, Status, examine
 from tidemark.errors import ExitCode
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Selection
+from tidemark.source.selection import Pattern, Selection
 
 _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 
@@ -22,7 +22,9 @@ _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 @name_option
 @selection_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(source: Dsn, names: MirrorNames, take: tuple[str, ...], leave: tuple[str, ...], as_json: bool) -> ExitCode:
+def doctor(
+    source: Dsn, names: MirrorNames | None, take: tuple[Pattern, ...], leave: tuple[Pattern, ...], as_json: bool
+) -> ExitCode:
     """Look at SOURCE and say what stands in the way of mirroring it.
 
     SOURCE is a libpq connection string or URI, as for psql. Every line passes, warns or fails; those that do not pass

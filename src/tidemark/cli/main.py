@@ -10,7 +10,7 @@ import click
 from tidemark import __version__
 from tidemark.cli.doctor import doctor
 from tidemark.cli.setup import setup
-from tidemark.errors import ExitCode, TidemarkError, policy_of
+from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
 
@@ -30,18 +30,31 @@ tidemark.add_command(setup)
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
     """Run a command and return its exit code, with errors said on standard error."""
+    typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = tidemark.main(args=arguments, prog_name="tidemark", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
+        result = tidemark.main(args=typed, prog_name="tidemark", standalone_mode=False)
+    except click.UsageError as error:
+        click.UsageError(_redacted(error.format_message(), typed), error.ctx).show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("tidemark: interrupted", err=True)
         return ExitCode.INTERRUPTED
+    except InvalidValue as error:
+        click.echo(f"tidemark: {_redacted(str(error), typed)}", err=True)
+        return policy_of(error).exit_code
     except TidemarkError as error:
         click.echo(f"tidemark: {error}", err=True)
         return policy_of(error).exit_code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _redacted(said: str, typed: Sequence[str]) -> str:
+    """What was said about the command line, without any word of it that could be part of a connection string."""
+    for word in sorted(typed, key=len, reverse=True):
+        if any(mark in word for mark in ("=", "@", "://")):
+            for form in (repr(word)[1:-1], word):
+                said = said.replace(form, "…")
+    return said
 
 
 def main() -> None:

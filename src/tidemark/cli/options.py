@@ -10,6 +10,7 @@ import click
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+from tidemark.source.selection import Pattern
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,6 +41,19 @@ class NameType(click.ParamType[MirrorNames]):
             self.fail(str(error), param, ctx)
 
 
+class PatternType(click.ParamType[Pattern]):
+    """A pattern for tables."""
+
+    name = "pattern"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pattern:
+        """Check the pattern before anything is done with it."""
+        try:
+            return value if isinstance(value, Pattern) else Pattern(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
 def source_argument(command: Command) -> Command:
     """SOURCE, which is whatever psql would take."""
     return click.argument("source", type=DsnType())(command)
@@ -47,8 +61,8 @@ def source_argument(command: Command) -> Command:
 
 def name_option(command: Command) -> Command:
     """--name, which tells mirrors of one database apart."""
-    text = "The mirror's name: its slot and publications are called tidemark_NAME."
-    return click.option("--name", "names", type=NameType(), default="main", show_default=True, help=text)(command)
+    text = "The mirror's name, by default the database's: its slot and publications are called tidemark_NAME."
+    return click.option("--name", "names", type=NameType(), help=text)(command)
 
 
 def selection_options(command: Command) -> Command:
@@ -58,9 +72,16 @@ def selection_options(command: Command) -> Command:
         "take",
         metavar="PATTERN",
         multiple=True,
-        help="Mirror only tables that match: schema.table with * and ?; without a dot, in schema public. Repeatable.",
+        type=PatternType(),
+        help='Mirror only tables that match: schema.table with * and ?; without a dot in schema public; "Odd.name" in '
+        "double quotes. Repeatable.",
     )
     leave = click.option(
-        "--exclude", "leave", metavar="PATTERN", multiple=True, help="Leave out tables that match. Repeatable."
+        "--exclude",
+        "leave",
+        metavar="PATTERN",
+        multiple=True,
+        type=PatternType(),
+        help="Leave out tables that match, with their partitions. Repeatable.",
     )
     return take(leave(command))

@@ -9,7 +9,7 @@ from tidemark.errors import ExitCode
 from tidemark.setup import Plan, carry_out, read_plan, script
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Selection
+from tidemark.source.selection import Pattern, Selection
 from tidemark.source.session import Session
 
 
@@ -23,9 +23,9 @@ def setup(
     source: Dsn,
     print_only: bool,
     role: str | None,
-    names: MirrorNames,
-    take: tuple[str, ...],
-    leave: tuple[str, ...],
+    names: MirrorNames | None,
+    take: tuple[Pattern, ...],
+    leave: tuple[Pattern, ...],
 ) -> ExitCode:
     """Prepare SOURCE to be mirrored: rights and publications, never more than is missing.
 

@@ -16,7 +16,7 @@ from tidemark.source.publication import Published, Wanted, differences, mending
 from tidemark.source.quoted import statement, table_name
 from tidemark.source.rights import missing_grants
 from tidemark.source.selection import Chosen
-from tidemark.source.slot import Slot, SlotHealth
+from tidemark.source.slot import PLUGIN, Slot, SlotHealth
 
 LONG_S = 60.0
 
@@ -139,7 +139,13 @@ def _standby(seen: Seen) -> Iterator[Check]:
             "the primary may remove catalogue rows that decoding needs, and the slot is then invalidated",
         )
     else:
-        yield Check("primary", Status.PASS, "a standby with hot_standby_feedback")
+        yield Check(
+            "primary",
+            Status.WARN,
+            "a standby with hot_standby_feedback",
+            "-- on the primary: show wal_level;",
+            "if wal_level on its primary is not logical, which cannot be seen from here, no slot can be created",
+        )
 
 
 def _wal_level(seen: Seen) -> Iterator[Check]:
@@ -279,16 +285,35 @@ def _identities(seen: Seen) -> Iterator[Check]:
 
 
 def _generated(seen: Seen) -> Iterator[Check]:
-    if seen.facts.major >= 18:
-        return
     stored = [t for t in seen.chosen.tables if any(c.generated is Generated.STORED for c in t.columns)]
-    if stored:
+    if stored and seen.facts.major < 18:
         yield Check(
             "generated columns",
             Status.WARN,
             f"{_some(stored)} have stored generated columns, which the stream carries from PostgreSQL 18 on",
             "-- upgrade to PostgreSQL 18 or later",
             "these columns are left out of the mirror",
+        )
+    virtual = [t for t in seen.chosen.tables if any(c.generated is Generated.VIRTUAL for c in t.columns)]
+    if virtual:
+        yield Check(
+            "generated columns",
+            Status.WARN,
+            f"{_some(virtual)} have virtual generated columns, which are stored nowhere",
+            "-- declare them as stored",
+            "these columns are left out of the mirror",
+        )
+
+
+def _following(seen: Seen) -> Iterator[Check]:
+    following = [t for t in seen.chosen.tables if any(c.type.follows_names for c in t.columns)]
+    if following:
+        yield Check(
+            "names in values",
+            Status.WARN,
+            f"{_some(following)} have columns such as regclass, which print the present name of another object",
+            "-- store the name as text or the oid as oid",
+            "the mirror keeps the name as it was when the row was written; a later rename is not in the stream",
         )
 
 
@@ -321,6 +346,14 @@ def _slot(seen: Seen) -> Iterator[Check]:
     slot = seen.slot
     if slot is None:
         yield Check("slot", Status.PASS, f"{seen.names.slot} is not there yet; the mirror creates it")
+    elif reason := _unusable(slot, seen.facts.database):
+        yield Check(
+            "slot",
+            Status.FAIL,
+            f"{slot.name} is there and {reason}",
+            "-- another --name, or drop that slot if nobody needs it",
+            "the mirror cannot use it and cannot create its own under this name",
+        )
     elif slot.health is SlotHealth.LOST or slot.invalidation_reason:
         yield Check(
             "slot",
@@ -341,6 +374,18 @@ def _slot(seen: Seen) -> Iterator[Check]:
         held = f", holding {slot.retained_bytes / 2**20:.0f} MB of WAL" if slot.retained_bytes is not None else ""
         used = f"used by pid {slot.active_pid}" if slot.active_pid else "not in use"
         yield Check("slot", Status.PASS, f"{slot.name} is {used}{held}")
+
+
+def _unusable(slot: Slot, database: str) -> str | None:
+    if slot.plugin is None:
+        return "is a physical slot"
+    if slot.database != database:
+        return f"belongs to database {slot.database!r}"
+    if slot.plugin != PLUGIN:
+        return f"uses the plugin {slot.plugin}, not {PLUGIN}"
+    if slot.temporary:
+        return "is temporary"
+    return "decodes prepared transactions ahead of their commit" if slot.two_phase else None
 
 
 def _retention(seen: Seen) -> Iterator[Check]:
@@ -366,14 +411,14 @@ def _retention(seen: Seen) -> Iterator[Check]:
 
 
 def _blockers(seen: Seen) -> Iterator[Check]:
-    slow = [w for w in seen.writers if w.pid is None or (w.age_s or 0) > LONG_S]
+    slow = [w for w in seen.writers if w.pid is None or w.age_s is None or w.age_s > LONG_S]
     if not slow:
-        yield Check("running transactions", Status.PASS, "none that would hold up a copy")
+        yield Check("running transactions", Status.PASS, f"none that has been writing for more than {LONG_S:.0f} s")
         return
     yield Check(
         "running transactions",
         Status.WARN,
-        "; ".join(map(str, slow)),
+        "writing now, for a long or unknown time: " + "; ".join(map(str, slow)),
         "\n".join(_end_of(writer) for writer in slow),
         "a copy cannot start before they have ended; a prepared transaction never ends by itself",
     )
@@ -398,6 +443,7 @@ CHECKS: tuple[Callable[[Seen], Iterator[Check]], ...] = (
     _row_security,
     _identities,
     _generated,
+    _following,
     _skipped,
     _publications,
     _slot,

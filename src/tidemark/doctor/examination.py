@@ -11,7 +11,7 @@ from tidemark.source.blockers import writers
 from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.facts import Facts, read_facts
-from tidemark.source.identity import Identity, read_identity
+from tidemark.source.identity import Identity, locate
 from tidemark.source.names import MirrorNames
 from tidemark.source.publication import read_publication, wanted
 from tidemark.source.selection import Selection, choose
@@ -52,11 +52,12 @@ class Report:
         }
 
 
-def examine(dsn: Dsn, names: MirrorNames, selection: Selection) -> Report:
-    """Look at everything. Raises only if there is no connection to look through."""
+def examine(dsn: Dsn, names: MirrorNames | None, selection: Selection) -> Report:
+    """Look at everything, for a mirror of this name or of the database's."""
     with Session.open(dsn, "doctor") as session:
         with session.transaction():
             facts = read_facts(session)
+            names = names or MirrorNames.of_database(facts.database)
             chosen = choose(read_catalog(session), selection)
             wants = wanted(names, chosen.tables, facts.version_num)
             seen = Seen(
@@ -75,7 +76,7 @@ def _identify(session: Session, dsn: Dsn, facts: Facts) -> tuple[Identity | None
     """Who the server is. Where the role has the right, this opens the replication connection that a mirror needs."""
     replicates = facts.role.may_replicate and not facts.pooled
     try:
-        identity = read_identity(session, dsn, may_replicate=replicates)
+        identity = locate(session, dsn, may_replicate=replicates).identity
     except SourceError as error:
         refused = Check(
             "replication connection",

@@ -1,7 +1,8 @@
 """The fingerprint of a table, and what a change of it means for the mirror. Pure.
 
 Relation messages do not tell enough: a default that changes every row, a `USING` that rewrites values, a renamed enum
-label send nothing. So the fingerprint is read in the boundary's own snapshot and compared with the last one:
+label send nothing, and neither does a table while it is out of its publication. So the fingerprint is read in the
+boundary's own snapshot and compared with the last one:
 
     SAME       nothing that a reader could notice; TRUNCATE, VACUUM FULL and CLUSTER leave it so
     METADATA   columns added, dropped, renamed or widened with the rows untouched: mapped by attnum
@@ -16,11 +17,11 @@ fact a harmless ALTER beside a VACUUM FULL. The error is on the side of copying 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemark.schema.table import Column, Generated, Persistence, PgType, Table
+from tidemark.schema.table import Column, Generated, Membership, Persistence, PgType, Table
 
 
 class Effect(Enum):
@@ -46,10 +47,12 @@ class Fingerprint:
     columns: tuple[Column, ...]
     parent: int | None
     bound: str | None
+    inherits: tuple[int, ...]
+    memberships: tuple[Membership, ...]
 
     @classmethod
-    def of(cls, table: Table) -> Fingerprint:
-        """The fingerprint of a table as the catalogue shows it. Rights and NOT NULL do not change values."""
+    def of(cls, table: Table, publications: Collection[str]) -> Fingerprint:
+        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's."""
         key = table.identity_key or table.primary_key
         return cls(
             oid=table.oid,
@@ -61,6 +64,8 @@ class Fingerprint:
             columns=table.columns,
             parent=table.parent,
             bound=table.bound,
+            inherits=table.inherits,
+            memberships=tuple(m for m in table.memberships if m.publication in publications),
         )
 
 
@@ -99,6 +104,10 @@ def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
         yield Effect.METADATA, f"renamed from {old.schema}.{old.name} to {new.schema}.{new.name}"
     if (old.parent, old.bound) != (new.parent, new.bound):
         yield Effect.METADATA, "its place among partitions changed"
+    if old.inherits != new.inherits:
+        yield Effect.METADATA, "the tables it inherits from changed"
+    if old.memberships != new.memberships:
+        yield Effect.RESYNC, "it was out of its publication for a while, or the publication was altered"
     if old.key != new.key:
         yield Effect.RESYNC, f"its key went from columns {list(old.key)} to {list(new.key)}"
     if old.persistence != new.persistence:
@@ -140,8 +149,9 @@ def _type_effect(was: PgType, now: PgType) -> Effect:
         return Effect.METADATA
     if was.oid != now.oid or [part.attnum for part in was.parts] != [part.attnum for part in now.parts]:
         return Effect.RESYNC
-    labels = dict(now.labels)
-    if any(labels.get(oid) != label for oid, label in was.labels):
+    if was.kind == "c" and was.touched != now.touched:
+        return Effect.RESYNC
+    if not set(was.labels) <= set(now.labels) or not set(was.touched) <= set(now.touched):
         return Effect.RESYNC
     effect = Effect.METADATA
     for a, b in zip(was.parts, now.parts, strict=True):

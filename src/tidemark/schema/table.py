@@ -7,7 +7,7 @@ column. `filenode` is the snapshot's (`pg_class.relfilenode`), not the present o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -44,6 +44,15 @@ class Generated(Enum):
     VIRTUAL = "v"
 
 
+FOLLOW_NAMES = frozenset(
+    f"pg_catalog.{name}"
+    for name in (
+        *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
+        *("regproc", "regprocedure", "regrole", "regtype", "aclitem"),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TypePart:
     """A type inside a type: an array's element, a domain's base, a composite's attribute, a range's bound."""
@@ -56,29 +65,42 @@ class TypePart:
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """A type, down to everything its text depends on. `labels` are an enum's values by oid, in their order."""
+    """A type, down to everything its text depends on.
+
+    `labels` are an enum's values by oid, in their order. `touched` are the xmins of the catalogue rows behind an enum's
+    labels or a composite's attributes, dropped ones included: a change that was taken back shows there, and only there.
+    """
 
     oid: int
     name: str
     kind: str
     parts: tuple[TypePart, ...] = ()
     labels: tuple[tuple[int, str], ...] = ()
+    touched: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def follows_names(self) -> bool:
+        """Whether the text of its values changes when some other object is renamed."""
+        return self.name in FOLLOW_NAMES or any(part.type.follows_names for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `missing` is what rows older than the column read as; `touched` is its catalogue row's xmin."""
+    """One column.
+
+    `expression` stands for a generated column's expression, equal as long as that is; `missing` is what rows older than
+    the column read as; `touched` is the xmin of its catalogue row. Whether it may be null does not change its values.
+    """
 
     attnum: int
     name: str
     type: PgType
     typmod: int
-    not_null: bool
+    not_null: bool = field(compare=False)
     generated: Generated
     expression: str | None
     missing: str | None
     touched: int
-    readable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +109,14 @@ class Key:
 
     index: str
     attnums: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """That a table is in a publication of ours; `token` changes when it was out of it or the publication changed."""
+
+    publication: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +137,10 @@ class Table:
     parent: int | None
     bound: str | None
     inherits: tuple[int, ...]
+    memberships: tuple[Membership, ...]
     row_security: bool
     schema_usable: bool
+    selectable: bool
     schema_owned: bool
     owned: bool
 
@@ -118,14 +150,9 @@ class Table:
         return f"{self.schema}.{self.name}"
 
     @property
-    def columns_readable(self) -> bool:
-        """Whether our role may read every column that is stored, once it may enter the schema."""
-        return all(column.readable for column in self.columns if column.generated is not Generated.VIRTUAL)
-
-    @property
     def readable(self) -> bool:
-        """Whether our role may read the table."""
-        return self.schema_usable and self.columns_readable
+        """Whether our role may read and lock the table; rights on columns alone are not enough for that."""
+        return self.schema_usable and self.selectable
 
     @property
     def identifies_rows(self) -> bool:

@@ -50,6 +50,8 @@ class Present:
     chosen: Chosen
     publications: tuple[tuple[Wanted, Published | None], ...]
     has_slot: bool
+    public_connects: bool
+    database_owned: bool
 
 
 def plan(present: Present) -> Plan:
@@ -81,8 +83,14 @@ def _role(present: Present) -> Iterator[Step]:
     if present.role is None:
         create = statement("create role {} login replication", name)
         yield Step(create, "the mirror's role; give it a password", superuser)
-    elif not present.role.may_replicate:
-        yield Step(statement("alter role {} replication", name), "to receive the stream of changes", superuser)
+    else:
+        if not present.role.may_log_in:
+            yield Step(statement("alter role {} login", name), "to connect", superuser)
+        if not present.role.may_replicate:
+            yield Step(statement("alter role {} replication", name), "to receive the stream of changes", superuser)
+    if not (present.role.connects if present.role else present.public_connects):
+        grant = statement("grant connect on database {} to {}", sql.Identifier(present.facts.database), name)
+        yield Step(grant, "to connect to it", present.database_owned)
     if hidden:
         yield Step(statement("alter role {} bypassrls", name), "to copy all rows in spite of row security", superuser)
 

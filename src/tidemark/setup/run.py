@@ -16,11 +16,12 @@ from tidemark.source.session import Session
 from tidemark.source.slot import read_slot
 
 
-def read_plan(session: Session, names: MirrorNames, selection: Selection, role: str | None) -> Plan:
+def read_plan(session: Session, names: MirrorNames | None, selection: Selection, role: str | None) -> Plan:
     """The plan for a mirror that connects as `role`, by default the role of this session."""
     with session.transaction():
         facts = read_facts(session)
         role = role or facts.role.name
+        names = names or MirrorNames.of_database(facts.database)
         chosen = choose(read_catalog(session, role), selection)
         wants = wanted(names, chosen.tables, facts.version_num)
         return plan(
@@ -31,13 +32,21 @@ def read_plan(session: Session, names: MirrorNames, selection: Selection, role: 
                 chosen=chosen,
                 publications=tuple((want, read_publication(session, want.name)) for want in wants),
                 has_slot=read_slot(session, names.slot) is not None,
+                public_connects=session.row(_PUBLIC_CONNECTS)[0],
+                database_owned=session.row(_DATABASE_OWNED)[0],
             )
         )
+
+
+_PUBLIC_CONNECTS = "select has_database_privilege('public', current_database(), 'CONNECT')"
+_DATABASE_OWNED = "select pg_has_role(datdba, 'USAGE') from pg_database where datname = current_database()"
 
 
 def carry_out(session: Session, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Run the steps that the session's role may run and that need no restart, all or none; returns them."""
     mine = tuple(step for step in steps if step.allowed and not step.restart)
+    if not mine:
+        return ()
     with session.transaction(read_only=False):
         for step in mine:
             statement = sql.SQL("{}").format(sql.SQL(step.statement))
@@ -51,10 +60,11 @@ def script(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
+    database, role = (" ".join(name.split()) for name in (plan.database, plan.role))  # no line breaks in a comment
     if not plan.steps:
-        yield f'-- Database "{plan.database}" has all that role "{plan.role}" needs to mirror it.'
+        yield f'-- Database "{database}" has all that role "{role}" needs to mirror it.'
     else:
-        yield f'-- What database "{plan.database}" needs so that role "{plan.role}" can mirror it.'
+        yield f'-- What database "{database}" needs so that role "{role}" can mirror it.'
         yield "-- Run it there once, as a superuser or as the owner of the tables."
     at_once = [step for step in plan.steps if not step.restart]
     later = [step for step in plan.steps if step.restart]

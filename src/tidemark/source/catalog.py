@@ -1,4 +1,8 @@
-"""Reading the catalogue: four queries, to be run inside one transaction so that they show one moment."""
+"""Reading the catalogue: a few queries, to be run inside one transaction so that they show one moment.
+
+Only catalogue rows are read, never a function that prints an object: those look at the present instead of the snapshot,
+and wait for locks on the object.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,26 @@ from tidemark.schema.table import (
     Generated,
     Key,
     Kind,
+    Membership,
     Persistence,
     PgType,
     ReplicaIdentity,
     Table,
     TypePart,
 )
+from tidemark.source.names import PREFIX
 from tidemark.source.session import Session
 
 _TABLES = """
     select c.oid, n.nspname, c.relname, pg_get_userbyid(c.relowner), c.relkind::text, c.relpersistence::text,
            c.relfilenode, c.relreplident::text,
            (select inhparent from pg_inherits where inhrelid = c.oid and c.relispartition and not inhdetachpending),
-           pg_get_expr(c.relpartbound, c.oid),
+           c.relpartbound::text,
            array(select inhparent from pg_inherits where inhrelid = c.oid and not c.relispartition order by inhseqno),
            c.relrowsecurity and not coalesce(r.rolsuper or r.rolbypassrls
                or not c.relforcerowsecurity and pg_has_role(r.oid, c.relowner, 'USAGE'), false),
            coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
+           coalesce(has_table_privilege(r.oid, c.oid, 'SELECT'), false),
            pg_has_role(n.nspowner, 'USAGE'),
            pg_has_role(c.relowner, 'USAGE')
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -42,12 +49,10 @@ _TABLES = """
 
 _COLUMNS = """
     select a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
-           case when a.attgenerated <> '' then pg_get_expr(d.adbin, d.adrelid) end,
+           case when a.attgenerated <> '' then md5(d.adbin::text) end,
            case when a.atthasmissing then a.attmissingval::text end,
-           a.xmin::text::bigint,
-           coalesce(has_column_privilege(r.oid, a.attrelid, a.attnum, 'SELECT'), false)
+           a.xmin::text::bigint
       from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-           left join pg_roles r on r.rolname = coalesce(%s, current_user)
      where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped
      order by a.attrelid, a.attnum
 """
@@ -87,8 +92,21 @@ _TYPES = """
                union all select 0, '', r.rngtypid::bigint, -1 from pg_range r where r.rngmultitypid = t.oid
            ) p), '[]'),
            coalesce((select jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel) order by e.enumsortorder)
-                       from pg_enum e where e.enumtypid = t.oid), '[]')
+                       from pg_enum e where e.enumtypid = t.oid), '[]'),
+           coalesce((select jsonb_agg(jsonb_build_array(row.number, row.xmin) order by row.number) from (
+               select e.oid::bigint as number, e.xmin::text::bigint as xmin from pg_enum e where e.enumtypid = t.oid
+               union all select a.attnum, a.xmin::text::bigint from pg_attribute a
+                          where a.attrelid = t.typrelid and t.typtype = 'c' and a.attnum > 0
+           ) row), '[]')
       from used join pg_type t on t.oid = used.oid join pg_namespace n on n.oid = t.typnamespace
+"""
+
+
+_MEMBERSHIPS = """
+    select r.prrelid, p.pubname, concat_ws('.', p.oid, p.xmin, r.oid, r.xmin)
+      from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+     where r.prrelid = any(%s) and starts_with(p.pubname::text, %s)
+     order by p.pubname
 """
 
 
@@ -98,20 +116,36 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
     oids = [row[0] for row in tables]
     types = _types(session.rows(_TYPES, [oids]))
     columns: dict[int, list[Column]] = defaultdict(list)
-    for oid, *row in session.rows(_COLUMNS, [role, oids]):
+    for oid, *row in session.rows(_COLUMNS, [oids]):
         columns[oid].append(_column(types, *row))
     primary: dict[int, Key] = {}
     identity: dict[int, Key] = {}
     for oid, index, is_primary, is_identity, attnums in session.rows(_KEYS, [oids]):
         key = Key(index, tuple(attnums))
         primary |= {oid: key} if is_primary else {}
-        identity |= {oid: key} if is_identity else {}
-    return Catalog(tuple(_table(row, columns[row[0]], primary.get(row[0]), identity.get(row[0])) for row in tables))
+        identity |= {oid: key} if is_identity and _is_streamed(key, columns[oid], session.version_num) else {}
+    memberships: dict[int, list[Membership]] = defaultdict(list)
+    for oid, publication, token in session.rows(_MEMBERSHIPS, [oids, PREFIX]):
+        memberships[oid].append(Membership(publication, token))
+    return Catalog(
+        tuple(
+            _table(row, columns[row[0]], primary.get(row[0]), identity.get(row[0]), memberships[row[0]])
+            for row in tables
+        )
+    )
 
 
-def _table(row: Any, columns: list[Column], primary: Key | None, identity: Key | None) -> Table:
+def _is_streamed(key: Key, columns: list[Column], version_num: int) -> bool:
+    """Below 18 the stream leaves generated columns out, so a key that has one names no row there."""
+    generated = {column.attnum for column in columns if column.generated is not Generated.NO}
+    return version_num >= 180000 or generated.isdisjoint(key.attnums)
+
+
+def _table(
+    row: Any, columns: list[Column], primary: Key | None, identity: Key | None, memberships: list[Membership]
+) -> Table:
     oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, *rights = row
-    usable, schema_owned, owned = rights
+    usable, selectable, schema_owned, owned = rights
     return Table(
         oid=oid,
         schema=schema,
@@ -127,8 +161,10 @@ def _table(row: Any, columns: list[Column], primary: Key | None, identity: Key |
         parent=parent,
         bound=bound,
         inherits=tuple(inherits),
+        memberships=tuple(memberships),
         row_security=rls,
         schema_usable=usable,
+        selectable=selectable,
         schema_owned=schema_owned,
         owned=owned,
     )
@@ -145,11 +181,10 @@ def _column(
     expression: str | None,
     missing: str | None,
     touched: int,
-    readable: bool,
 ) -> Column:
     value = None if missing is None else only_element(missing)
     kind = Generated(generated)
-    return Column(attnum, name, types[type_oid], typmod, not_null, kind, expression, value, touched, readable)
+    return Column(attnum, name, types[type_oid], typmod, not_null, kind, expression, value, touched)
 
 
 def only_element(array: str) -> str:
@@ -174,13 +209,14 @@ def _types(rows: list[Any]) -> dict[int, PgType]:
 
     def build(oid: int) -> PgType:
         if oid not in built:
-            _, schema, name, kind, parts, labels = described[oid]
+            _, schema, name, kind, parts, labels, touched = described[oid]
             built[oid] = PgType(
                 oid,
                 f"{schema}.{name}",
                 kind,
                 tuple(TypePart(attnum, part, build(part_oid), typmod) for attnum, part, part_oid, typmod in parts),
                 tuple((label_oid, label) for label_oid, label in labels),
+                tuple((number, xmin) for number, xmin in touched),
             )
         return built[oid]
 

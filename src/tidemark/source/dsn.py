@@ -61,23 +61,36 @@ class Dsn:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Dsn holds a password and is not pickled; hand over how to find it instead")
 
+    def __getstate__(self) -> NoReturn:
+        self.__reduce__()
+
+    def redact(self, said: str) -> str:
+        """What libpq said, without any value of ours that is not shown anyway: it likes to quote what it refuses."""
+        options = conninfo_to_dict(self._text)
+        for key, value in sorted(options.items(), key=lambda item: -len(str(item[1]))):
+            if key not in _SHOWN and value:
+                said = said.replace(str(value), "…")
+        return said
+
 
 def _misread(text: str) -> str | None:
     """Why libpq would not read this string, or would read a piece of the password as something else."""
     if "\0" in text:
         return "it has a NUL character"
     try:
-        options = conninfo_to_dict(text)
+        text.encode()
+        options = {key: str(value) for key, value in conninfo_to_dict(text).items()}
+    except UnicodeError:
+        return "it is not valid UTF-8"
     except psycopg.Error as error:
         said = str(error)
         return next((why for pattern, why in _REASONS if re.search(pattern, said)), "libpq cannot read it")
-    port = str(options.get("port") or "")
-    if not re.fullmatch(r"[0-9]{0,5}(,[0-9]{0,5})*", port, re.ASCII):
+    if not re.fullmatch(r"[0-9]{0,5}(,[0-9]{0,5})*", options.get("port", ""), re.ASCII):
         return "its port is not a number"
-    if _URI.match(text):
-        authority, _, path = _URI.sub("", text).partition("/")
-        if authority.count("@") > 1:
-            return "it has a second @ before the host"
-        if "@" in path.partition("?")[0]:
-            return "it has an @ after the host, in the database name"
+    if any("://" in options.get(key, "") for key in _SHOWN):
+        return "a URI stands where a name should"
+    if any("@" in options.get(key, "") for key in ("host", "hostaddr", "service")):
+        return "its host has an @"
+    if "=" in options.get("dbname", "") or (_URI.match(text) and "@" in _URI.sub("", text).partition("/")[2]):
+        return "it has an @ or = after the host that is not written as %40 or %3D"
     return None

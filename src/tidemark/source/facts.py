@@ -15,6 +15,8 @@ class Role:
 
     name: str
     superuser: bool
+    may_log_in: bool
+    connects: bool
     replication: bool
     bypasses_row_security: bool
     creates_in_database: bool
@@ -80,7 +82,8 @@ _FACTS = """
 """
 
 _ROLE = """
-    select rolname as name, rolsuper as superuser, rolreplication as replication,
+    select rolname as name, rolsuper as superuser, rolcanlogin as may_log_in, rolreplication as replication,
+           has_database_privilege(oid, current_database(), 'CONNECT') as connects,
            rolsuper or rolbypassrls as bypasses_row_security,
            has_database_privilege(oid, current_database(), 'CREATE') as creates_in_database,
            pg_has_role(oid, 'pg_read_all_stats', 'USAGE') as sees_all_activity,

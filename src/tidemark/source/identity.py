@@ -43,12 +43,21 @@ class Identity:
         return f"system {self.system_identifier}, database {self.database!r}, timeline {self.timeline}"
 
 
-def check_same(mirror: Identity, source: Identity, durable: Lsn) -> None:
-    """Refuse a source that is not the mirror's own, or that left the mirror's history below `durable`.
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A source, and how far its WAL reached when it was asked: flushed on a primary, replayed on a standby."""
+
+    identity: Identity
+    position: Lsn
+
+
+def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
+    """Refuse a source that is not the mirror's own, that left its history below `durable`, or has not come so far.
 
     Two servers promoted from one timeline at the very same position cannot be told apart by this: PostgreSQL gives
     them the same history.
     """
+    source = found.identity
     if mirror.system_identifier != source.system_identifier:
         raise NotTheSameSource(
             f"the mirror belongs to {mirror}; the server at hand is {source}",
@@ -60,10 +69,10 @@ def check_same(mirror: Identity, source: Identity, durable: Lsn) -> None:
             f"{source.database!r} (oid {source.database_oid}) is another one, or was created anew under that name",
             "the mirror's own database, or a new lake for this one",
         )
-    if mirror.timeline != source.timeline and None in (mirror.history, source.history):
+    if max(mirror.timeline, source.timeline) > 1 and None in (mirror.history, source.history):
         raise SourceForked(
-            f"the mirror is on timeline {mirror.timeline} and the source on {source.timeline}, "
-            "whose history this role may not read",
+            f"the mirror is on timeline {mirror.timeline} and the source on {source.timeline}, and a history of theirs "
+            "could not be read: they may have parted",
             "a role with the REPLICATION right",
         )
     fork = fork_point(mirror, source)
@@ -72,6 +81,12 @@ def check_same(mirror: Identity, source: Identity, durable: Lsn) -> None:
             f"the mirror holds commits up to {durable} on timeline {mirror.timeline}, and the source, "
             f"on timeline {source.timeline}, parted from that history at {fork}",
             "the server that has that history, or a resync of the whole mirror from this one",
+        )
+    if found.position < durable:
+        raise SourceForked(
+            f"the mirror holds commits up to {durable}, and the source has come only to {found.position}: "
+            "it was restored to an earlier state, or is a standby that lags",
+            "again when a standby has caught up; after a restore, a resync of the whole mirror",
         )
 
 
@@ -105,14 +120,14 @@ def parse_history(text: str) -> tuple[Switch, ...]:
     return tuple(switches)
 
 
-def read_identity(session: Session, dsn: Dsn, *, may_replicate: bool) -> Identity:
+def locate(session: Session, dsn: Dsn, *, may_replicate: bool) -> Located:
     """Ask the server who it is: over a replication connection where that is allowed, by SQL otherwise."""
     oid, name = session.row("select oid, datname from pg_database where datname = current_database()")
     if may_replicate:
         with Session.open(dsn, "identify", replication=True) as replication:
             return _identify(replication, oid, name)
-    system, timeline = session.row(_BY_SQL)
-    return Identity(system, oid, name, timeline, () if timeline == 1 else None)
+    system, timeline, position = session.row(_BY_SQL)
+    return Located(Identity(system, oid, name, timeline, () if timeline == 1 else None), Lsn.parse(position))
 
 
 _BY_SQL = """
@@ -122,15 +137,16 @@ _BY_SQL = """
                               nullif((pg_control_recovery()).min_recovery_end_timeline, 0),
                               (pg_control_checkpoint()).timeline_id)
                 else ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int
-           end
+           end,
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end::text
 """
 
 
-def _identify(replication: Session, oid: int, name: str) -> Identity:
+def _identify(replication: Session, oid: int, name: str) -> Located:
     doing = "asking the server for its identity"
-    system, timeline, *_ = replication.command(sql.SQL("IDENTIFY_SYSTEM"), doing)
-    if timeline == 1:
-        return Identity(int(system), oid, name, timeline, ())
-    _, content = replication.command(sql.SQL("TIMELINE_HISTORY {}").format(sql.Literal(timeline)), doing)
-    text = content if isinstance(content, str) else bytes(content).decode()
-    return Identity(int(system), oid, name, timeline, parse_history(text))
+    system, timeline, position, *_ = replication.command(sql.SQL("IDENTIFY_SYSTEM"), doing)
+    history: tuple[Switch, ...] = ()
+    if timeline > 1:
+        _, content = replication.command(sql.SQL("TIMELINE_HISTORY {}").format(sql.Literal(timeline)), doing)
+        history = parse_history(content if isinstance(content, str) else bytes(content).decode())
+    return Located(Identity(int(system), oid, name, timeline, history), Lsn.parse(position))

@@ -9,20 +9,27 @@ from tidemark.errors import InvalidValue, NotOurs
 
 PREFIX = "tidemark_"
 _MIRROR = re.compile(r"[a-z0-9_]{1,40}", re.ASCII)
+_TAKEN = re.compile(r"^snapshot_|_inserts$")  # what our own temporary slots and second publications are called
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorNames:
-    """The objects of one mirror. Several mirrors of a database live side by side under different names."""
+    """The objects of one mirror. Several mirrors of a server live side by side under different names."""
 
-    mirror: str = "main"
+    mirror: str
 
     def __post_init__(self) -> None:
-        if _MIRROR.fullmatch(self.mirror) is None:
+        if _MIRROR.fullmatch(self.mirror) is None or _TAKEN.search(self.mirror):
             raise InvalidValue(
                 f"not a mirror's name: {self.mirror!r}",
-                "1 to 40 lower-case letters, digits and underscores, as in a replication slot's name",
+                "1 to 40 lower-case letters, digits and underscores, not snapshot_… nor …_inserts",
             )
+
+    @classmethod
+    def of_database(cls, database: str) -> MirrorNames:
+        """The default: the database's name, with what a slot's name cannot hold replaced. Slots belong to a server."""
+        plain = re.sub(r"[^a-z0-9_]", "_", database.lower())[:40]
+        return cls(f"db_{plain[:36]}_" if _TAKEN.search(plain) else plain)
 
     @property
     def slot(self) -> str:
@@ -33,6 +40,11 @@ class MirrorNames:
     def publication(self) -> str:
         """The publication of tables whose rows have an identity."""
         return f"{PREFIX}{self.mirror}"
+
+    @property
+    def all_publications(self) -> tuple[str, str]:
+        """Both."""
+        return self.publication, self.inserts_publication
 
     @property
     def inserts_publication(self) -> str:

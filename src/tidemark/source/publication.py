@@ -98,12 +98,13 @@ def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
         statement = "create publication {} for table {} with ({})"
         return (sql.SQL(statement).format(name, _list(want.tables), _options(want)),)
     statements = []
-    if (set(found.operations), found.via_root, found.generated) != (set(want.operations), False, want.generated):
-        statements.append(sql.SQL("alter publication {} set ({})").format(name, _options(want)))
     if found.schemas or found.filtered or found.tables - {table.oid for table in want.tables}:
         statements.append(sql.SQL("alter publication {} set table {}").format(name, _list(want.tables)))
     elif added := [table for table in want.tables if table.oid not in found.tables]:
         statements.append(sql.SQL("alter publication {} add table {}").format(name, _list(added)))
+    # After the tables: with row filters still in place PostgreSQL refuses publish_via_partition_root = false.
+    if (set(found.operations), found.via_root, found.generated) != (set(want.operations), False, want.generated):
+        statements.append(sql.SQL("alter publication {} set ({})").format(name, _options(want)))
     return tuple(statements)
 
 

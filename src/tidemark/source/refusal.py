@@ -17,6 +17,7 @@ from typing import Any
 from psycopg import pq
 
 from tidemark.errors import AuthenticationRefused, SourceBusy, SourceError, SourceUnreachable
+from tidemark.source.dsn import Dsn
 from tidemark.source.sqlstate import error_for, rule_for
 
 _VERBOSE = 2  # PQERRORS_VERBOSE of libpq-fe.h
@@ -24,9 +25,10 @@ _CODE = re.compile(r": {2}([0-9A-Z]{5}): (.*)")
 _POLL = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: select.POLLOUT}
 
 
-def refusal(conninfo: str, where: str, first_said: str, patience_s: float = 10.0) -> SourceError:
+def refusal(conninfo: str, dsn: Dsn, first_said: str, patience_s: float = 10.0) -> SourceError:
     """The error for a connection that psycopg could not make: `first_said` is what it said about it."""
-    doing = f"cannot connect to {where}"
+    doing = f"cannot connect to {dsn}"
+    first_said = dsn.redact(" ".join(first_said.split()))
     match pq.PGconn.ping(conninfo.encode()):
         case pq.Ping.REJECT:
             return SourceBusy(f"{doing}: the server is starting up or shutting down", rule_for("57P03")[1], "57P03")
@@ -68,7 +70,8 @@ def _failure(attempt: Any, patience_s: float) -> str:
 def _libpq() -> ctypes.CDLL:
     """The libpq that psycopg has loaded into this process."""
     maps = Path("/proc/self/maps").read_text().splitlines()
-    path = next(line.split(maxsplit=5)[5] for line in maps if "/libpq" in line)
+    paths = [line.split(maxsplit=5)[5] for line in maps if "/libpq" in line]
+    path = next((path for path in paths if "psycopg_binary" in path), paths[0])
     library = ctypes.CDLL(path)
     library.PQsetErrorVerbosity.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return library

@@ -27,5 +27,5 @@ def missing_grants(tables: Iterable[Table], role: str) -> Iterator[Grant]:
     for schema, owned in sorted(schemas.items()):
         yield Grant(statement("grant usage on schema {} to {}", sql.Identifier(schema), to), owned)
     for table in listed:
-        if not table.columns_readable:
+        if not table.selectable:
             yield Grant(statement("grant select on table {} to {}", table_name(table), to), table.owned)

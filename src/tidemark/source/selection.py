@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from tidemark.errors import InvalidValue
 from tidemark.schema.table import Catalog, Kind, Persistence, Table
+
+_PATTERN = re.compile(r"""(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)""")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`schema.table` with * and ? as in a shell; in double quotes everything stands for itself. No schema is public."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if _PATTERN.fullmatch(self.text) is None:
+            raise InvalidValue(f"not a pattern for tables: {self.text!r}", _HINT)
+
+    def matches(self, table: Table) -> bool:
+        """Whether it means this table."""
+        found = _PATTERN.fullmatch(self.text)
+        schema, name = found.groups() if found else (None, None)
+        return _means(schema or "public", table.schema) and _means(name or "", table.name)
+
+
+_HINT = 'schema.table, with * and ? as in a shell; without a dot in schema public; "Odd.name" in double quotes'
+
+
+def _means(part: str, name: str) -> bool:
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"') == name
+    expression = re.escape(part).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(expression, name, re.DOTALL) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Patterns to take and to leave. No pattern to take means every table."""
 
-    take: tuple[str, ...] = ()
-    leave: tuple[str, ...] = ()
-
-    def wants(self, table: Table) -> bool:
-        """Whether the table itself is meant."""
-        taken = not self.take or any(_matches(pattern, table) for pattern in self.take)
-        return taken and not any(_matches(pattern, table) for pattern in self.leave)
+    take: tuple[Pattern, ...] = ()
+    leave: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +64,24 @@ class Chosen:
 
 
 def choose(catalog: Catalog, selection: Selection) -> Chosen:
-    """Apply the patterns. A partitioned table stands for its leaves; one that matches nothing is an error."""
+    """Apply the patterns. A partitioned table stands for its leaves; a pattern that matches nothing is an error."""
     for pattern in (*selection.take, *selection.leave):
-        if not any(_matches(pattern, table) for table in catalog.tables):
-            raise InvalidValue(
-                f"no table matches {pattern!r}",
-                "schema.table, with * and ? as in a shell; a pattern without a dot means the schema public",
-            )
-    meant = {table.oid: table for table in _with_leaves(catalog, selection)}
+        if not any(pattern.matches(table) for table in catalog.tables):
+            raise InvalidValue(f"no table matches {pattern.text!r}", _HINT)
+    taken = _matched(catalog, selection.take) if selection.take else {table.oid for table in catalog.tables}
+    meant = taken - _matched(catalog, selection.leave)
     wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not Kind.PARTITIONED]
     skipped = tuple(Skipped(table, reason) for table in wanted if (reason := why_not(table)))
     return Chosen(tuple(table for table in wanted if not why_not(table)), skipped)
+
+
+def _matched(catalog: Catalog, patterns: Iterable[Pattern]) -> set[int]:
+    """The tables that a pattern matches, and all partitions below them."""
+    listed = tuple(patterns)
+    matched = {table.oid for table in catalog.tables if any(pattern.matches(table) for pattern in listed)}
+    while below := {table.oid for table in catalog.tables if table.parent in matched} - matched:
+        matched |= below
+    return matched
 
 
 def why_not(table: Table) -> str | None:
@@ -60,20 +91,3 @@ def why_not(table: Table) -> str | None:
     if table.persistence is Persistence.UNLOGGED:
         return "an unlogged table: its changes are not in the WAL"
     return None
-
-
-def _with_leaves(catalog: Catalog, selection: Selection) -> Iterable[Table]:
-    for table in catalog.tables:
-        if selection.wants(table):
-            yield table
-            if table.kind is Kind.PARTITIONED:
-                yield from (leaf for leaf in catalog.leaves(table) if not _left(selection, leaf))
-
-
-def _left(selection: Selection, table: Table) -> bool:
-    return any(_matches(pattern, table) for pattern in selection.leave)
-
-
-def _matches(pattern: str, table: Table) -> bool:
-    full = pattern if "." in pattern else f"public.{pattern}"
-    return fnmatchcase(table.qualified, full)

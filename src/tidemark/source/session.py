@@ -1,4 +1,4 @@
-"""A session on the source: settings pinned and asserted, every wait bounded, every error ours.
+"""A session on the source: settings pinned and asserted, every wait on the server bounded, every error ours.
 
 Role and database settings change the text PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path` inside a
 `regclass`), so they are set on every session and read back. Through a transaction pooler a setting does not stay with
@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from tidemark.errors import ObjectMissing, SettingsNotPinned
+from tidemark.errors import ObjectMissing, SettingsNotPinned, SourceError
 from tidemark.source.dsn import Dsn
 from tidemark.source.refusal import refusal
 from tidemark.source.sqlstate import translated
@@ -31,6 +31,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "TimeZone": "UTC",
         "bytea_output": "hex",
         "client_encoding": "UTF8",
+        "default_transaction_read_only": "off",
         "extra_float_digits": "1",
         "lc_monetary": "C",
         "quote_all_identifiers": "off",
@@ -39,6 +40,9 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "standard_conforming_strings": "on",
     }
 )
+
+# Only a superuser may set these, so they are looked at: with them on, a damaged page reads as an empty one.
+REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,35 @@ class Timeouts:
             "lock_timeout": f"{self.lock_s * 1000:.0f}",
             "statement_timeout": f"{self.statement_s * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{self.idle_in_transaction_s * 1000:.0f}",
-            "idle_session_timeout": "0",
         }
+        if version_num >= 140000:
+            settings["idle_session_timeout"] = "0"
         if version_num >= 170000:
             settings["transaction_timeout"] = "0"
         return settings
+
+
+def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> psycopg.Connection[Any] | SourceError:
+    """Connect or say why not; returned and not raised, so that no traceback holds the whole connection string."""
+    options: dict[str, Any] = {"fallback_application_name": f"tidemark {purpose}"}
+    if not dsn.has("connect_timeout") and "PGCONNECT_TIMEOUT" not in os.environ:
+        options["connect_timeout"] = timeouts.connect_s
+    if not dsn.has("tcp_user_timeout"):
+        options["tcp_user_timeout"] = 30_000
+    if replication:
+        options["replication"] = "database"
+    conninfo = make_conninfo(dsn.reveal(), **options)
+    try:
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        return refusal(conninfo, dsn, str(error))
+
+
+_NOT_IMPORTED = (
+    psycopg.errors.FeatureNotSupported,
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.UndefinedObject,
+)
 
 
 class Session:
@@ -80,23 +108,14 @@ class Session:
     def open(cls, dsn: Dsn, purpose: str, timeouts: Timeouts | None = None, *, replication: bool = False) -> Self:
         """Connect. `purpose` is what pg_stat_activity shows as ours unless the user named the application."""
         timeouts = timeouts or Timeouts()
-        options: dict[str, Any] = {"fallback_application_name": f"tidemark {purpose}"}
-        if not dsn.has("connect_timeout") and "PGCONNECT_TIMEOUT" not in os.environ:
-            options["connect_timeout"] = timeouts.connect_s
-        if replication:
-            options["replication"] = "database"
-        conninfo = make_conninfo(dsn.reveal(), **options)
+        connected = _connect(dsn, purpose, timeouts, replication)
+        if isinstance(connected, SourceError):
+            raise connected
         try:
-            connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            refused = refusal(conninfo, str(dsn), " ".join(str(error).split()))
-        else:
-            try:
-                return cls(connection, timeouts)
-            except BaseException:
-                connection.close()
-                raise
-        raise refused
+            return cls(connected, timeouts)
+        except BaseException:
+            connected.close()
+            raise
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
@@ -147,21 +166,26 @@ class Session:
 
     def begin(self, *, read_only: bool = True, snapshot_id: str | None = None) -> None:
         """Open a transaction that lasts until the session is closed, for holding a snapshot or a lock."""
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise RuntimeError("a transaction is open in this session already")
         mode = sql.SQL("read only" if read_only else "read write")
         with translated("beginning a transaction"):
-            self._connection.execute(sql.SQL("begin isolation level repeatable read, {}").format(mode))
-            if snapshot_id is not None:
-                self._import(snapshot_id)
-            if self.pooled:
-                self._set(local=True)
-                self._assert_pinned()
+            try:
+                self._connection.execute(sql.SQL("begin isolation level repeatable read, {}").format(mode))
+                if snapshot_id is not None:
+                    self._import(snapshot_id)
+                if self.pooled:
+                    self._set(local=True)
+                    self._assert_pinned()
+            except BaseException:
+                self._end("rollback")
+                raise
 
     def _import(self, snapshot_id: str) -> None:
         try:
             self._connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id)))
-        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject) as error:
-            self._end("rollback")
-            hint = "starting over with a new snapshot: whoever held this one is gone"
+        except _NOT_IMPORTED as error:
+            hint = "starting over with a new snapshot: whoever held this one is gone, or it is another database's"
             raise ObjectMissing(f"snapshot {snapshot_id} cannot be imported", hint, error.sqlstate) from error
 
     def _end(self, how: LiteralString) -> None:
@@ -186,13 +210,16 @@ class Session:
         self._connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls))
 
     def _assert_pinned(self) -> None:
-        calls = [sql.SQL("current_setting({})").format(sql.Literal(name)) for name in PINNED]
+        expected = {**PINNED, **REQUIRED}
+        calls = [sql.SQL("current_setting({})").format(sql.Literal(name)) for name in expected]
         found = self._connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls)).fetchone() or ()
-        for (name, wanted), value in zip(PINNED.items(), found, strict=True):
+        for (name, wanted), value in zip(expected.items(), found, strict=True):
             if value != wanted:
                 raise SettingsNotPinned(
-                    f"{name} is {value!r} after being set to {wanted!r}",
-                    "a direct connection: a pooler or proxy in between may be changing settings",
+                    f"{name} is {value!r} and must be {wanted!r}",
+                    f"alter role … reset {name}"
+                    if name in REQUIRED
+                    else "a direct connection: a pooler or proxy in between may be changing settings",
                 )
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from tidemark.source.session import Session, Timeouts
 from tidemark.source.sqlstate import error_for, translated
 
 PLUGIN = "pgoutput"
+CANCEL_WAIT_S = 10.0
 
 
 class SlotHealth(Enum):
@@ -153,15 +154,25 @@ def _command(replication: Session, name: str, *, temporary: bool) -> sql.Compose
 
 
 def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait_s: float) -> Created:
-    """Send the command and wait, watching the clock; give up by cancelling it, which leaves no slot behind."""
-    pgconn = replication.connection.pgconn
+    """Send the command and wait, watching the clock; give up by cancelling it, which leaves no slot behind.
+
+    A command that succeeds after all, just when it is cancelled, has succeeded.
+    """
+    connection = replication.connection
     with translated("creating a replication slot"):
-        pgconn.send_query(command.as_bytes(replication.connection))
-        if not _answered(pgconn, wait_s):
-            blocked = _blocked(dsn, replication, wait_s)
-            replication.connection.cancel_safe()
-            raise blocked
-        row = _one_row(pgconn)
+        connection.pgconn.send_query(command.as_bytes(connection))
+        blocked: SourceError | None = None
+        try:
+            if not _answered(connection.pgconn, wait_s):
+                blocked = _blocked(dsn, replication, wait_s)
+        except BaseException:
+            connection.cancel_safe()
+            raise
+        if blocked is not None:
+            connection.cancel_safe()
+            if not _answered(connection.pgconn, wait_s=CANCEL_WAIT_S):
+                raise blocked
+        row = _one_row(connection.pgconn, blocked)
     name, consistent_point, snapshot_id, _ = row
     return Created(name, Lsn.parse(consistent_point), snapshot_id)
 
@@ -199,10 +210,12 @@ def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
     return True
 
 
-def _one_row(pgconn: pq.abc.PGconn) -> list[Any]:
-    """The one row that the command answers with; its error is raised as ours."""
+def _one_row(pgconn: pq.abc.PGconn, blocked: SourceError | None) -> list[Any]:
+    """The one row that the command answers with. An error is ours, or, of a command we cancelled, why we did."""
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        if blocked is not None:
+            raise blocked
         state = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
         said = result.get_error_message() if result else "the connection was closed"
         raise error_for(state.decode() if state else None, "creating a replication slot", said)

@@ -23,6 +23,7 @@ RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
             "PostgreSQL's own host and port: a pooler in between does not understand us",
         ),
         "0A000": (errors.UnsupportedServer, "tidemark doctor, which says what this server can do"),
+        "22021": (errors.UnsupportedServer, "a database with an encoding: here a name or value is not valid UTF-8"),
         "25006": (errors.UnsupportedServer, "the primary: this server or transaction is read-only"),
         "25P03": (errors.TimedOut, "again: the transaction was idle for longer than we allow"),
         "25P04": (errors.TimedOut, "again, with a longer transaction_timeout for this role"),
