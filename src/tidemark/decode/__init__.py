@@ -1,0 +1,1 @@
+"""Decode: PostgreSQL's bytes to typed Arrow. Pure: bytes in, columns out, no I/O, no clock, no Spark."""

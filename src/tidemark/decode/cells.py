@@ -1,0 +1,79 @@
+"""Cells: where the values of one column lie in a buffer, before anyone looks inside them.
+
+A cell is an offset and a length. A negative length is no value: NULL, or a value that was not sent because it did not
+change. Decoders take cells and give Arrow arrays; they never read outside a cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+Ints: TypeAlias = npt.NDArray[np.int32]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+NULL, UNCHANGED = -1, -2
+OK = -1  # what a kernel returns when every cell was good; otherwise the index of the first bad one
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A column's values as they lie in `buffer`."""
+
+    buffer: Bytes
+    offsets: Longs
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def raw(self, at: int) -> bytes:
+        """The bytes of one value."""
+        start = int(self.offsets[at])
+        return self.buffer[start : start + int(self.lengths[at])].tobytes()
+
+    def where(self, chosen: Flags) -> Cells:
+        """These cells with the others emptied."""
+        return Cells(self.buffer, self.offsets, np.where(chosen, self.lengths, np.int32(NULL)))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A decoded column. `exact` holds, where `array` is null for want of a twin, PostgreSQL's own text of the value."""
+
+    array: pa.Array
+    exact: pa.StringArray | None = None
+
+
+def validity(lengths: Ints, without: Flags | None = None) -> tuple[pa.Buffer | None, int]:
+    """Arrow's validity bitmap and null count: null where there is no value, and where `without` says so."""
+    valid = lengths >= 0
+    if without is not None:
+        valid &= ~without
+    nulls = len(lengths) - int(np.count_nonzero(valid))
+    return (pa.py_buffer(np.packbits(valid, bitorder="little")), nulls) if nulls else (None, 0)
+
+
+def fixed(kind: pa.DataType, values: npt.NDArray[Any], lengths: Ints, without: Flags | None = None) -> pa.Array:
+    """An array of a fixed-width type from its values."""
+    bitmap, nulls = validity(lengths, without)
+    return pa.Array.from_buffers(kind, len(lengths), [bitmap, pa.py_buffer(values)], null_count=nulls)
+
+
+def variable(kind: pa.DataType, offsets: Ints, data: Bytes, lengths: Ints, without: Flags | None = None) -> pa.Array:
+    """An array of strings or bytes from their offsets and contents."""
+    bitmap, nulls = validity(lengths, without)
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers, null_count=nulls)
+
+
+def kernel(function: Any) -> Any:
+    """Compile to machine code on first use, into a cache on disk that other processes share; runs without the GIL."""
+    return njit(cache=True, nogil=True)(function)

@@ -1,0 +1,247 @@
+"""Changes of one table as Arrow columns: what was changed how, by which transaction, in which order, and the values.
+
+A batch holds changes of one relation as it was described at one time. Where a transaction changed several tables, or a
+table was altered in between, `commit_lsn` and `ordinal` say in which order the changes of all batches belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.decode.cells import UNCHANGED, Bytes, Cells, Column, Flags, Ints, Longs
+from tidemark.decode.messages import Reader, Relation, Transaction, read_relation, read_truncate, read_type
+from tidemark.decode.relations import Scope
+from tidemark.decode.scan import RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values, formats
+from tidemark.decode.types import Decoding, decoding_of
+from tidemark.errors import UnknownRelation
+from tidemark.schema.table import PgType
+
+BINARY = ord("b")
+FULL_ROW = ord("O")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a batch may become. A single change that is larger is a batch of its own."""
+
+    rows: int = 65_536
+    bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Changes of one relation in order. `new` and `unchanged` have a row for each; `old` only for those that sent one.
+
+    `kinds` are the letters I, U, D and T. A deletion and a truncate have no new row: nulls stand there. `unchanged`
+    marks values that were not sent because they are large and did not change; None where a column has no such mark. Old
+    rows belong to the changes `old_of`; where `old_full` is false only the key's columns were sent.
+    """
+
+    relation: Relation
+    kinds: Bytes
+    ordinals: Longs
+    xids: Longs
+    commit_lsns: npt.NDArray[np.uint64]
+    commit_micros: Longs
+    new: tuple[Column, ...]
+    unchanged: tuple[Flags | None, ...]
+    old: tuple[Column, ...]
+    old_of: Longs
+    old_full: Flags
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Committed transactions, a place in each array for each."""
+
+    xids: Longs
+    commit_lsns: npt.NDArray[np.uint64]
+    commit_micros: Longs
+
+    @classmethod
+    def of(cls, transaction: Transaction) -> Transactions:
+        """One alone."""
+        lsn = np.array([transaction.commit_lsn.value], np.uint64)
+        return cls(np.array([transaction.xid], np.int64), lsn, np.array([transaction.commit_micros], np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Messages of committed transactions in order; for each its transaction, by place, and its ordinal in it."""
+
+    messages: Messages
+    transactions: Transactions
+    owner: Longs
+    ordinals: Longs
+    stream: int | None = None
+
+
+def decode_changes(
+    sequence: Sequence, scope: Scope, types: Mapping[int, PgType], limits: Limits
+) -> Iterator[ChangeBatch]:
+    """Decode a sequence in batches. Relation messages in it change `scope` as they are met."""
+    messages = sequence.messages
+    version = np.full(len(messages), -1, np.int32)
+    relations = _Relations(types)
+    truncated = _assign_relations(sequence, scope, version, relations)
+    rows = np.flatnonzero(messages.changes)
+    if truncated:
+        extra = np.array([at for at, _ in truncated], np.int64)
+        rows = np.concatenate([rows, extra])
+        version = np.concatenate([version[rows[: -len(extra)]], np.array([v for _, v in truncated], np.int32)])
+        order = np.argsort(rows, kind="stable")
+        rows, version = rows[order], version[order]
+    else:
+        version = version[rows]
+    for first, last in _chunks(messages.lengths[rows], limits):
+        for number in np.unique(version[first:last]):
+            chosen = rows[first:last][version[first:last] == number]
+            yield _batch(sequence, chosen, relations.known[number], relations.decodings[number])
+
+
+class _Relations:
+    """The descriptions met in one sequence, numbered, each with how its columns are decoded."""
+
+    def __init__(self, types: Mapping[int, PgType]) -> None:
+        self._types = types
+        self._numbers: dict[Relation, int] = {}
+        self.known: list[Relation] = []
+        self.decodings: list[tuple[Decoding, ...]] = []
+
+    def number(self, relation: Relation) -> int:
+        if relation not in self._numbers:
+            self._numbers[relation] = len(self.known)
+            self.known.append(relation)
+            columns = relation.columns
+            self.decodings.append(tuple(decoding_of(c.type_oid, c.typmod, self._types) for c in columns))
+        return self._numbers[relation]
+
+
+def _assign_relations(sequence: Sequence, scope: Scope, version: Ints, relations: _Relations) -> list[tuple[int, int]]:
+    """Give every change its relation as described where it stands; what truncates concern, as (message, relation)."""
+    messages, stream = sequence.messages, sequence.stream
+    prefix = 0 if stream is None else 4
+    truncated: list[tuple[int, int]] = []
+    done = 0
+    letters = messages.letters
+    special = np.flatnonzero((letters == RELATION) | (letters == TYPE) | (letters == TRUNCATE))
+    for at in (*special.tolist(), len(messages)):
+        _resolve(messages, slice(done, at), scope, stream, version, relations)
+        done = at
+        if at == len(messages):
+            break
+        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
+        reader.bytes(prefix)
+        if letters[at] == RELATION:
+            scope.describe(read_relation(reader), stream)
+        elif letters[at] == TYPE:
+            read_type(reader)
+        else:
+            found = (_find(messages, at, oid, scope, stream) for oid in read_truncate(reader).relations)
+            truncated.extend((at, relations.number(relation)) for relation in found)
+    return truncated
+
+
+def _resolve(
+    messages: Messages, where: slice, scope: Scope, stream: int | None, version: Ints, relations: _Relations
+) -> None:
+    changed = messages.changes[where]
+    oids, position = messages.relations[where], np.arange(where.start, where.stop)
+    if not changed.any():
+        return
+    for oid in np.unique(oids[changed]):
+        concerned = changed & (oids == oid)
+        first = int(position[concerned][0])
+        version[where][concerned] = relations.number(_find(messages, first, int(oid), scope, stream))
+
+
+def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | None) -> Relation:
+    relation = scope.find(oid, stream)
+    if relation is None:
+        offset = int(messages.starts[at])
+        raise UnknownRelation(
+            f"a change at offset {offset} of relation {oid}, which the stream has not described",
+            "the same again from the start of the log segment or the slot",
+            offset,
+        )
+    return relation
+
+
+def _chunks(lengths: Longs, limits: Limits) -> Iterator[tuple[int, int]]:
+    """Runs of changes that stay within the limits."""
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    first = 0
+    while first < len(lengths):
+        by_bytes = int(np.searchsorted(total, total[first] + limits.bytes, side="right")) - 1
+        last = max(first + 1, min(by_bytes, first + limits.rows))
+        yield first, last
+        first = last
+
+
+def _batch(sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...]) -> ChangeBatch:
+    messages = sequence.messages.some(chosen)
+    rows = _values(messages, len(decodings))
+    owner, by = sequence.owner[chosen], sequence.transactions
+    with_old = np.flatnonzero(rows.old_kinds)
+    old_offsets, old_lengths = rows.old_offsets[:, with_old], rows.old_lengths[:, with_old]
+    return ChangeBatch(
+        relation=relation,
+        kinds=messages.letters,
+        ordinals=sequence.ordinals[chosen],
+        xids=by.xids[owner],
+        commit_lsns=by.commit_lsns[owner],
+        commit_micros=by.commit_micros[owner],
+        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, decodings),
+        unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
+        old=_columns(messages.buffer, old_offsets, old_lengths, decodings) if len(with_old) else (),
+        old_of=with_old,
+        old_full=rows.old_kinds[with_old] == FULL_ROW,
+    )
+
+
+def _values(messages: Messages, columns: int) -> Rows:
+    """Where the values lie; a truncate has none."""
+    tuples = messages.letters != TRUNCATE
+    if tuples.all():
+        return find_values(messages, columns)
+    found = find_values(messages.some(tuples), columns)
+    rows = Rows.empty(columns, len(messages))
+    rows.new_offsets[:, tuples], rows.new_lengths[:, tuples] = found.new_offsets, found.new_lengths
+    rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths
+    rows.old_kinds[tuples] = found.old_kinds
+    return rows
+
+
+def _marks(lengths: Ints) -> Flags | None:
+    unchanged = lengths == UNCHANGED
+    return unchanged if unchanged.any() else None
+
+
+def _columns(buffer: Bytes, offsets: Longs, lengths: Ints, decodings: tuple[Decoding, ...]) -> tuple[Column, ...]:
+    cells = (Cells(buffer, offsets[k], lengths[k]) for k in range(len(decodings)))
+    return tuple(_column(cell, decoding) for cell, decoding in zip(cells, decodings, strict=True))
+
+
+def _column(cells: Cells, decoding: Decoding) -> Column:
+    """Decode a column by the format its values came in; both occur where a stream was restarted with other options."""
+    match formats(cells.buffer, cells.offsets, cells.lengths):
+        case Format.TEXT:
+            return decoding.decode(cells, False)
+        case Format.BINARY:
+            return decoding.decode(cells, True)
+    binary = (cells.lengths >= 0) & (cells.buffer[np.maximum(cells.offsets - 5, 0)] == BINARY)
+    halves = decoding.decode(cells.where(~binary), False), decoding.decode(cells.where(binary), True)
+    position = pa.array(np.arange(len(cells)) + binary * len(cells))
+    exact = None
+    if any(half.exact is not None for half in halves):
+        nothing = pa.nulls(len(cells), pa.string())
+        exact = pa.concat_arrays([half.exact if half.exact is not None else nothing for half in halves]).take(position)
+    return Column(pa.concat_arrays([half.array for half in halves]).take(position), exact)

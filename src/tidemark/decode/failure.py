@@ -1,0 +1,35 @@
+"""Turning a kernel's "this one is bad" into an error that says where, and shows some bytes."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from tidemark.decode.cells import OK, Bytes, Cells
+from tidemark.errors import MalformedMessage, MalformedValue
+
+SHOWN = 24
+
+
+def require_good(type_name: str, cells: Cells, bad: int) -> None:
+    """Raise for the cell that a kernel named, if it named one."""
+    if bad != OK:
+        bad_value(type_name, cells, bad)
+
+
+def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
+    """The error for a value that is not one of its type's."""
+    raw = cells.raw(at)
+    shown = raw[:SHOWN].hex(" ") + (" …" if len(raw) > SHOWN else "")
+    offset = int(cells.offsets[at])
+    raise MalformedValue(
+        f"not a value of type {type_name}, {len(raw)} bytes at offset {offset}: {shown}", _HINT, offset
+    )
+
+
+def bad_message(what: str, buffer: Bytes, offset: int) -> NoReturn:
+    """The error for a message or frame that is not as the protocol has it."""
+    shown = buffer[offset : offset + SHOWN].tobytes().hex(" ")
+    raise MalformedMessage(f"{what} at offset {offset}: {shown or 'nothing'}", _HINT, offset)
+
+
+_HINT = "the same again from the source: these bytes are damaged, or from a server that we do not know"

@@ -1,0 +1,220 @@
+r"""pgoutput's messages, but for the changes themselves, which are too many to be objects. Protocol versions 1 to 4.
+
+    B Begin          int64 start of the commit record, int64 commit time, int32 xid
+    C Commit         int8 0, int64 start of the commit record, int64 its end: the commit LSN, int64 commit time
+    O Origin         int64 LSN, name\0
+    R Relation       int32 oid, schema\0, name\0, int8 replica identity, int16 columns, each: int8 key, name\0,
+                     int32 type, int32 modifier
+    Y Type           int32 oid, schema\0, name\0
+    T Truncate       int32 relations, int8 options (1 CASCADE, 2 RESTART IDENTITY), int32 oids
+    M Message        int8 transactional, int64 LSN, prefix\0, int32 length, content
+    S Stream Start   int32 xid, int8 first
+    E Stream Stop
+    c Stream Commit  int32 xid, then as Commit
+    A Stream Abort   int32 xid, int32 subtransaction's xid, in version 4 also int64 LSN and int64 time
+    I, U, D          changes: see `scan`
+    b P K r p        two-phase decoding: stays off, refused
+
+Between Stream Start and Stream Stop every message but these two has the xid of its (sub)transaction, int32, after its
+letter.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from tidemark.clock import Lsn
+from tidemark.decode.cells import Bytes
+from tidemark.decode.failure import bad_message
+from tidemark.errors import UnsupportedMessage
+
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+TWO_PHASE = b"bPKrp"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A committed transaction: its top-level xid, its commit LSN and its commit time."""
+
+    xid: int
+    commit_lsn: Lsn
+    commit_micros: int
+
+    @property
+    def commit_time(self) -> datetime:
+        """When it was committed, by the source's clock."""
+        return EPOCH + timedelta(microseconds=self.commit_micros)
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as a Relation message has it: no attnum, which the fingerprint supplies."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the stream describes it."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """TRUNCATE of several tables at once."""
+
+    relations: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What pg_logical_emit_message put into the stream."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """A streamed transaction, or a part of it, is no more."""
+
+    xid: int
+    subxid: int
+
+
+class Reader:
+    """Reads one message front to back; too short, too long or not UTF-8 is an error at its place."""
+
+    def __init__(self, buffer: Bytes, start: int, length: int) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._raw = buffer[start : start + length].tobytes()
+        self._at = 1
+
+    def take(self, form: str) -> int:
+        """One number, by its struct letter."""
+        size = struct.calcsize("!" + form)
+        if self._at + size > len(self._raw):
+            self.fail("a message that is too short")
+        (value,) = struct.unpack_from("!" + form, self._raw, self._at)
+        self._at += size
+        return int(value)
+
+    def string(self) -> str:
+        """Text up to a NUL."""
+        end = self._raw.find(b"\0", self._at)
+        if end < 0:
+            self.fail("a string without an end")
+        raw, self._at = self._raw[self._at : end], end + 1
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self.fail("a string that is not UTF-8")
+
+    def bytes(self, size: int) -> bytes:
+        """So many bytes."""
+        if size > len(self._raw) - self._at:
+            self.fail("a message that is too short")
+        self._at += size
+        return self._raw[self._at - size : self._at]
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._raw) - self._at
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._at != len(self._raw):
+            self.fail("a message that is too long")
+
+    def fail(self, what: str) -> NoReturn:
+        """Give up here."""
+        bad_message(what, self._buffer, self._start)
+
+
+def read_relation(reader: Reader) -> Relation:
+    """Relation, after its xid if it has one."""
+    oid, schema, name, identity = reader.take("I"), reader.string(), reader.string(), chr(reader.take("B"))
+    if identity not in "dnfi":
+        reader.fail("a relation with an unknown replica identity")
+    columns = []
+    for _ in range(reader.take("H")):
+        key = reader.take("B")
+        if key > 1:
+            reader.fail("a column with unknown flags")
+        columns.append(RelationColumn(reader.string(), reader.take("I"), reader.take("i"), bool(key)))
+    reader.end()
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+def read_type(reader: Reader) -> tuple[int, str, str]:
+    """Type: its oid, schema and name."""
+    read = reader.take("I"), reader.string() or "pg_catalog", reader.string()
+    reader.end()
+    return read
+
+
+def read_truncate(reader: Reader) -> Truncate:
+    """Truncate, after its xid if it has one."""
+    count, options = reader.take("I"), reader.take("B")
+    if options > 3:
+        reader.fail("a truncate with unknown options")
+    raw = reader.bytes(4 * count)
+    reader.end()
+    return Truncate(struct.unpack(f"!{count}I", raw), bool(options & 1), bool(options & 2))
+
+
+def read_message(reader: Reader) -> LogicalMessage:
+    """Message, after its xid if it has one."""
+    flags = reader.take("B")
+    if flags > 1:
+        reader.fail("a logical message with unknown flags")
+    lsn, prefix = Lsn(reader.take("Q")), reader.string()
+    content = reader.bytes(reader.take("I"))
+    reader.end()
+    return LogicalMessage(bool(flags), lsn, prefix, content)
+
+
+def read_commit(reader: Reader, xid: int) -> Transaction:
+    """What Commit and Stream Commit have in common."""
+    if reader.take("B") != 0:
+        reader.fail("a commit with unknown flags")
+    reader.take("Q")
+    commit = Transaction(xid, Lsn(reader.take("Q")), reader.take("q"))
+    reader.end()
+    return commit
+
+
+def read_stream_abort(reader: Reader, protocol: int) -> StreamAbort:
+    """Stream Abort; from protocol 4 on it may say where and when."""
+    abort = StreamAbort(reader.take("I"), reader.take("I"))
+    if protocol >= 4 and reader.left:
+        reader.take("Q")
+        reader.take("q")
+    reader.end()
+    return abort
+
+
+def refuse_two_phase(letter: int, offset: int) -> NoReturn:
+    """Two-phase decoding stays off: a prepared transaction is to arrive whole, when it is committed."""
+    raise UnsupportedMessage(
+        f"a message of two-phase decoding ({chr(letter)}) at offset {offset}",
+        "a slot without two_phase: drop this one and create it anew",
+        offset,
+    )

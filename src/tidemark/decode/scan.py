@@ -1,0 +1,251 @@
+"""Finding changes in a buffer of pgoutput messages, and the values in changes, without an object for either.
+
+Insert   I [xid] int32 relation, N row
+Update   U [xid] int32 relation, K key or O old row or neither, N row
+Delete   D [xid] int32 relation, K key or O old row
+row      int16 columns, then for each: n NULL, u not sent because unchanged, t text or b binary with int32 length
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from tidemark.decode.cells import NULL, OK, UNCHANGED, Bytes, Ints, Longs, kernel
+from tidemark.decode.failure import bad_message
+from tidemark.decode.messages import TWO_PHASE, refuse_two_phase
+
+INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
+BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
+STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages in a buffer: where each lies, its letter, and for a change its relation and where its rows begin."""
+
+    buffer: Bytes
+    starts: Longs
+    lengths: Longs
+    letters: Bytes
+    xids: Longs
+    relations: Longs
+    bodies: Longs
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def some(self, chosen: Any) -> Messages:
+        """These of them, by index, slice or mask."""
+        return Messages(
+            self.buffer,
+            self.starts[chosen],
+            self.lengths[chosen],
+            self.letters[chosen],
+            self.xids[chosen],
+            self.relations[chosen],
+            self.bodies[chosen],
+        )
+
+    @property
+    def changes(self) -> Any:
+        """Which of them are changes of rows."""
+        return (self.letters == INSERT) | (self.letters == UPDATE) | (self.letters == DELETE)
+
+
+def scan(buffer: Bytes, starts: Longs, lengths: Longs, streaming: bool) -> tuple[Messages, bool]:
+    """Look at each message's letter; `streaming` is whether a stream block is open before the first, and after all."""
+    if len(starts) and (starts.min() < 0 or lengths.min() < 1 or (starts + lengths).max() > len(buffer)):
+        bad_message("a message outside its buffer", buffer, 0)
+    letters = buffer[starts] if len(starts) else np.empty(0, np.uint8)
+    two_phase = np.flatnonzero(np.isin(letters, np.frombuffer(TWO_PHASE, np.uint8)))
+    if len(two_phase):
+        refuse_two_phase(int(letters[two_phase[0]]), int(starts[two_phase[0]]))
+    xids, relations, bodies = (np.zeros(len(starts), np.int64) for _ in range(3))
+    bad, streaming = _classify(buffer, starts, lengths, letters, streaming, xids, relations, bodies)
+    if bad != OK:
+        bad_message("a message that is unknown, too short or out of order", buffer, int(starts[bad]))
+    return Messages(buffer, starts, lengths, letters, xids, relations, bodies), bool(streaming)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The values of changes to one relation, a row of arrays for each column. `old_kinds` is K, O or 0."""
+
+    new_offsets: Longs
+    new_lengths: Ints
+    old_offsets: Longs
+    old_lengths: Ints
+    old_kinds: Bytes
+
+    @classmethod
+    def empty(cls, columns: int, count: int) -> Rows:
+        """Room for so many changes, with no values yet."""
+        shape = (columns, count)
+        return cls(
+            np.zeros(shape, np.int64),
+            np.full(shape, NULL, np.int32),
+            np.zeros(shape, np.int64),
+            np.full(shape, NULL, np.int32),
+            np.zeros(count, np.uint8),
+        )
+
+
+def find_values(messages: Messages, columns: int) -> Rows:
+    """Walk the rows of changes that all belong to one relation with so many columns."""
+    rows = Rows.empty(columns, len(messages))
+    ends = messages.starts + messages.lengths
+    bad = _walk(
+        messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths,
+        rows.old_offsets, rows.old_lengths, rows.old_kinds,
+    )  # fmt: skip
+    if bad != OK:
+        bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[bad]))
+    return rows
+
+
+class Format(IntEnum):
+    """How the values of a column came."""
+
+    TEXT = 0
+    BINARY = 1
+    BOTH = 2
+
+
+def formats(buffer: Bytes, offsets: Longs, lengths: Ints) -> Format:
+    """Look at the letter before each value's length."""
+    return Format(_formats(buffer, offsets, lengths))
+
+
+@kernel
+def _formats(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
+    text = binary = False
+    for i in range(len(offsets)):
+        if lengths[i] >= 0:
+            if buffer[offsets[i] - 5] == 98:
+                binary = True
+            else:
+                text = True
+    return 2 if text and binary else 1 if binary else 0
+
+
+@kernel
+def _uint32(buffer: Bytes, at: int) -> Any:
+    return (
+        np.int64(buffer[at]) << 24
+        | np.int64(buffer[at + 1]) << 16
+        | np.int64(buffer[at + 2]) << 8
+        | np.int64(buffer[at + 3])
+    )
+
+
+@kernel
+def _classify(
+    buffer: Bytes,
+    starts: Longs,
+    lengths: Longs,
+    letters: Bytes,
+    streaming: bool,
+    xids: Longs,
+    relations: Longs,
+    bodies: Longs,
+) -> Any:
+    for i in range(len(starts)):
+        letter, at, end = letters[i], starts[i] + 1, starts[i] + lengths[i]
+        if letter == STREAM_START:
+            if streaming or lengths[i] != 6:
+                return i, streaming
+            xids[i] = _uint32(buffer, at)
+            streaming = True
+            continue
+        if letter == STREAM_STOP:
+            if not streaming or lengths[i] != 1:
+                return i, streaming
+            streaming = False
+            continue
+        if letter == BEGIN or letter == COMMIT or letter == STREAM_COMMIT or letter == STREAM_ABORT:
+            if streaming or lengths[i] < 9:
+                return i, streaming
+            if letter == STREAM_COMMIT or letter == STREAM_ABORT:
+                xids[i] = _uint32(buffer, at)
+            continue
+        if letter == ORIGIN:
+            continue
+        if streaming:
+            if end - at < 4:
+                return i, streaming
+            xids[i] = _uint32(buffer, at)
+            at += 4
+        if letter == INSERT or letter == UPDATE or letter == DELETE:
+            if end - at < 4:
+                return i, streaming
+            relations[i] = _uint32(buffer, at)
+            at += 4
+        elif letter != RELATION and letter != TYPE and letter != TRUNCATE and letter != MESSAGE:
+            return i, streaming
+        bodies[i] = at
+    return OK, streaming
+
+
+@kernel
+def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, row: int) -> Any:
+    """Read one row from `at`; where it ends, or -1 if it is none."""
+    columns = offsets.shape[0]
+    if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
+        return np.int64(-1)
+    at += 2
+    for k in range(columns):
+        if at >= end:
+            return np.int64(-1)
+        kind = buffer[at]
+        at += 1
+        if kind == 116 or kind == 98:  # t, b
+            if end - at < 4:
+                return np.int64(-1)
+            size = _uint32(buffer, at)
+            at += 4
+            if size > end - at:
+                return np.int64(-1)
+            offsets[k, row] = at
+            lengths[k, row] = size
+            at += size
+        elif kind == 117:  # u
+            lengths[k, row] = UNCHANGED
+        elif kind != 110:  # n
+            return np.int64(-1)
+    return np.int64(at)
+
+
+@kernel
+def _walk(
+    buffer: Bytes,
+    bodies: Longs,
+    ends: Longs,
+    letters: Bytes,
+    new_offsets: Longs,
+    new_lengths: Ints,
+    old_offsets: Longs,
+    old_lengths: Ints,
+    old_kinds: Bytes,
+) -> Any:
+    for i in range(len(bodies)):
+        at, end, letter = bodies[i], ends[i], letters[i]
+        if at >= end:
+            return i
+        if letter != INSERT and (buffer[at] == 75 or buffer[at] == 79):  # K, O
+            old_kinds[i] = buffer[at]
+            at = _row(buffer, at + 1, end, old_offsets, old_lengths, i)
+            if at < 0:
+                return i
+        elif letter == DELETE:
+            return i
+        if letter != DELETE:
+            if at >= end or buffer[at] != 78:  # N
+                return i
+            at = _row(buffer, at + 1, end, new_offsets, new_lengths, i)
+        if at != end:
+            return i
+    return OK

@@ -1,0 +1,94 @@
+"""PostgreSQL's own text of single binary values that have no twin: rare, so written for the reader, not for speed.
+
+The server is the judge of every line here: `tests/decode` compares with what it prints.
+"""
+
+from __future__ import annotations
+
+import struct
+
+INFINITE_DATES = {-(2**31): "-infinity", 2**31 - 1: "infinity"}
+INFINITE_TIMESTAMPS = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
+MICROS_PER_DAY = 86_400_000_000
+JULIAN_2000 = 2451545  # the Julian day of 2000-01-01
+
+
+def date_text(raw: bytes) -> str:
+    """A date as date_out prints it in the ISO style."""
+    (days,) = struct.unpack("!i", raw)
+    return INFINITE_DATES.get(days) or _with_era(days, "")
+
+
+def timestamp_text(raw: bytes, zoned: bool) -> str:
+    """A timestamp as timestamp_out prints it in the ISO style; with a time zone, in UTC."""
+    (micros,) = struct.unpack("!q", raw)
+    if micros in INFINITE_TIMESTAMPS:
+        return INFINITE_TIMESTAMPS[micros]
+    days, rest = divmod(micros, MICROS_PER_DAY)
+    return _with_era(days, " " + clock_text(rest) + ("+00" if zoned else ""))
+
+
+def clock_text(micros: int) -> str:
+    """A time of day: HH:MM:SS, with the fraction's trailing zeros left out."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return text + (f".{fraction:06}".rstrip("0") if fraction else "")
+
+
+def _with_era(days: int, rest: str) -> str:
+    year, month, day = _civil(days)
+    era = "" if year > 0 else " BC"
+    return f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}{rest}{era}"
+
+
+def _civil(days: int) -> tuple[int, int, int]:
+    """Year (0 is 1 BC), month and day of a count of days since 2000-01-01, in the proleptic Gregorian calendar."""
+    shifted = days + JULIAN_2000 - 1721120  # days since 0000-03-01
+    era, of_era = divmod(shifted, 146097)
+    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    day_of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    return year_of_era + era * 400 + (month <= 2), month, day_of_year - (153 * shifted_month + 2) // 5 + 1
+
+
+def float_text(raw: bytes) -> str:
+    """A float as float8out and float4out print it: the shortest digits, an exponent outside 1e-4 to 1e15 or 1e6."""
+    code, limit = ("!d", 15) if len(raw) == 8 else ("!f", 6)
+    (value,) = struct.unpack(code, raw)
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign = "-" if struct.unpack("!B", raw[:1])[0] >> 7 else ""
+    if value == 0:
+        return f"{sign}0"
+    digits, exponent = _shortest(abs(value), code)
+    if -5 < exponent < limit:
+        return sign + _plain(digits, exponent)
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02}"
+
+
+def _shortest(value: float, code: str) -> tuple[str, int]:
+    """The fewest decimal digits that read back as the same float, and the exponent of the first."""
+    texts = (f"{value:.{precision}e}" for precision in range(17))
+    shortest = next(text for text in texts if _rounded(float(text), code) == value)
+    mantissa, _, exponent = shortest.partition("e")
+    return mantissa.replace(".", ""), int(exponent)
+
+
+def _rounded(value: float, code: str) -> float:
+    """The nearest float of this width."""
+    try:
+        rounded: float = struct.unpack(code, struct.pack(code, value))[0]
+    except OverflowError:
+        return float("inf")
+    return rounded
+
+
+def _plain(digits: str, exponent: int) -> str:
+    if exponent < 0:
+        return "0." + "0" * (-exponent - 1) + digits
+    whole, fraction = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
+    return whole + (f".{fraction}" if fraction else "")
