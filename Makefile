@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock clean
+.PHONY: help demo test check fuzz format lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Show on a private PostgreSQL under load what works today
 	@$(BIN)/python -m demo
@@ -21,6 +21,12 @@ check: $(READY) ## Lint, format, types, and the contract that imports point one 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: $(READY) ## Mutated and invented input for the decoder, for MINUTES= (1), from SEED= (a new one)
+	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+
+bench-%: $(READY) ## Measure one thing beside its rivals: bench-decode
+	$(BIN)/python -m bench.$*
 
 format: $(READY) ## Format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix .

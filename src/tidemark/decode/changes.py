@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemark.decode.cells import UNCHANGED, Bytes, Cells, Column, Flags, Ints, Longs
 from tidemark.decode.messages import Reader, Relation, Transaction, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
-from tidemark.decode.scan import RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values, formats
+from tidemark.decode.scan import RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
 from tidemark.decode.types import Decoding, decoding_of
 from tidemark.errors import UnknownRelation
 from tidemark.schema.table import PgType
@@ -102,8 +102,9 @@ def decode_changes(
     else:
         version = version[rows]
     for first, last in _chunks(messages.lengths[rows], limits):
-        for number in np.unique(version[first:last]):
-            chosen = rows[first:last][version[first:last] == number]
+        part = version[first:last]
+        for number in [part[0]] if (part == part[0]).all() else np.unique(part):
+            chosen = rows[first:last][part == number]
             yield _batch(sequence, chosen, relations.known[number], relations.decodings[number])
 
 
@@ -157,7 +158,9 @@ def _resolve(
     oids, position = messages.relations[where], np.arange(where.start, where.stop)
     if not changed.any():
         return
-    for oid in np.unique(oids[changed]):
+    concerned_oids = oids[changed]
+    first_oid = concerned_oids[0]
+    for oid in [first_oid] if (concerned_oids == first_oid).all() else np.unique(concerned_oids):
         concerned = changed & (oids == oid)
         first = int(position[concerned][0])
         version[where][concerned] = relations.number(_find(messages, first, int(oid), scope, stream))
@@ -199,9 +202,9 @@ def _batch(sequence: Sequence, chosen: Longs, relation: Relation, decodings: tup
         xids=by.xids[owner],
         commit_lsns=by.commit_lsns[owner],
         commit_micros=by.commit_micros[owner],
-        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, decodings),
+        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, decodings),
         unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
-        old=_columns(messages.buffer, old_offsets, old_lengths, decodings) if len(with_old) else (),
+        old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, decodings) if len(with_old) else (),
         old_of=with_old,
         old_full=rows.old_kinds[with_old] == FULL_ROW,
     )
@@ -216,6 +219,7 @@ def _values(messages: Messages, columns: int) -> Rows:
     rows = Rows.empty(columns, len(messages))
     rows.new_offsets[:, tuples], rows.new_lengths[:, tuples] = found.new_offsets, found.new_lengths
     rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths
+    rows.new_formats[:], rows.old_formats[:] = found.new_formats, found.old_formats
     rows.old_kinds[tuples] = found.old_kinds
     return rows
 
@@ -225,18 +229,19 @@ def _marks(lengths: Ints) -> Flags | None:
     return unchanged if unchanged.any() else None
 
 
-def _columns(buffer: Bytes, offsets: Longs, lengths: Ints, decodings: tuple[Decoding, ...]) -> tuple[Column, ...]:
-    cells = (Cells(buffer, offsets[k], lengths[k]) for k in range(len(decodings)))
-    return tuple(_column(cell, decoding) for cell, decoding in zip(cells, decodings, strict=True))
+def _columns(
+    buffer: Bytes, offsets: Longs, lengths: Ints, formats: Bytes, decodings: tuple[Decoding, ...]
+) -> tuple[Column, ...]:
+    return tuple(
+        _column(Cells(buffer, offsets[k], lengths[k]), Format(int(formats[k])), decoding)
+        for k, decoding in enumerate(decodings)
+    )
 
 
-def _column(cells: Cells, decoding: Decoding) -> Column:
+def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:
     """Decode a column by the format its values came in; both occur where a stream was restarted with other options."""
-    match formats(cells.buffer, cells.offsets, cells.lengths):
-        case Format.TEXT:
-            return decoding.decode(cells, False)
-        case Format.BINARY:
-            return decoding.decode(cells, True)
+    if came != Format.TEXT | Format.BINARY:
+        return decoding.decode(cells, came == Format.BINARY)
     binary = (cells.lengths >= 0) & (cells.buffer[np.maximum(cells.offsets - 5, 0)] == BINARY)
     halves = decoding.decode(cells.where(~binary), False), decoding.decode(cells.where(binary), True)
     position = pa.array(np.arange(len(cells)) + binary * len(cells))

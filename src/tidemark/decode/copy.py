@@ -45,6 +45,8 @@ class CopyDecoder:
     def feed(self, piece: bytes) -> Iterator[list[Column]]:
         """Take the next piece; yield the batches that are complete with it, and the rows left over as one more."""
         data = np.frombuffer(self._rest + piece if self._rest else piece, np.uint8)
+        if self._ended and len(data):
+            bad_message("bytes after the trailer of a binary copy", data, 0)
         at = 0 if self._begun else self._header(data)
         status = FULL if self._begun else MORE
         while status == FULL:
@@ -82,7 +84,7 @@ class CopyDecoder:
         return HEADER + int(extension)
 
     def _end(self, data: Bytes, at: int) -> None:
-        if at != len(data) or self._ended:
+        if at != len(data):
             bad_message("bytes after the trailer of a binary copy", data, at)
         self._ended = True
 

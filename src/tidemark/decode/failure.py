@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from typing import NoReturn
 
 from tidemark.decode.cells import OK, Bytes, Cells
@@ -24,6 +26,14 @@ def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
     raise MalformedValue(
         f"not a value of type {type_name}, {len(raw)} bytes at offset {offset}: {shown}", _HINT, offset
     )
+
+
+def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:
+    """PostgreSQL's text of `raw`, which is the value of a cell or lies in it; what has none is a bad value."""
+    try:
+        return text_of(raw)
+    except (struct.error, ValueError, KeyError, MalformedValue):
+        bad_value(type_name, cells, at)
 
 
 def bad_message(what: str, buffer: Bytes, offset: int) -> NoReturn:

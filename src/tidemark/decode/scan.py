@@ -9,7 +9,7 @@ row      int16 columns, then for each: n NULL, u not sent because unchanged, t t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntFlag
 from typing import Any
 
 import numpy as np
@@ -71,14 +71,26 @@ def scan(buffer: Bytes, starts: Longs, lengths: Longs, streaming: bool) -> tuple
     return Messages(buffer, starts, lengths, letters, xids, relations, bodies), bool(streaming)
 
 
+class Format(IntFlag):
+    """How the values of a column came."""
+
+    TEXT = 1
+    BINARY = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The values of changes to one relation, a row of arrays for each column. `old_kinds` is K, O or 0."""
+    """The values of changes to one relation, a row of arrays for each column, and the formats that occur in it.
+
+    `old_kinds` is K, O or 0.
+    """
 
     new_offsets: Longs
     new_lengths: Ints
+    new_formats: Bytes
     old_offsets: Longs
     old_lengths: Ints
+    old_formats: Bytes
     old_kinds: Bytes
 
     @classmethod
@@ -88,8 +100,10 @@ class Rows:
         return cls(
             np.zeros(shape, np.int64),
             np.full(shape, NULL, np.int32),
+            np.zeros(columns, np.uint8),
             np.zeros(shape, np.int64),
             np.full(shape, NULL, np.int32),
+            np.zeros(columns, np.uint8),
             np.zeros(count, np.uint8),
         )
 
@@ -99,37 +113,12 @@ def find_values(messages: Messages, columns: int) -> Rows:
     rows = Rows.empty(columns, len(messages))
     ends = messages.starts + messages.lengths
     bad = _walk(
-        messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths,
-        rows.old_offsets, rows.old_lengths, rows.old_kinds,
+        messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths, rows.new_formats,
+        rows.old_offsets, rows.old_lengths, rows.old_formats, rows.old_kinds,
     )  # fmt: skip
     if bad != OK:
         bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[bad]))
     return rows
-
-
-class Format(IntEnum):
-    """How the values of a column came."""
-
-    TEXT = 0
-    BINARY = 1
-    BOTH = 2
-
-
-def formats(buffer: Bytes, offsets: Longs, lengths: Ints) -> Format:
-    """Look at the letter before each value's length."""
-    return Format(_formats(buffer, offsets, lengths))
-
-
-@kernel
-def _formats(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
-    text = binary = False
-    for i in range(len(offsets)):
-        if lengths[i] >= 0:
-            if buffer[offsets[i] - 5] == 98:
-                binary = True
-            else:
-                text = True
-    return 2 if text and binary else 1 if binary else 0
 
 
 @kernel
@@ -191,7 +180,7 @@ def _classify(
 
 
 @kernel
-def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, row: int) -> Any:
+def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, formats: Bytes, row: int) -> Any:
     """Read one row from `at`; where it ends, or -1 if it is none."""
     columns = offsets.shape[0]
     if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
@@ -211,6 +200,7 @@ def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, row: i
                 return np.int64(-1)
             offsets[k, row] = at
             lengths[k, row] = size
+            formats[k] |= 1 if kind == 116 else 2
             at += size
         elif kind == 117:  # u
             lengths[k, row] = UNCHANGED
@@ -227,8 +217,10 @@ def _walk(
     letters: Bytes,
     new_offsets: Longs,
     new_lengths: Ints,
+    new_formats: Bytes,
     old_offsets: Longs,
     old_lengths: Ints,
+    old_formats: Bytes,
     old_kinds: Bytes,
 ) -> Any:
     for i in range(len(bodies)):
@@ -237,7 +229,7 @@ def _walk(
             return i
         if letter != INSERT and (buffer[at] == 75 or buffer[at] == 79):  # K, O
             old_kinds[i] = buffer[at]
-            at = _row(buffer, at + 1, end, old_offsets, old_lengths, i)
+            at = _row(buffer, at + 1, end, old_offsets, old_lengths, old_formats, i)
             if at < 0:
                 return i
         elif letter == DELETE:
@@ -245,7 +237,7 @@ def _walk(
         if letter != DELETE:
             if at >= end or buffer[at] != 78:  # N
                 return i
-            at = _row(buffer, at + 1, end, new_offsets, new_lengths, i)
+            at = _row(buffer, at + 1, end, new_offsets, new_lengths, new_formats, i)
         if at != end:
             return i
     return OK

@@ -63,7 +63,7 @@ def _bytea_text(raw: bytes) -> str:
 
 
 def _bool_text(raw: bytes) -> str:
-    return "t" if raw == b"\1" else "f"
+    return {b"\0": "f", b"\1": "t"}[raw]
 
 
 STRING = (pa.string(), "STRING", "string")

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.cells import NULL, OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, validity
-from tidemark.decode.failure import bad_value, require_good
+from tidemark.decode.failure import bad_value, require_good, text_or_bad
 from tidemark.decode.values.text import as_strings
 
 Decode = Callable[[Cells, bool], Column]
@@ -251,7 +251,9 @@ def _array_text(cells: Cells, at: int, text_of: TextOf) -> str:
         position += 4
         if size < -1 or size > len(raw) - position:
             bad_value("array", cells, at)
-        elements.append("NULL" if size < 0 else _quoted(text_of(raw[position : position + size])))
+        elements.append(
+            "NULL" if size < 0 else _quoted(text_or_bad("array", cells, at, raw[position : position + size], text_of))
+        )
         position += max(size, 0)
     if position != len(raw):
         bad_value("array", cells, at)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, fixed, kernel
-from tidemark.decode.failure import require_good
+from tidemark.decode.failure import require_good, text_or_bad
 from tidemark.decode.values.exact import date_text, timestamp_text
 from tidemark.decode.values.integers import big_endian
 from tidemark.decode.values.text import as_strings
@@ -72,7 +72,8 @@ def _exact(name: str, cells: Cells, strange: Flags, binary: bool, text_of: Any) 
         return None
     if not binary:
         return as_strings(name, cells.where(strange))
-    texts = [text_of(cells.raw(at)) if strange[at] else None for at in range(len(cells))]
+    places = range(len(cells))
+    texts = [text_or_bad(name, cells, at, cells.raw(at), text_of) if strange[at] else None for at in places]
     return pa.array(texts, pa.string())
 
 

@@ -11,12 +11,19 @@ INFINITE_DATES = {-(2**31): "-infinity", 2**31 - 1: "infinity"}
 INFINITE_TIMESTAMPS = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
 MICROS_PER_DAY = 86_400_000_000
 JULIAN_2000 = 2451545  # the Julian day of 2000-01-01
+# PostgreSQL's own limits (datatype/timestamp.h): from 4714-11-24 BC to 5874897-12-31, and to 294276-12-31.
+FIRST_DATE, LAST_DATE = -JULIAN_2000, 2147483494 - JULIAN_2000 - 1
+FIRST_TIMESTAMP, LAST_TIMESTAMP = -211_813_488_000_000_000, 9_223_371_331_200_000_000 - 1
 
 
 def date_text(raw: bytes) -> str:
     """A date as date_out prints it in the ISO style."""
     (days,) = struct.unpack("!i", raw)
-    return INFINITE_DATES.get(days) or _with_era(days, "")
+    if days in INFINITE_DATES:
+        return INFINITE_DATES[days]
+    if not FIRST_DATE <= days <= LAST_DATE:
+        raise ValueError(f"no date: {days}")
+    return _with_era(days, "")
 
 
 def timestamp_text(raw: bytes, zoned: bool) -> str:
@@ -24,6 +31,8 @@ def timestamp_text(raw: bytes, zoned: bool) -> str:
     (micros,) = struct.unpack("!q", raw)
     if micros in INFINITE_TIMESTAMPS:
         return INFINITE_TIMESTAMPS[micros]
+    if not FIRST_TIMESTAMP <= micros <= LAST_TIMESTAMP:
+        raise ValueError(f"no timestamp: {micros}")
     days, rest = divmod(micros, MICROS_PER_DAY)
     return _with_era(days, " " + clock_text(rest) + ("+00" if zoned else ""))
 

@@ -18,6 +18,7 @@ from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, 
 from tidemark.decode.failure import require_good
 from tidemark.decode.values.text import as_strings
 
+_POWERS = (1, 10, 100, 1000, 10000)
 NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
 
 
@@ -71,14 +72,6 @@ def _times_plus(high: Any, low: Any, factor: Any, addend: Any) -> Any:
 
 
 @kernel
-def _power_of_ten(exponent: int) -> Any:
-    value = np.uint64(1)
-    for _ in range(exponent):
-        value *= np.uint64(10)
-    return value
-
-
-@kernel
 def _store(out: Any, i: int, high: Any, low: Any, negative: bool) -> None:
     if negative:
         low = ~low + np.uint64(1)
@@ -125,10 +118,10 @@ def _from_binary(
             k = weight - group
             digit = _u16(buffer, at + 8 + 2 * k) if 0 <= k < digits else 0
             take = 4 if group >= 0 else min(4, scale - 4 * (-group - 1))
-            cut = _power_of_ten(4 - take)
+            cut = np.uint64(_POWERS[4 - take])
             if np.uint64(digit) % cut != np.uint64(0):
                 return i
-            high, low, overflow = _times_plus(high, low, _power_of_ten(take), np.uint64(digit) // cut)
+            high, low, overflow = _times_plus(high, low, np.uint64(_POWERS[take]), np.uint64(digit) // cut)
             over |= overflow
         for k in range(max(weight - last + 1, 0), digits):
             if _u16(buffer, at + 8 + 2 * k) != 0:
@@ -272,6 +265,3 @@ def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out
             width = min(4, scale - position)
             _write_group(out, to, group // _POWERS[4 - width], width)
             to += width
-
-
-_POWERS = (1, 10, 100, 1000, 10000)

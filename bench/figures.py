@@ -1,0 +1,25 @@
+"""How a benchmark measures and reports: CPU seconds, the best of several runs, one JSON line at the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+
+def best_cpu_s(work: Callable[[], object], repeats: int) -> float:
+    """The least CPU time that the work took, which is what it takes when nobody interferes."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def report(bench: str, figures: dict[str, float]) -> None:
+    """A line for each figure, and as the last line all of them as JSON."""
+    width = max(len(key) for key in figures)
+    for key, value in figures.items():
+        print(f"  {key:<{width}}  {value:>14,.3f}" if value < 1000 else f"  {key:<{width}}  {value:>14,.0f}")
+    print(json.dumps({"bench": bench, "figures": {key: round(value, 4) for key, value in figures.items()}}))

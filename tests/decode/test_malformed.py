@@ -1,0 +1,121 @@
+"""Damaged input: refused by a typed error with its place, never a crash, a hang or a made-up value."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.recorded import Recording, decode
+from tidemark.decode.copy import SIGNATURE, CopyDecoder
+from tidemark.decode.types import decoding_of
+from tidemark.errors import DecodeError, MalformedMessage, MalformedValue
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_two_hundred_thousand_damaged_frames_are_decoded_or_refused() -> None:
+    """Two processes of `make fuzz`, with kernels that check their bounds; a hang would end them by the time limit."""
+    command = [sys.executable, "-m", "tests.decode.fuzz", "--frames", "100000", "--seed"]
+    runs = [
+        subprocess.Popen([*command, seed], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for seed in ("1", "2")
+    ]
+    for process in runs:
+        said, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, said
+        assert "100000 damaged frames" in said
+        assert "with bounds checks" in said
+
+
+INT4, TEXT = (decoding_of(oid, -1, {}) for oid in (23, 25))
+ROW = b"\0\2\0\0\0\4\0\0\0\7\0\0\0\3abc"
+HEADER = SIGNATURE + bytes(8)
+COPY = HEADER + ROW * 3 + b"\xff\xff"
+
+
+def copied(*pieces: bytes) -> list[tuple[int, str]]:
+    decoder = CopyDecoder([INT4, TEXT], batch_rows=2)
+    batches = [batch for piece in pieces for batch in decoder.feed(piece)]
+    decoder.finish()
+    return [
+        row for number, text in batches for row in zip(number.array.to_pylist(), text.array.to_pylist(), strict=True)
+    ]
+
+
+def test_a_copy_split_at_any_byte_or_at_every_byte_is_the_same() -> None:
+    whole = [(7, "abc")] * 3
+    assert copied(COPY) == whole
+    for at in range(len(COPY) + 1):
+        assert copied(COPY[:at], COPY[at:]) == whole
+    assert copied(*(COPY[at : at + 1] for at in range(len(COPY)))) == whole
+
+
+def test_a_copy_of_no_rows_and_one_with_an_extension() -> None:
+    assert copied(HEADER + b"\xff\xff") == []
+    extended = SIGNATURE + b"\0\0\0\0\0\0\0\3xyz" + ROW + b"\xff\xff"
+    assert copied(extended) == copied(extended[:21], extended[21:]) == [(7, "abc")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ((b"PGCOPX",), "signature"),
+        ((SIGNATURE + b"\0\1\0\0\0\0\0\0",), "flags"),
+        ((SIGNATURE + b"\0\0\0\0\xff\xff\xff\xff",), "extension"),
+        ((HEADER + ROW,), "without its trailer"),
+        ((HEADER + ROW[:9],), "without its trailer"),
+        ((b"",), "without its trailer"),
+        ((HEADER + b"\0\1\0\0\0\4\0\0\0\7",), "not a row of 2 fields"),
+        ((HEADER + b"\0\2\xff\xff\xff\xfe",), "not a row of 2 fields"),
+        ((COPY + b"x",), "after the trailer"),
+        ((COPY, b"x"), "after the trailer"),
+        ((COPY, COPY), "after the trailer"),
+    ],
+)
+def test_a_copy_that_is_none_is_refused(pieces: tuple[bytes, ...], said: str) -> None:
+    with pytest.raises(MalformedMessage, match=said):
+        copied(*pieces)
+
+
+def test_a_length_that_is_absurd_waits_for_bytes_and_allocates_nothing() -> None:
+    decoder = CopyDecoder([INT4, TEXT])
+    assert list(decoder.feed(HEADER + b"\0\2\x7f\xff\xff\xff" + bytes(100))) == []
+    with pytest.raises(MalformedMessage, match="without its trailer"):
+        decoder.finish()
+
+
+def test_a_bad_value_is_named_with_its_type_place_and_bytes() -> None:
+    with pytest.raises(MalformedValue, match="not a value of type int4, 3 bytes at offset 25: 00 00 07") as caught:
+        copied(HEADER + b"\0\2\0\0\0\3\0\0\7\0\0\0\3abc\xff\xff")
+    assert caught.value.offset == 25
+    assert caught.value.hint
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(MalformedValue, match="type text"):
+        copied(HEADER + b"\0\2\0\0\0\4\0\0\0\7\0\0\0\2\xff\xfe\xff\xff")
+
+
+def test_formats_that_change_in_the_middle_of_a_stream_are_both_read() -> None:
+    """A mirror that was restarted with the option binary: the log holds both."""
+    relation = b"R\0\0\0\1s\0t\0d\0\2" + b"\1id\0\0\0\0\x17\xff\xff\xff\xff" + b"\0v\0\0\0\4\x3a\xff\xff\xff\xff"
+    text = b"I\0\0\0\1N\0\2t\0\0\0\0017t\0\0\0\x0a2020-01-02"
+    binary = b"I\0\0\0\1N\0\2b\0\0\0\4\0\0\0\x08b\0\0\0\4\0\0\0\0"
+    far = b"I\0\0\0\1N\0\2b\0\0\0\4\0\0\0\x09b\0\0\0\4\x7f\xff\xff\xff"
+    (batch,) = decode(Recording.of([b"B" + bytes(20), relation, text, binary, far, b"C" + bytes(25)]), {})
+    assert batch.new[0].array.to_pylist() == [7, 8, 9]
+    assert [None if day is None else day.isoformat() for day in batch.new[1].array.to_pylist()] == [
+        "2020-01-02",
+        "2000-01-01",
+        None,
+    ]
+    assert batch.new[1].exact is not None
+    assert batch.new[1].exact.to_pylist() == [None, None, "infinity"]
+
+
+def test_every_refusal_is_a_decode_error_with_an_offset() -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N"]), {})
+        decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N", b"C" + bytes(25)]), {})
+    assert caught.value.offset == 21
