@@ -13,10 +13,12 @@ from typing import LiteralString
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.decoded import call_witness
 from harness.postgres import Server, installs, start_server
+from harness.recorded import Recorder, decode
 from tidemark.cli.main import run
 from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.decode.warm import warm
 from tidemark.source.session import Session
-from tidemark.source.slot import exact_snapshot
+from tidemark.source.slot import create_slot, drop_slot, exact_snapshot
 
 CLIENTS = 16
 SNAPSHOTS = 400
@@ -37,9 +39,11 @@ def main() -> None:
     say(f"A private PostgreSQL {server.install.version} on port {server.port}, and an application on it: pgbench")
     if pgbench(server, database, "--initialize", "--quiet", "--scale=16").wait() != 0:
         sys.exit(f"pgbench failed:\n{server.log.read_text()}")
+    warm()
     with load(server, database):
         examine_and_prepare(database)
         read_at_an_exact_position(database)
+        join_copy_and_stream(database)
         tell_snapshots_from_positions(database)
     if sys.stdin.isatty() and sys.stdout.isatty():
         say(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")
@@ -72,6 +76,38 @@ def read_at_an_exact_position(database: Database) -> None:
 def _read(database: Database, snapshot_id: str, query: LiteralString) -> int:
     with database.session() as session, session.transaction(snapshot_id=snapshot_id):
         return int(session.row(query)[0])
+
+
+def join_copy_and_stream(database: Database) -> None:
+    """What a table held at one LSN, and the changes up to another, against what it held there."""
+    say("The table at LSN A, and the decoded stream from A to B, against the table at LSN B")
+    names = database.names
+    create_slot(database.dsn(), names.slot, wait_s=30)
+    recorder = Recorder(database, names.slot, ",".join(names.all_publications))
+    a, before = _history(database)
+    time.sleep(2)
+    b, after = _history(database)
+    recording = recorder.recording(binary=True)
+    begin = time.perf_counter()
+    batches = decode(recording, {})
+    taken_s = time.perf_counter() - begin
+    between = 0
+    for batch in batches:
+        if batch.relation.name == "pgbench_history":
+            chosen = (batch.commit_lsns > a.value) & (batch.commit_lsns <= b.value)
+            delta = batch.new[[column.name for column in batch.relation.columns].index("delta")]
+            between += int(delta.array.to_numpy(zero_copy_only=False)[chosen].sum())
+    print(f"  A {a}: sum of deltas {before}; stream: {between:+}; B {b}: {after}", end="  ")
+    print("equal" if before + between == after else "DIFFERENT")
+    changes = sum(len(batch) for batch in batches)
+    print(f"  {len(recording.starts)} messages, {changes} changes of 4 tables decoded in {taken_s:.2f} s")
+    with database.session() as session:
+        drop_slot(session, names.slot)
+
+
+def _history(database: Database) -> tuple[Lsn, int]:
+    with exact_snapshot(database.dsn(), wait_s=30) as exact:
+        return exact.lsn, _read(database, exact.snapshot_id, SUMS["history"])
 
 
 def tell_snapshots_from_positions(database: Database) -> None:

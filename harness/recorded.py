@@ -37,14 +37,15 @@ class Recording:
 
 @dataclass(frozen=True)
 class Recorder:
-    """A slot and a publication of all tables, from whose making on everything is recorded."""
+    """A slot and publications, from whose making on everything is recorded."""
 
     database: Database
     slot: str
+    publications: str = "recorded"
 
     def recording(self, *, binary: bool = False, streaming: bool = False) -> Recording:
         """Everything so far, in one format; can be asked for again in another."""
-        options = ["'proto_version', '2'", "'publication_names', 'recorded'", "'messages', 'true'"]
+        options = ["'proto_version', '2'", f"'publication_names', '{self.publications}'", "'messages', 'true'"]
         options += ["'binary', 'true'"] if binary else []
         options += ["'streaming', 'true'"] if streaming else []
         query = f"select data from pg_logical_slot_peek_binary_changes('{self.slot}', null, null, {', '.join(options)})"

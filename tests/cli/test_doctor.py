@@ -254,7 +254,9 @@ def test_a_slot_of_that_name_that_is_someone_elses(start: Start, capsys: pytest.
         where.admin(f"select pg_drop_replication_slot('{name}')")
 
 
-def test_a_writer_of_unknown_age_is_not_called_harmless(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_writer_whose_beginning_we_may_not_see_is_looked_at_twice(
+    db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     db.run("create table t (a int primary key)")
     with db.connect() as writer:
         writer.execute("begin; insert into t values (1)")

@@ -11,7 +11,7 @@ from harness.load import inserting
 from tests.conftest import Start
 from tidemark import errors
 from tidemark.errors import Retry, SlotBlocked, policy_of
-from tidemark.source.blockers import blockers_of, writers
+from tidemark.source.blockers import blockers_of, lasting_writers
 from tidemark.source.session import Session
 from tidemark.source.slot import create_slot, drop_slot, exact_snapshot, read_slot
 
@@ -182,7 +182,7 @@ def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:
         try:
             with pytest.raises(SlotBlocked, match="prepared transaction 'payroll' of app, running for"):
                 create_slot(db.dsn(), db.names.slot, wait_s=0.3)
-            assert [w.gid for w in writers(session)] == ["payroll"]
+            assert [w.gid for w in lasting_writers(session, 0.05)] == ["payroll"]
         finally:
             writer.execute("rollback prepared 'payroll'")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.doctor.checks import Check, Seen, Status, check_all
+from tidemark.doctor.checks import LONG_S, Check, Seen, Status, check_all
 from tidemark.errors import SourceError
-from tidemark.source.blockers import writers
+from tidemark.source.blockers import lasting_writers
 from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.facts import Facts, read_facts
@@ -66,8 +66,9 @@ def examine(dsn: Dsn, names: MirrorNames | None, selection: Selection) -> Report
                 chosen=chosen,
                 publications=tuple((want, read_publication(session, want.name)) for want in wants),
                 slot=read_slot(session, names.slot),
-                writers=writers(session),
+                writers=(),
             )
+        seen = replace(seen, writers=lasting_writers(session, LONG_S))
         identity, connected = _identify(session, dsn, facts)
     return Report(str(dsn), identity, (*connected, *check_all(seen)))
 

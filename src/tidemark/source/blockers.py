@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tidemark.errors import Blocker
 from tidemark.source.session import Session
 
@@ -16,10 +18,12 @@ _BLOCKING = """
 """
 
 _RUNNING = """
-    select a.pid, null, a.usename::text, extract(epoch from clock_timestamp() - a.xact_start)::float8
+    select a.backend_xid::text, a.pid, null, a.usename::text,
+           extract(epoch from clock_timestamp() - a.xact_start)::float8
       from pg_stat_activity a where a.backend_xid is not null and a.pid <> pg_backend_pid()
     union all
-    select null, p.gid, p.owner::text, extract(epoch from clock_timestamp() - p.prepared)::float8
+    select p.transaction::text, null, p.gid, p.owner::text,
+           extract(epoch from clock_timestamp() - p.prepared)::float8
       from pg_prepared_xacts p
 """
 
@@ -29,6 +33,12 @@ def blockers_of(session: Session, pid: int) -> tuple[Blocker, ...]:
     return tuple(Blocker(*row) for row in session.rows(_BLOCKING, {"pid": pid}))
 
 
-def writers(session: Session) -> tuple[Blocker, ...]:
-    """Every transaction that has written and not ended: a slot created now would wait for each of them."""
-    return tuple(Blocker(*row) for row in session.rows(_RUNNING))
+def lasting_writers(session: Session, at_least_s: float) -> tuple[Blocker, ...]:
+    """Transactions that have been writing for a while: a slot created now would wait for each of them.
+
+    Looked at twice, because a role with few rights does not see when a transaction began. Not inside a transaction of
+    ours, in which the second look would show what the first one did.
+    """
+    before = {row[0] for row in session.rows(_RUNNING)}
+    time.sleep(at_least_s if before else 0)
+    return tuple(Blocker(*row) for xid, *row in session.rows(_RUNNING) if xid in before)
