@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.doctor.checks import LONG_S, Check, Seen, Status, check_all
+from tidemark.doctor.check import Check, Seen, Status
+from tidemark.doctor.objects import LONG_S, object_checks
+from tidemark.doctor.server import server_checks
+from tidemark.doctor.tables import table_checks
 from tidemark.errors import SourceError
 from tidemark.source.blockers import lasting_writers
 from tidemark.source.catalog import read_catalog
@@ -70,7 +73,7 @@ def examine(dsn: Dsn, names: MirrorNames | None, selection: Selection) -> Report
             )
         seen = replace(seen, writers=lasting_writers(session, LONG_S))
         identity, connected = _identify(session, dsn, facts)
-    return Report(str(dsn), identity, (*connected, *check_all(seen)))
+    return Report(str(dsn), identity, (*connected, *server_checks(seen), *table_checks(seen), *object_checks(seen)))
 
 
 def _identify(session: Session, dsn: Dsn, facts: Facts) -> tuple[Identity | None, tuple[Check, ...]]:
