@@ -43,11 +43,15 @@ class Recorder:
     slot: str
     publications: str = "recorded"
 
-    def recording(self, *, binary: bool = False, streaming: bool = False) -> Recording:
+    def recording(self, *, binary: bool = False, streaming: bool | str = False, protocol: int = 2) -> Recording:
         """Everything so far, in one format; can be asked for again in another."""
-        options = ["'proto_version', '2'", f"'publication_names', '{self.publications}'", "'messages', 'true'"]
+        options = [
+            f"'proto_version', '{protocol}'",
+            f"'publication_names', '{self.publications}'",
+            "'messages', 'true'",
+        ]
         options += ["'binary', 'true'"] if binary else []
-        options += ["'streaming', 'true'"] if streaming else []
+        options += [f"'streaming', '{'on' if streaming is True else streaming}'"] if streaming else []
         query = f"select data from pg_logical_slot_peek_binary_changes('{self.slot}', null, null, {', '.join(options)})"
         settings = [
             "set logical_decoding_work_mem = '64kB'",

@@ -85,6 +85,13 @@ def test_a_length_that_is_absurd_waits_for_bytes_and_allocates_nothing() -> None
         decoder.finish()
 
 
+def test_a_relation_of_absurdly_many_columns_allocates_nothing_for_rows_that_have_none() -> None:
+    wide = b"R\0\0\0\1s\0t\0d\xff\xff" + b"\0c\0\0\0\0\x17\xff\xff\xff\xff" * 65535
+    rows = [b"I\0\0\0\1N\xff\xff"] * 60_000
+    with pytest.raises(MalformedMessage, match="not a change of 65535 columns"):
+        decode(Recording.of([b"B" + bytes(20), wide, *rows, b"C" + bytes(25)]), {})
+
+
 def test_a_bad_value_is_named_with_its_type_place_and_bytes() -> None:
     with pytest.raises(MalformedValue, match="not a value of type int4, 3 bytes at offset 25: 00 00 07") as caught:
         copied(HEADER + b"\0\2\0\0\0\3\0\0\7\0\0\0\3abc\xff\xff")

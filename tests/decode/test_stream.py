@@ -130,6 +130,41 @@ def test_streamed_or_not_text_or_binary_the_changes_are_the_same(db: Database) -
         assert in_order(decode(recorder.recording(binary=binary, streaming=True), {})) == plain
 
 
+def test_every_version_of_the_protocol_says_the_same(db: Database) -> None:
+    """1 knows no streaming, 3 came with 15, and 4, with 16, says more about an abort when it streams in parallel."""
+    db.run(*TABLES)
+    recorder = record(db)
+    write_history(db)
+    plain = in_order(decode(recorder.recording(protocol=1), {}))
+    major = db.server.install.major
+    versions = [
+        (2, "on"),
+        *([(3, "on")] if major >= 15 else []),
+        *([(4, "on"), (4, "parallel")] if major >= 16 else []),
+    ]
+    for protocol, streaming in versions:
+        recording = recorder.recording(protocol=protocol, streaming=streaming)
+        aborts = {len(message) for message in recording.messages if message[:1] == b"A"}
+        assert aborts == ({25} if streaming == "parallel" else {9})
+        assert in_order(decode(recording, {})) == plain
+
+
+def test_transactions_that_came_from_elsewhere_say_so_and_are_decoded(db: Database) -> None:
+    db.run(*TABLES)
+    recorder = record(db)
+    with db.server.connect(db.name) as replica:
+        replica.execute("select pg_replication_origin_create('elsewhere')")
+        replica.execute("select pg_replication_origin_session_setup('elsewhere')")
+        replica.execute("insert into t values (1)")
+        replica.execute("insert into t select i, repeat('x', 50) from generate_series(2, 5000) i")
+        replica.execute("select pg_replication_origin_session_reset()")
+        replica.execute("select pg_replication_origin_drop('elsewhere')")
+    for streaming in (False, True):
+        recording = recorder.recording(streaming=streaming)
+        assert b"O" in {message[:1] for message in recording.messages}
+        assert sum(len(batch) for batch in decode(recording, {})) == 5000
+
+
 def test_however_it_is_cut_into_buffers_the_changes_are_the_same(db: Database) -> None:
     db.run(*TABLES)
     recorder = record(db)

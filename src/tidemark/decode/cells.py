@@ -20,6 +20,7 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 NULL, UNCHANGED = -1, -2
+MOST_CELLS = 4 << 20  # in one batch, whatever the number of columns: about 50 MB to say where they lie
 OK = -1  # what a kernel returns when every cell was good; otherwise the index of the first bad one
 
 

@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.cells import UNCHANGED, Bytes, Cells, Column, Flags, Ints, Longs
-from tidemark.decode.messages import Reader, Relation, Transaction, read_relation, read_truncate, read_type
+from tidemark.decode.cells import MOST_CELLS, UNCHANGED, Bytes, Cells, Column, Flags, Ints, Longs
+from tidemark.decode.messages import Reader, Relation, Transaction, read_origin, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
-from tidemark.decode.scan import RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
+from tidemark.decode.scan import ORIGIN, RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
 from tidemark.decode.types import Decoding, decoding_of
 from tidemark.errors import UnknownRelation
 from tidemark.schema.table import PgType
 
 BINARY = ord("b")
+SPECIAL = np.array([ORIGIN, RELATION, TRUNCATE, TYPE], np.uint8)
 FULL_ROW = ord("O")
 
 
@@ -105,7 +106,10 @@ def decode_changes(
         part = version[first:last]
         for number in [part[0]] if (part == part[0]).all() else np.unique(part):
             chosen = rows[first:last][part == number]
-            yield _batch(sequence, chosen, relations.known[number], relations.decodings[number])
+            relation, decodings = relations.known[number], relations.decodings[number]
+            step = max(1, MOST_CELLS // max(1, len(decodings)))
+            for at in range(0, len(chosen), step):
+                yield _batch(sequence, chosen[at : at + step], relation, decodings)
 
 
 class _Relations:
@@ -133,13 +137,16 @@ def _assign_relations(sequence: Sequence, scope: Scope, version: Ints, relations
     truncated: list[tuple[int, int]] = []
     done = 0
     letters = messages.letters
-    special = np.flatnonzero((letters == RELATION) | (letters == TYPE) | (letters == TRUNCATE))
+    special = np.flatnonzero(np.isin(letters, SPECIAL))
     for at in (*special.tolist(), len(messages)):
         _resolve(messages, slice(done, at), scope, stream, version, relations)
         done = at
         if at == len(messages):
             break
         reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
+        if letters[at] == ORIGIN:
+            read_origin(reader)
+            continue
         reader.bytes(prefix)
         if letters[at] == RELATION:
             scope.describe(read_relation(reader), stream)
@@ -216,9 +223,10 @@ def _values(messages: Messages, columns: int) -> Rows:
     if tuples.all():
         return find_values(messages, columns)
     found = find_values(messages.some(tuples), columns)
-    rows = Rows.empty(columns, len(messages))
+    rows = Rows.empty(columns, len(messages), len(messages))
     rows.new_offsets[:, tuples], rows.new_lengths[:, tuples] = found.new_offsets, found.new_lengths
-    rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths
+    if found.old_kinds.any():
+        rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths
     rows.new_formats[:], rows.old_formats[:] = found.new_formats, found.old_formats
     rows.old_kinds[tuples] = found.old_kinds
     return rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.cells import Bytes, Cells, Column, Ints, Longs, kernel
+from tidemark.decode.cells import MOST_CELLS, Bytes, Cells, Column, Ints, Longs, kernel
 from tidemark.decode.failure import bad_message
 from tidemark.decode.types import Decoding
 
@@ -34,7 +34,7 @@ class CopyDecoder:
 
     def __init__(self, columns: Sequence[Decoding], batch_rows: int = BATCH_ROWS) -> None:
         self._columns = tuple(columns)
-        self._shape = (len(self._columns), batch_rows)
+        self._shape = (len(self._columns), max(1, min(batch_rows, MOST_CELLS // max(1, len(self._columns)))))
         self._offsets = np.empty(self._shape, np.int64)
         self._lengths = np.empty(self._shape, np.int32)
         self._rest = b""

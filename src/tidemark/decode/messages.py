@@ -163,6 +163,13 @@ def read_relation(reader: Reader) -> Relation:
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
 
 
+def read_origin(reader: Reader) -> tuple[Lsn, str]:
+    """Origin: where the transaction came from, if this server itself received it. It has no xid in a stream either."""
+    read = Lsn(reader.take("Q")), reader.string()
+    reader.end()
+    return read
+
+
 def read_type(reader: Reader) -> tuple[int, str, str]:
     """Type: its oid, schema and name."""
     read = reader.take("I"), reader.string() or "pg_catalog", reader.string()

@@ -94,23 +94,29 @@ class Rows:
     old_kinds: Bytes
 
     @classmethod
-    def empty(cls, columns: int, count: int) -> Rows:
-        """Room for so many changes, with no values yet."""
-        shape = (columns, count)
+    def empty(cls, columns: int, count: int, old: int) -> Rows:
+        """Room for so many changes, with no values yet; `old` is `count`, or 0 where no change can have an old row."""
         return cls(
-            np.zeros(shape, np.int64),
-            np.full(shape, NULL, np.int32),
+            np.zeros((columns, count), np.int64),
+            np.full((columns, count), NULL, np.int32),
             np.zeros(columns, np.uint8),
-            np.zeros(shape, np.int64),
-            np.full(shape, NULL, np.int32),
+            np.zeros((columns, old), np.int64),
+            np.full((columns, old), NULL, np.int32),
             np.zeros(columns, np.uint8),
             np.zeros(count, np.uint8),
         )
 
 
 def find_values(messages: Messages, columns: int) -> Rows:
-    """Walk the rows of changes that all belong to one relation with so many columns."""
-    rows = Rows.empty(columns, len(messages))
+    """Walk the rows of changes that all belong to one relation with so many columns.
+
+    A row has at least a byte for each column, so what is allocated is bounded by what was received.
+    """
+    short = np.flatnonzero(messages.lengths < columns)
+    if len(short):
+        bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[short[0]]))
+    inserts = bool((messages.letters == INSERT).all())
+    rows = Rows.empty(columns, len(messages), 0 if inserts else len(messages))
     ends = messages.starts + messages.lengths
     bad = _walk(
         messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths, rows.new_formats,

@@ -6,6 +6,7 @@ The server is the judge of every line here: `tests/decode` compares with what it
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
 
 INFINITE_DATES = {-(2**31): "-infinity", 2**31 - 1: "infinity"}
 INFINITE_TIMESTAMPS = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
@@ -80,20 +81,25 @@ def float_text(raw: bytes) -> str:
 
 
 def _shortest(value: float, code: str) -> tuple[str, int]:
-    """The fewest decimal digits that read back as the same float, and the exponent of the first."""
+    """The fewest decimal digits that read back as the same float, and the exponent of the first.
+
+    As PostgreSQL has it (common/d2s.c), a decimal that lies exactly halfway to a neighbour is not good enough.
+    """
+    low, high = _halfway(value, code)
     texts = (f"{value:.{precision}e}" for precision in range(17))
-    shortest = next(text for text in texts if _rounded(float(text), code) == value)
+    shortest = next(text for text in texts if low < Fraction(text) < high)
     mantissa, _, exponent = shortest.partition("e")
     return mantissa.replace(".", ""), int(exponent)
 
 
-def _rounded(value: float, code: str) -> float:
-    """The nearest float of this width."""
-    try:
-        rounded: float = struct.unpack(code, struct.pack(code, value))[0]
-    except OverflowError:
-        return float("inf")
-    return rounded
+def _halfway(value: float, code: str) -> tuple[Fraction, Fraction]:
+    """The points halfway to the floats below and above; beyond the largest the next one is as far away as below it."""
+    raw = struct.pack(code, value)
+    bits = int.from_bytes(raw)
+    below, above = (struct.unpack(code, near.to_bytes(len(raw)))[0] for near in (bits - 1, bits + 1))
+    exact = Fraction(value)
+    low = (Fraction(below) + exact) / 2
+    return low, exact + (exact - low) if above == float("inf") else (exact + Fraction(above)) / 2
 
 
 def _plain(digits: str, exponent: int) -> str:
