@@ -25,7 +25,7 @@ from harness.recorded import Recording, record
 from tidemark.decode.changes import ChangeBatch
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.stream import StreamDecoder
-from tidemark.decode.types import Decoding, decoding_of
+from tidemark.decode.types import Decoding, Types, decoding_of
 
 CHANGES, ROWS, REPEATS = 200_000, 400_000, 5
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _decode(recording: Recording) -> int:
-    fed = StreamDecoder({}).feed(recording.buffer, recording.starts, recording.lengths)
+    fed = StreamDecoder(Types()).feed(recording.buffer, recording.starts, recording.lengths)
     return sum(len(item) for item in fed if isinstance(item, ChangeBatch))
 
 
@@ -96,7 +96,7 @@ def _copies(database: Database) -> dict[str, float]:
             "select atttypid, atttypmod from pg_attribute where attrelid = 'public.thirteen'::regclass and attnum > 0 "
             "order by attnum"
         )
-        decodings = [decoding_of(oid, typmod, {}) for oid, typmod in columns]
+        decodings = [decoding_of(oid, typmod, Types()) for oid, typmod in columns]
 
         def drain(form: str) -> list[bytes]:
             with session.connection.cursor().copy(f"copy public.thirteen to stdout (format {form})".encode()) as copy:

@@ -10,6 +10,7 @@ from harness.database import Database
 from tidemark.decode.cells import Bytes, Longs
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.stream import Said, StreamDecoder
+from tidemark.decode.types import Types
 from tidemark.schema.table import PgType
 from tidemark.source.catalog import read_catalog
 
@@ -80,8 +81,10 @@ def types_of(database: Database) -> dict[int, PgType]:
     return {column.type.oid: column.type for column in columns}
 
 
-def decode(recording: Recording, types: dict[int, PgType], limits: Limits | None = None) -> list[ChangeBatch]:
+def decode(
+    recording: Recording, types: dict[int, PgType], limits: Limits | None = None, version_num: int = 180000
+) -> list[ChangeBatch]:
     """All batches of a recording fed at once."""
-    decoder = StreamDecoder(types, limits)
+    decoder = StreamDecoder(Types(types, version_num), limits)
     fed = decoder.feed(recording.buffer, recording.starts, recording.lengths)
     return [item for item in fed if not isinstance(item, Said)]

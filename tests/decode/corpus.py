@@ -69,6 +69,8 @@ ARRAYS: dict[str, list[str]] = {
 }
 
 AS_TEXT: dict[str, list[str]] = {
+    "int2vector": ["1 2 3", ""],
+    "oidvector": ["1 2"],
     "inet": ["10.0.0.1/8", "::1"],
     "money": ["1.50", "-92233720368547758.08"],
     "bit(3)": ["101"],

@@ -26,7 +26,7 @@ from harness.recorded import Recording, record, types_of
 from tests.decode.corpus import ARRAYS, SCALARS
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.stream import StreamDecoder
-from tidemark.decode.types import Decoding, decoding_of
+from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import DecodeError
 from tidemark.schema.table import PgType
 
@@ -90,7 +90,7 @@ def _copy(database: Database, n: int, types: dict[int, PgType]) -> tuple[bytes, 
         with session.connection.cursor().copy(
             f"copy (select v from public.v{n}) to stdout (format binary)".encode()
         ) as copy:
-            return b"".join(bytes(piece) for piece in copy), decoding_of(oid, typmod, types)
+            return b"".join(bytes(piece) for piece in copy), decoding_of(oid, typmod, Types(types))
 
 
 def damaged(raw: bytes, rng: random.Random) -> bytes:
@@ -133,7 +133,7 @@ def feed(transaction: list[bytes], at: int, bad: bytes, types: dict[int, PgType]
     recording = Recording.of(messages)
     order = [*range(at), len(messages) - 1, *range(at, len(messages) - 1)]
     try:
-        for _ in StreamDecoder(types).feed(recording.buffer, recording.starts[order], recording.lengths[order]):
+        for _ in StreamDecoder(Types(types)).feed(recording.buffer, recording.starts[order], recording.lengths[order]):
             pass
     except DecodeError:
         return False

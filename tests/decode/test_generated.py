@@ -12,7 +12,7 @@ from tests.decode.corpus import ARRAYS, SCALARS
 from tests.decode.printed import printed
 from tidemark.decode.changes import Limits
 from tidemark.decode.copy import CopyDecoder
-from tidemark.decode.types import decoding_of
+from tidemark.decode.types import Types, decoding_of
 
 SECONDS = 8.0
 LETTERS = "abc xyzü€😀\\\"'{},\n\t%NUL_"
@@ -98,7 +98,7 @@ def by_copy(db: Database, name: str, kinds: list[str]) -> Rows:
         query = f"copy (select {columns} from public.{name} order by id) to stdout (format binary)"
         with session.connection.cursor().copy(query.encode()) as copy:
             raw = b"".join(bytes(piece) for piece in copy)
-    decoder = CopyDecoder([decoding_of(oid, typmod, {}) for oid, typmod in types], batch_rows=7)
+    decoder = CopyDecoder([decoding_of(oid, typmod, Types()) for oid, typmod in types], batch_rows=7)
     rows: Rows = []
     for batch in decoder.feed(raw):
         rows += zip(*(printed(column) for column in batch), strict=True)

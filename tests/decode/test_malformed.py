@@ -8,7 +8,7 @@ import pytest
 
 from harness.recorded import Recording, decode
 from tidemark.decode.copy import SIGNATURE, CopyDecoder
-from tidemark.decode.types import decoding_of
+from tidemark.decode.types import Types, decoding_of
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_two_hundred_thousand_damaged_frames_are_decoded_or_refused() -> None:
         assert "with bounds checks" in said
 
 
-INT4, TEXT = (decoding_of(oid, -1, {}) for oid in (23, 25))
+INT4, TEXT = (decoding_of(oid, -1, Types()) for oid in (23, 25))
 ROW = b"\0\2\0\0\0\4\0\0\0\7\0\0\0\3abc"
 HEADER = SIGNATURE + bytes(8)
 COPY = HEADER + ROW * 3 + b"\xff\xff"
@@ -86,9 +86,9 @@ def test_a_length_that_is_absurd_waits_for_bytes_and_allocates_nothing() -> None
 
 
 def test_a_relation_of_absurdly_many_columns_allocates_nothing_for_rows_that_have_none() -> None:
-    wide = b"R\0\0\0\1s\0t\0d\xff\xff" + b"\0c\0\0\0\0\x17\xff\xff\xff\xff" * 65535
-    rows = [b"I\0\0\0\1N\xff\xff"] * 60_000
-    with pytest.raises(MalformedMessage, match="not a change of 65535 columns"):
+    wide = b"R\0\0\0\1s\0t\0d\x06\x40" + b"\0c\0\0\0\0\x17\xff\xff\xff\xff" * 1600
+    rows = [b"I\0\0\0\1N\x06\x40"] * 60_000
+    with pytest.raises(MalformedMessage, match="not a change of 1600 columns"):
         decode(Recording.of([b"B" + bytes(20), wide, *rows, b"C" + bytes(25)]), {})
 
 

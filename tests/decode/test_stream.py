@@ -14,6 +14,7 @@ from tidemark.clock import Lsn
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.messages import Relation
 from tidemark.decode.stream import Said, StreamDecoder
+from tidemark.decode.types import Types
 from tidemark.errors import MalformedMessage, UnknownRelation, UnsupportedMessage
 
 Row = tuple[str | None, ...]
@@ -175,7 +176,7 @@ def test_however_it_is_cut_into_buffers_the_changes_are_the_same(db: Database) -
         for size in (1, 7, 1000):
             if size == 1 and len(recording.starts) > 20_000:
                 size = 3
-            decoder, batches = StreamDecoder({}), []
+            decoder, batches = StreamDecoder(Types()), []
             for at in range(0, len(recording.starts), size):
                 part = slice(at, at + size)
                 fed = decoder.feed(recording.buffer, recording.starts[part], recording.lengths[part])
@@ -277,17 +278,46 @@ def test_logical_messages_are_given_with_their_transaction(db: Database) -> None
         connection.execute(
             "begin; insert into t values (1); select pg_logical_emit_message(true, 'inside', 'ü'); commit"
         )
+        connection.execute("select pg_logical_emit_message(false, 'last', 'no commit after it')")
     recording = recorder.recording()
-    fed = StreamDecoder({}).feed(recording.buffer, recording.starts, recording.lengths)
+    fed = StreamDecoder(Types()).feed(recording.buffer, recording.starts, recording.lengths)
     items = list(fed)
     said = {item.message.prefix: item for item in items if isinstance(item, Said)}
-    assert said["outside"].transaction is None
+    assert said["outside"].transaction is said["last"].transaction is None
     assert said["inside"].message.content.decode() == "ü"
     (batch,) = [item for item in items if isinstance(item, ChangeBatch)]
     inside = said["inside"].transaction
     assert inside is not None
     assert inside.commit_lsn.value == int(batch.commit_lsns[0])
     assert inside.commit_time.year >= 2026
+
+
+def test_a_rolled_back_transaction_with_a_savepoint_leaves_nothing(db: Database) -> None:
+    """18 knows while decoding that it was aborted, and reports that of a transaction it never streamed."""
+    db.run(*TABLES)
+    recorder = record(db)
+    with db.connect() as connection:
+        connection.execute("begin; insert into t values (1); savepoint a")
+        connection.execute("insert into t select i, repeat('x', 50) from generate_series(2, 4000) i; rollback")
+        connection.execute("begin; insert into t values (-1); savepoint a; savepoint b")
+        connection.execute("insert into t select i, repeat('y', 50) from generate_series(5000, 9000) i; rollback to a")
+        connection.execute("insert into t select i, repeat('z', 50) from generate_series(5000, 9000) i; commit")
+    for protocol, streaming in ((2, "on"), *([(4, "parallel")] if db.server.install.major >= 16 else [])):
+        recording = recorder.recording(protocol=protocol, streaming=streaming)
+        assert b"A" in {message[:1] for message in recording.messages}
+        assert contents(decode(recording, {})) == {"t": selected(db, "t")}
+
+
+def test_descriptions_before_a_stream_block_count(db: Database) -> None:
+    """A log segment begins with the relations in force, wherever it was cut."""
+    db.run(*TABLES)
+    recorder = record(db)
+    db.run("insert into t select i, repeat('x', 50) from generate_series(1, 3000) i")
+    described = next(m for m in recorder.recording().messages if m[:1] == b"R")
+    streamed = recorder.recording(streaming=True).messages
+    without = [m for m in streamed if m[:1] != b"R"]
+    whole = in_order(decode(Recording.of(streamed), {}))
+    assert in_order(decode(Recording.of([described, *without]), {})) == whole
 
 
 def test_an_aborted_streamed_transaction_leaves_nothing_and_its_relations_are_unknown(db: Database) -> None:
@@ -326,7 +356,7 @@ def test_what_was_not_committed_is_forgotten_when_the_connection_is_lost(db: Dat
     recorder = record(db)
     write_history(db)
     recording = recorder.recording(streaming=True)
-    decoder = StreamDecoder({})
+    decoder = StreamDecoder(Types())
     batches: list[ChangeBatch] = []
     half = len(recording.starts) // 2
     for part in (slice(0, half), None, slice(0, len(recording.starts))):
@@ -346,7 +376,6 @@ def test_what_was_not_committed_is_forgotten_when_the_connection_is_lost(db: Dat
         [b"S\0\0\0\1\0"],
         [b"S\0\0\0\1\1", b"S\0\0\0\2\1"],
         [b"c\0\0\0\1" + b"\0" * 25],
-        [b"A\0\0\0\1\0\0\0\1"],
         [b"C" + b"\0" * 25],
         [b"B" + b"\0" * 20, b"B" + b"\0" * 20, b"C" + b"\0" * 25],
         [b"B" + b"\0" * 19, b"C" + b"\0" * 25],
@@ -361,6 +390,28 @@ def test_messages_out_of_order_are_refused(messages: list[bytes]) -> None:
     with pytest.raises(MalformedMessage) as caught:
         decode(Recording.of(messages), {})
     assert "at offset" in str(caught.value)
+
+
+BEGUN, ENDED = b"B" + bytes(20), b"C" + bytes(25)
+DESCRIBED, INSERTED = b"R\0\0\0\1s\0t\0d\0\0", b"I\0\0\0\1N\0\0"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [DESCRIBED, INSERTED, BEGUN, ENDED],
+        [BEGUN, DESCRIBED, INSERTED, BEGUN, INSERTED, ENDED],
+        [DESCRIBED, INSERTED, INSERTED, BEGUN, INSERTED, ENDED],
+        [BEGUN, DESCRIBED, INSERTED, b"C" + bytes(8) + b"\1" + bytes(16)],
+    ],
+)
+def test_wherever_the_buffers_are_cut_the_order_is_checked(messages: list[bytes]) -> None:
+    for cut in range(len(messages) + 1):
+        decoder = StreamDecoder(Types())
+        with pytest.raises(MalformedMessage):
+            for part in (messages[:cut], messages[cut:]):
+                recording = Recording.of(part)
+                list(decoder.feed(recording.buffer, recording.starts, recording.lengths))
 
 
 def test_a_relation_is_a_value() -> None:

@@ -11,7 +11,7 @@ from harness.recorded import Recorder, decode, record, types_of
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
 from tests.decode.printed import printed
 from tidemark.decode.copy import CopyDecoder
-from tidemark.decode.types import TYPES, decoding_of
+from tidemark.decode.types import TYPES, Types, decoding_of
 from tidemark.errors import UnsupportedMessage
 from tidemark.schema.table import PgType
 
@@ -26,6 +26,10 @@ class Filled:
     corpus: Corpus
     recorder: Recorder
     types: dict[int, PgType]
+
+    @property
+    def version_num(self) -> int:
+        return self.db.server.install.major * 10000
 
     @property
     def tables(self) -> dict[str, str]:
@@ -59,7 +63,7 @@ def by_copy(filled: Filled, table: str, *, as_text: bool) -> list[str | None]:
         oid, typmod = session.row(f"select atttypid, atttypmod from pg_attribute {where}", [f"public.{table}"])
         with session.connection.cursor().copy(query.encode()) as copy:
             pieces = [bytes(piece) for piece in copy]
-    decoding = decoding_of(oid, typmod, filled.types)
+    decoding = decoding_of(oid, typmod, Types(filled.types, filled.version_num))
     decoder = CopyDecoder([replace(decoding, binary=decoding.binary and not as_text)], batch_rows=4)
     batches = [batch for piece in pieces for batch in decoder.feed(piece)]
     decoder.finish()
@@ -68,7 +72,7 @@ def by_copy(filled: Filled, table: str, *, as_text: bool) -> list[str | None]:
 
 def by_stream(filled: Filled, *, binary: bool) -> dict[str, list[str | None]]:
     found: dict[str, list[str | None]] = {table: [] for table in filled.tables}
-    for batch in decode(filled.recorder.recording(binary=binary), filled.types):
+    for batch in decode(filled.recorder.recording(binary=binary), filled.types, None, filled.version_num):
         found[batch.relation.name] += printed(batch.new[1])
     return found
 
@@ -120,6 +124,28 @@ def test_users_own_types_are_known_by_the_catalogue(db: Database) -> None:
     text, binary = by_stream(filled, binary=False), by_stream(filled, binary=True)
     for table in filled.tables:
         assert text[table] == binary[table] == expected(db, table)
+
+
+def test_the_largest_interval_is_finite_before_17_and_infinity_is_its_own_from_then_on(db: Database) -> None:
+    largest = "178956970 years 7 mons 2147483647 days 2562047788:00:54.775807"
+    filled = fill(db, {"interval": ["infinity" if db.server.install.major >= 17 else largest]})
+    for binary in (False, True):
+        assert by_stream(filled, binary=binary)["v0"] == expected(db, "v0")
+    assert by_copy(filled, "v0", as_text=False) == expected(db, "v0")
+
+
+def test_floats_at_every_power_of_two_print_as_the_server_prints_them(db: Database) -> None:
+    """In an array of two dimensions, which is kept as text: there our digits must be the server's."""
+    db.run("create table v0 (i int primary key, v float8[], w float4[])")
+    recorder = record(db)
+    db.run(
+        "insert into v0 select k, array[[2::float8 ^ k, 3 * 2::float8 ^ k]], array[[(2::float8 ^ (k % 127))::float4]] "
+        "from generate_series(-1000, 1000) k",
+        "insert into v0 values (5000, '{{1e23,9007199254740993}}', '{{50331648,16777216}}')",
+    )
+    (batch,) = decode(recorder.recording(binary=True), {})
+    want = db.run("select v::text, w::text from v0 order by i")
+    assert list(zip(printed(batch.new[1]), printed(batch.new[2]), strict=True)) == want
 
 
 def test_oids_in_the_table_are_the_servers(db: Database) -> None:

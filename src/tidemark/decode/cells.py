@@ -53,6 +53,13 @@ class Column:
     exact: pa.StringArray | None = None
 
 
+def read_only(buffer: Bytes) -> Bytes:
+    """The same bytes, not to be written to: kernels are compiled for one kind of array, and this is the one."""
+    view = buffer.view()
+    view.flags.writeable = False
+    return view
+
+
 def validity(lengths: Ints, without: Flags | None = None) -> tuple[pa.Buffer | None, int]:
     """Arrow's validity bitmap and null count: null where there is no value, and where `without` says so."""
     valid = lengths >= 0

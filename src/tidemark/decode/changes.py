@@ -6,7 +6,7 @@ table was altered in between, `commit_lsn` and `ordinal` say in which order the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,8 @@ from tidemark.decode.cells import MOST_CELLS, UNCHANGED, Bytes, Cells, Column, F
 from tidemark.decode.messages import Reader, Relation, Transaction, read_origin, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
 from tidemark.decode.scan import ORIGIN, RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
-from tidemark.decode.types import Decoding, decoding_of
+from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import UnknownRelation
-from tidemark.schema.table import PgType
 
 BINARY = ord("b")
 SPECIAL = np.array([ORIGIN, RELATION, TRUNCATE, TYPE], np.uint8)
@@ -85,9 +84,7 @@ class Sequence:
     stream: int | None = None
 
 
-def decode_changes(
-    sequence: Sequence, scope: Scope, types: Mapping[int, PgType], limits: Limits
-) -> Iterator[ChangeBatch]:
+def decode_changes(sequence: Sequence, scope: Scope, types: Types, limits: Limits) -> Iterator[ChangeBatch]:
     """Decode a sequence in batches. Relation messages in it change `scope` as they are met."""
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
@@ -115,7 +112,7 @@ def decode_changes(
 class _Relations:
     """The descriptions met in one sequence, numbered, each with how its columns are decoded."""
 
-    def __init__(self, types: Mapping[int, PgType]) -> None:
+    def __init__(self, types: Types) -> None:
         self._types = types
         self._numbers: dict[Relation, int] = {}
         self.known: list[Relation] = []
@@ -201,7 +198,8 @@ def _batch(sequence: Sequence, chosen: Longs, relation: Relation, decodings: tup
     rows = _values(messages, len(decodings))
     owner, by = sequence.owner[chosen], sequence.transactions
     with_old = np.flatnonzero(rows.old_kinds)
-    old_offsets, old_lengths = rows.old_offsets[:, with_old], rows.old_lengths[:, with_old]
+    old_offsets = np.ascontiguousarray(rows.old_offsets[:, with_old])
+    old_lengths = np.ascontiguousarray(rows.old_lengths[:, with_old])
     return ChangeBatch(
         relation=relation,
         kinds=messages.letters,

@@ -33,6 +33,7 @@ from tidemark.errors import UnsupportedMessage
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 TWO_PHASE = b"bPKrp"
+MOST_COLUMNS = 1600  # MaxHeapAttributeNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,10 @@ def read_relation(reader: Reader) -> Relation:
     oid, schema, name, identity = reader.take("I"), reader.string(), reader.string(), chr(reader.take("B"))
     if identity not in "dnfi":
         reader.fail("a relation with an unknown replica identity")
-    columns = []
-    for _ in range(reader.take("H")):
+    columns, count = [], reader.take("H")
+    if count > MOST_COLUMNS:
+        reader.fail(f"a relation of {count} columns, more than a table can have,")
+    for _ in range(count):
         key = reader.take("B")
         if key > 1:
             reader.fail("a column with unknown flags")
@@ -184,7 +187,7 @@ def read_truncate(reader: Reader) -> Truncate:
         reader.fail("a truncate with unknown options")
     raw = reader.bytes(4 * count)
     reader.end()
-    return Truncate(struct.unpack(f"!{count}I", raw), bool(options & 1), bool(options & 2))
+    return Truncate(tuple(dict.fromkeys(struct.unpack(f"!{count}I", raw))), bool(options & 1), bool(options & 2))
 
 
 def read_message(reader: Reader) -> LogicalMessage:

@@ -186,8 +186,10 @@ def _classify(
 
 
 @kernel
-def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, formats: Bytes, row: int) -> Any:
-    """Read one row from `at`; where it ends, or -1 if it is none."""
+def _row(
+    buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, formats: Bytes, row: int, partial: bool
+) -> Any:
+    """Read one row from `at`; where it ends, or -1 if it is none. Only in a `partial` one may values be left out."""
     columns = offsets.shape[0]
     if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
         return np.int64(-1)
@@ -208,7 +210,7 @@ def _row(buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, format
             lengths[k, row] = size
             formats[k] |= 1 if kind == 116 else 2
             at += size
-        elif kind == 117:  # u
+        elif kind == 117 and partial:  # u
             lengths[k, row] = UNCHANGED
         elif kind != 110:  # n
             return np.int64(-1)
@@ -235,7 +237,7 @@ def _walk(
             return i
         if letter != INSERT and (buffer[at] == 75 or buffer[at] == 79):  # K, O
             old_kinds[i] = buffer[at]
-            at = _row(buffer, at + 1, end, old_offsets, old_lengths, old_formats, i)
+            at = _row(buffer, at + 1, end, old_offsets, old_lengths, old_formats, i, False)
             if at < 0:
                 return i
         elif letter == DELETE:
@@ -243,7 +245,7 @@ def _walk(
         if letter != DELETE:
             if at >= end or buffer[at] != 78:  # N
                 return i
-            at = _row(buffer, at + 1, end, new_offsets, new_lengths, new_formats, i)
+            at = _row(buffer, at + 1, end, new_offsets, new_lengths, new_formats, i, letter == UPDATE)
         if at != end:
             return i
     return OK

@@ -7,14 +7,15 @@ aborted is left out. Nothing is given of a transaction whose commit has not been
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.cells import Bytes, Longs
+from tidemark.decode.cells import Bytes, Longs, read_only
 from tidemark.decode.changes import ChangeBatch, Limits, Sequence, Transactions, decode_changes
 from tidemark.decode.failure import bad_message
 from tidemark.decode.messages import (
@@ -30,7 +31,6 @@ from tidemark.decode.scan import (
     BEGIN,
     COMMIT,
     MESSAGE,
-    ORIGIN,
     STREAM_ABORT,
     STREAM_COMMIT,
     STREAM_START,
@@ -39,24 +39,31 @@ from tidemark.decode.scan import (
     Messages,
     scan,
 )
-from tidemark.schema.table import PgType
+from tidemark.decode.types import Types
 
 BEGIN_LENGTH, COMMIT_LENGTH = 21, 26
+
+Place: TypeAlias = tuple[Bytes, Longs, Longs]  # messages by the buffer they lie in, their starts and their lengths
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A logical message, and the transaction it belongs to if it is transactional."""
+    """A logical message, and the transaction it belongs to if it is transactional.
+
+    In a streamed transaction a message carries the transaction's own xid, not its subtransaction's. So one that was
+    rolled back to a savepoint cannot be told from one that was not: such a message is not `certain`.
+    """
 
     message: LogicalMessage
     transaction: Transaction | None
+    certain: bool = True
 
 
 @dataclass(slots=True)
 class _Open:
-    """A streamed transaction that has not ended: its blocks, and its subtransactions that were aborted."""
+    """A streamed transaction that has not ended: where its blocks lie, and its subtransactions that were aborted."""
 
-    blocks: list[Messages] = field(default_factory=list)
+    blocks: list[Place] = field(default_factory=list)
     aborted: set[int] = field(default_factory=set)
 
 
@@ -67,7 +74,7 @@ class StreamDecoder:
     stays bounded by a batch and by what it takes to say where the messages of open transactions lie.
     """
 
-    def __init__(self, types: Mapping[int, PgType], limits: Limits | None = None, protocol: int = 4) -> None:
+    def __init__(self, types: Types, limits: Limits | None = None, protocol: int = 4) -> None:
         self.scope = Scope()
         self._types = types
         self._limits = limits or Limits()
@@ -77,8 +84,8 @@ class StreamDecoder:
         self._plain: list[Messages] = []
 
     def feed(self, buffer: Bytes, starts: Longs, lengths: Longs) -> Iterator[ChangeBatch | Said]:
-        """Take the next messages; yield what was committed by them, in commit order."""
-        messages, _ = scan(buffer, starts, lengths, self._stream is not None)
+        """Take the next messages; yield what was committed by them, in commit order. To be consumed to its end."""
+        messages, _ = scan(read_only(buffer), starts, lengths, self._stream is not None)
         letters = messages.letters
         turns = np.flatnonzero(
             (letters == STREAM_START)
@@ -95,6 +102,8 @@ class StreamDecoder:
             done = at + 1
             yield from self._turn(letter, messages, at)
         self._keep(messages.some(slice(done, len(messages))))
+        if not any((part.letters == BEGIN).any() for part in self._plain):
+            yield from self._between()
 
     def end(self) -> None:
         """Forget what has not been committed: the connection was lost and the source will send it again."""
@@ -105,14 +114,16 @@ class StreamDecoder:
         self._stream = None
 
     def _keep(self, part: Messages) -> None:
-        if len(part):
-            (self._plain if self._stream is None else self._open[self._stream].blocks).append(part)
+        if len(part) and self._stream is None:
+            self._plain.append(part)
+        elif len(part) and self._stream is not None:
+            self._open[self._stream].blocks.append((part.buffer, part.starts, part.lengths))
 
     def _turn(self, letter: int, messages: Messages, at: int) -> Iterator[ChangeBatch | Said]:
         if letter == COMMIT:
             yield from self._plain_transactions()
-        elif self._plain and letter != STREAM_STOP:
-            yield from self._between(messages, at)
+        elif letter != STREAM_STOP:
+            yield from self._between()
         if letter == STREAM_START:
             self._start(messages, at)
         elif letter == STREAM_STOP:
@@ -122,13 +133,17 @@ class StreamDecoder:
         elif letter == STREAM_ABORT:
             self._abort(messages, at)
 
-    def _between(self, messages: Messages, at: int) -> Iterator[Said]:
-        """Only messages outside of any transaction may stand before a stream block."""
-        for part in self._plain:
-            if ((part.letters != MESSAGE) & (part.letters != ORIGIN)).any():
-                bad_message("a stream block inside a transaction", messages.buffer, int(messages.starts[at]))
+    def _between(self) -> Iterator[ChangeBatch | Said]:
+        """What stands outside of any transaction: messages that belong to none, and descriptions of tables."""
+        parts, self._plain = self._plain, []
+        for part in parts:
+            inside = np.flatnonzero(_counted(part) | (part.letters == BEGIN) | (part.letters == COMMIT))
+            if len(inside):
+                bad_message("a transaction that is cut off", part.buffer, int(part.starts[inside[0]]))
+            nobody = Transactions(np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.int64))
+            places = np.zeros(len(part), np.int64)
+            yield from decode_changes(Sequence(part, nobody, places, places), self.scope, self._types, self._limits)
             yield from self._said(part, None)
-        self._plain.clear()
 
     def _start(self, messages: Messages, at: int) -> None:
         xid, first = int(messages.xids[at]), int(messages.buffer[messages.starts[at] + 5])
@@ -137,28 +152,27 @@ class StreamDecoder:
         self._open.setdefault(xid, _Open())
         self._stream = xid
 
-    def _ending(self, messages: Messages, at: int) -> tuple[Reader, int]:
+    def _abort(self, messages: Messages, at: int) -> None:
+        """PostgreSQL 18 also reports the abort of what it knew to be aborted and therefore never streamed."""
+        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
+        abort = read_stream_abort(reader, self._protocol)
+        if abort.subxid == abort.xid:
+            self._open.pop(abort.xid, None)
+            self.scope.abort(abort.xid)
+        elif abort.xid in self._open:
+            self._open[abort.xid].aborted.add(abort.subxid)
+
+    def _commit(self, messages: Messages, at: int) -> Iterator[ChangeBatch | Said]:
         xid = int(messages.xids[at])
         if xid not in self._open:
             bad_message(f"the end of {xid}, which was not streamed,", messages.buffer, int(messages.starts[at]))
-        return Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at])), xid
-
-    def _abort(self, messages: Messages, at: int) -> None:
-        reader, xid = self._ending(messages, at)
-        abort = read_stream_abort(reader, self._protocol)
-        if abort.subxid == xid:
-            del self._open[xid]
-            self.scope.abort(xid)
-        else:
-            self._open[xid].aborted.add(abort.subxid)
-
-    def _commit(self, messages: Messages, at: int) -> Iterator[ChangeBatch | Said]:
-        reader, xid = self._ending(messages, at)
+        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
         transaction = read_commit(reader, reader.take("I"))
         streamed = self._open.pop(xid)
         aborted = np.array(sorted(streamed.aborted), np.int64)
         ordinal = 0
-        for block in streamed.blocks:
+        for place in _joined(streamed.blocks):
+            block, _ = scan(*place, True)
             dropped = np.isin(block.xids, aborted) if len(aborted) else np.zeros(len(block), np.bool_)
             kept = block.some(~dropped | ~(_counted(block) | (block.letters == MESSAGE)))
             counted = _counted(kept)
@@ -179,10 +193,12 @@ class StreamDecoder:
         *before, last = parts
         first_commit = int(np.flatnonzero(last.letters == COMMIT)[0])
         opening = [*before, last.some(slice(0, first_commit + 1))]
-        begin = [part for part in opening if (part.letters == BEGIN).any()]
-        if len(begin) != 1:
-            bad_message("a transaction without its Begin", last.buffer, int(last.starts[first_commit]))
-        transactions = _table(begin[0].some(begin[0].letters == BEGIN), last.some([first_commit]))
+        begun = np.concatenate([part.letters == BEGIN for part in opening])
+        counted = np.concatenate([_counted(part) for part in opening])
+        if begun.sum() != 1 or counted[: int(np.argmax(begun))].any():
+            bad_message("a transaction without its one Begin", last.buffer, int(last.starts[first_commit]))
+        (begin,) = (part for part in opening if (part.letters == BEGIN).any())
+        transactions = _table(begin.some(begin.letters == BEGIN), last.some([first_commit]))
         ordinal = 0
         for part in opening:
             counted = _counted(part)
@@ -226,7 +242,15 @@ class StreamDecoder:
             message = read_message(reader)
             if transactions is not None and owner is not None:
                 transaction = _transaction(transactions, int(owner[at])) if owner[at] >= 0 else None
-            yield Said(message, transaction if message.transactional else None)
+            certain = not message.transactional or part.xids[at] == 0
+            yield Said(message, transaction if message.transactional else None, certain)
+
+
+def _joined(blocks: list[Place]) -> Iterator[Place]:
+    """Blocks that lie in one buffer as one."""
+    for _, group in groupby(blocks, key=lambda block: id(block[0])):
+        places = list(group)
+        yield places[0][0], *(np.concatenate([place[k] for place in places]) for k in (1, 2))  # type: ignore[misc]
 
 
 def _counted(messages: Messages) -> Any:
@@ -254,6 +278,9 @@ def _table(begins: Messages, commits: Messages) -> Transactions:
     flagged = np.flatnonzero(commits.buffer[commits.starts + 1])
     if len(flagged):
         bad_message("a commit with unknown flags", commits.buffer, int(commits.starts[flagged[0]]))
+    strangers = np.flatnonzero(_numbers(begins, 1, ">u8") != _numbers(commits, 2, ">u8"))
+    if len(strangers):
+        bad_message("the Commit of another Begin", commits.buffer, int(commits.starts[strangers[0]]))
     xids = _numbers(begins, 17, ">u4").astype(np.int64)
     return Transactions(
         xids, _numbers(commits, 10, ">u8").astype(np.uint64), _numbers(commits, 18, ">i8").astype(np.int64)

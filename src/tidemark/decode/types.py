@@ -8,7 +8,7 @@ base; an enum is its label; an array of a type in the table is a list of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -102,31 +102,46 @@ TYPES: tuple[TypeRow, ...] = (
 
 BY_OID: Mapping[int, TypeRow] = MappingProxyType({row.oid: row for row in TYPES})
 ELEMENTS: Mapping[int, int] = MappingProxyType({row.array_oid: row.oid for row in TYPES})
-_NUMERIC = 1700
+_NUMERIC, _INTERVAL = 1700, 1186
+_VECTORS = frozenset({22, 30})  # int2vector and oidvector: arrays to the catalogue, but printed like nothing else
 
 
-def decoding_of(oid: int, typmod: int, known: Mapping[int, PgType]) -> Decoding:
-    """How a column of this type is decoded; `known` describes the types that are not built in."""
+@dataclass(frozen=True, slots=True)
+class Types:
+    """What must be known besides the bytes: the types that are not built in, and the version of who sent them."""
+
+    known: Mapping[int, PgType] = field(default_factory=dict)
+    version_num: int = 180000
+
+    def with_part(self, part: PgType) -> Types:
+        """The same, and a type that lies inside another."""
+        return Types({**self.known, part.oid: part}, self.version_num)
+
+
+def decoding_of(oid: int, typmod: int, types: Types) -> Decoding:
+    """How a column of this type is decoded."""
     if oid in BY_OID:
-        return _built_in(oid, typmod)
+        return _built_in(oid, typmod, types)
     if oid in ELEMENTS:
-        return _array(ELEMENTS[oid], typmod, known)
-    described = known.get(oid)
-    if described is None:
+        return _array(ELEMENTS[oid], typmod, types)
+    described = types.known.get(oid)
+    if described is None or oid in _VECTORS:
         return _as_text(oid)
     if described.kind == "d":
         (base,) = described.parts
-        return decoding_of(base.type.oid, base.typmod, {**known, base.type.oid: base.type})
+        return decoding_of(base.type.oid, base.typmod, types.with_part(base.type))
     if described.kind == "e":
         return Decoding(pa.string(), text.text, _one(text.text))
     if described.kind == "b" and len(described.parts) == 1:
         element = described.parts[0].type
-        return _array(element.oid, typmod, {**known, element.oid: element})
+        return _array(element.oid, typmod, types.with_part(element))
     return _as_text(oid)
 
 
-def _built_in(oid: int, typmod: int) -> Decoding:
+def _built_in(oid: int, typmod: int, types: Types) -> Decoding:
     row = BY_OID[oid]
+    if oid == _INTERVAL and types.version_num < 170000:
+        return Decoding(row.arrow, times.finite_interval, _one(times.finite_interval))
     if oid == _NUMERIC and (limits := decimal_limits(typmod)):
         precision, scale = limits
         decode = partial(numeric.decimal, precision=precision, scale=scale)
@@ -142,11 +157,11 @@ def decimal_limits(typmod: int) -> tuple[int, int] | None:
     return (precision, scale) if 0 <= scale <= precision <= 38 else None
 
 
-def _array(element: int, typmod: int, known: Mapping[int, PgType]) -> Decoding:
-    inner = decoding_of(element, typmod, known)
+def _array(element: int, typmod: int, types: Types) -> Decoding:
+    inner = decoding_of(element, typmod, types)
     if not inner.binary or pa.types.is_list(inner.arrow):
         return _as_text(element)
-    decode = partial(arrays.array, element=inner.decode, text_of=inner.text_of)
+    decode = partial(arrays.array, element=inner.decode, element_oid=element, text_of=inner.text_of)
     return Decoding(pa.list_(pa.field("element", inner.arrow)), decode, inner.text_of)
 
 

@@ -6,24 +6,24 @@ import struct
 
 import numpy as np
 
-from tidemark.decode.cells import Cells
+from tidemark.decode.cells import Cells, read_only
 from tidemark.decode.copy import SIGNATURE, CopyDecoder
 from tidemark.decode.scan import scan
 from tidemark.decode.stream import StreamDecoder
-from tidemark.decode.types import BY_OID, TYPES, decoding_of
+from tidemark.decode.types import BY_OID, TYPES, Types, decoding_of
 
 _NUMERIC_12_2 = (12 << 16 | 2) + 4
 
 
 def warm() -> None:
     """Run each decoder on nothing: that is enough to have it compiled, or loaded if it was compiled before."""
-    nothing = Cells(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int32))
+    nothing = Cells(read_only(np.empty(0, np.uint8)), np.empty(0, np.int64), np.empty(0, np.int32))
     for row in TYPES:
         for oid in (row.oid, row.array_oid):
             for binary in (False, True):
-                decoding_of(oid, -1, {}).decode(nothing, binary)
+                decoding_of(oid, -1, Types()).decode(nothing, binary)
     for binary in (False, True):
-        decoding_of(1700, _NUMERIC_12_2, {}).decode(nothing, binary)
+        decoding_of(1700, _NUMERIC_12_2, Types()).decode(nothing, binary)
     scan(nothing.buffer, nothing.offsets, nothing.offsets, False)
     _warm_stream()
     _warm_copy()
@@ -35,12 +35,12 @@ def _warm_stream() -> None:
     messages = [b"B" + bytes(20), relation, b"I" + struct.pack("!I", 1) + b"N\0\0", b"C" + bytes(25)]
     lengths = np.array([len(message) for message in messages], np.int64)
     buffer = np.frombuffer(b"".join(messages), np.uint8)
-    for _ in StreamDecoder({}).feed(buffer, np.cumsum(lengths) - lengths, lengths):
+    for _ in StreamDecoder(Types()).feed(buffer, np.cumsum(lengths) - lengths, lengths):
         pass
 
 
 def _warm_copy() -> None:
-    decoder = CopyDecoder([decoding_of(BY_OID[23].oid, -1, {})])
+    decoder = CopyDecoder([decoding_of(BY_OID[23].oid, -1, Types())])
     for _ in decoder.feed(SIGNATURE + bytes(8) + b"\0\1\0\0\0\4\0\0\0\7\xff\xff"):
         pass
     decoder.finish()

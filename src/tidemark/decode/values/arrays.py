@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import NULL, OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, validity
+from tidemark.decode.cells import NULL, OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, read_only, validity
 from tidemark.decode.failure import bad_value, require_good, text_or_bad
 from tidemark.decode.values.text import as_strings
 
@@ -25,11 +26,11 @@ Decode = Callable[[Cells, bool], Column]
 TextOf = Callable[[bytes], str]
 
 
-def array(cells: Cells, binary: bool, element: Decode, text_of: TextOf) -> Column:
+def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: TextOf) -> Column:
     """An array column to a list column; `text_of` prints one element that came in binary."""
     counts = np.zeros(len(cells), np.int64)
     strange = np.zeros(len(cells), np.bool_)
-    flatten = _flatten_binary if binary else _flatten_text
+    flatten = partial(_flatten_binary, element_oid=element_oid) if binary else _flatten_text
     offsets, inner = flatten(cells, counts, strange)
     child = element(inner, binary)
     if child.exact is not None:
@@ -55,8 +56,10 @@ def _exact(cells: Cells, strange: Flags, binary: bool, text_of: TextOf) -> pa.St
     return pa.array(texts, pa.string())
 
 
-def _flatten_binary(cells: Cells, counts: Longs, strange: Flags) -> tuple[Longs, Cells]:
-    require_good("array", cells, _count_binary(cells.buffer, cells.offsets, cells.lengths, counts, strange))
+def _flatten_binary(cells: Cells, counts: Longs, strange: Flags, element_oid: int) -> tuple[Longs, Cells]:
+    require_good(
+        "array", cells, _count_binary(cells.buffer, cells.offsets, cells.lengths, element_oid, counts, strange)
+    )
     offsets = np.zeros(len(cells) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     begin, length = np.empty(offsets[-1], np.int64), np.empty(offsets[-1], np.int32)
@@ -73,7 +76,7 @@ def _flatten_text(cells: Cells, counts: Longs, strange: Flags) -> tuple[Longs, C
     scratch = np.empty(int(np.maximum(cells.lengths, 0).sum(dtype=np.int64)), np.uint8)
     bad = _place_text(cells.buffer, cells.offsets, cells.lengths, counts, strange, offsets, begin, length, scratch)
     require_good("array", cells, bad)
-    return offsets, Cells(scratch, begin, length)
+    return offsets, Cells(read_only(scratch), begin, length)
 
 
 @kernel
@@ -85,7 +88,7 @@ def _int32(buffer: Bytes, at: int) -> Any:
 
 
 @kernel
-def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, counts: Longs, strange: Flags) -> Any:
+def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, element_oid: int, counts: Longs, strange: Flags) -> Any:
     for i in range(len(offsets)):
         counts[i] = 0
         if lengths[i] < 0:
@@ -95,6 +98,8 @@ def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, counts: Longs, s
             return i
         dimensions, flags = _int32(buffer, at), _int32(buffer, at + 4)
         if dimensions < 0 or dimensions > 6 or flags < 0 or flags > 1 or lengths[i] < 12 + 8 * dimensions:
+            return i
+        if _int32(buffer, at + 8) & 0xFFFFFFFF != element_oid:
             return i
         if dimensions == 0:
             if lengths[i] != 12:

@@ -86,10 +86,16 @@ def _shortest(value: float, code: str) -> tuple[str, int]:
     As PostgreSQL has it (common/d2s.c), a decimal that lies exactly halfway to a neighbour is not good enough.
     """
     low, high = _halfway(value, code)
-    texts = (f"{value:.{precision}e}" for precision in range(17))
-    shortest = next(text for text in texts if low < Fraction(text) < high)
-    mantissa, _, exponent = shortest.partition("e")
-    return mantissa.replace(".", ""), int(exponent)
+    exact, exponent = Fraction(value), int(f"{value:e}".partition("e")[2])
+    for digits in range(1, 18):
+        unit = Fraction(10) ** (exponent - digits + 1)
+        below = exact // unit
+        good = [n for n in (below, below + 1) if low < n * unit < high]
+        if good:
+            nearest = min(good, key=lambda n: (abs(n * unit - exact), n % 2))
+            text = str(nearest)
+            return text.rstrip("0"), exponent + len(text) - digits
+    raise ValueError(f"no digits for {value!r}")
 
 
 def _halfway(value: float, code: str) -> tuple[Fraction, Fraction]:

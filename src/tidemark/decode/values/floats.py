@@ -17,6 +17,8 @@ from tidemark.decode.failure import bad_value, require_good
 from tidemark.decode.values.integers import big_endian
 from tidemark.decode.values.text import as_strings
 
+WORDS = pa.array(["NaN", "Infinity", "-Infinity"])
+
 
 def float4(cells: Cells, binary: bool) -> Column:
     """float4 to float32."""
@@ -35,9 +37,14 @@ def _float(name: str, cells: Cells, binary: bool, bits: Any, kind: pa.DataType) 
         return Column(fixed(kind, out, cells.lengths))
     strings = as_strings(name, cells)
     try:
-        return Column(pc.cast(strings, kind))
+        values = pc.cast(strings, kind)
     except pa.ArrowInvalid:
         bad_value(name, cells, _first_not_a_float(strings))
+    special = pc.invert(pc.is_finite(values))
+    wrong = pc.and_(special, pc.invert(pc.is_in(strings, WORDS)))  # too large to be finite, or a word we do not know
+    if pc.any(wrong).as_py():
+        bad_value(name, cells, pc.index(wrong, True).as_py())
+    return Column(values)
 
 
 def _first_not_a_float(strings: pa.StringArray) -> int:

@@ -138,9 +138,12 @@ def _is_word(buffer: Bytes, at: int, length: int) -> Any:
     if length == 3:
         return buffer[at] == 78 and buffer[at + 1] == 97 and buffer[at + 2] == 78
     skip = 1 if length == 9 and buffer[at] == 45 else 0
-    if length - skip != 8 or buffer[at + skip] != 73:
+    if length - skip != 8:
         return False
-    return buffer[at + skip + 1] == 110 and buffer[at + skip + 7] == 121
+    for k, char in enumerate((73, 110, 102, 105, 110, 105, 116, 121)):
+        if buffer[at + skip + k] != char:
+            return False
+    return True
 
 
 @kernel

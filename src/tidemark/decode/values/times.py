@@ -33,15 +33,21 @@ def timetz(cells: Cells, binary: bool) -> Column:
 
 def interval(cells: Cells, binary: bool) -> Column:
     """Interval to string."""
+    return _texts("interval", cells, binary, _intervals, 96, True)
+
+
+def finite_interval(cells: Cells, binary: bool) -> Column:
+    """Interval to string, from a server before 17, which has no infinite ones: the extremes are values like others."""
     return _texts("interval", cells, binary, _intervals, 96, False)
 
 
-def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, zoned: bool) -> Column:
+def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> Column:
+    """`more` is what a kernel may find in its type: a time zone, or infinity."""
     if not binary:
         return Column(as_strings(name, cells))
     out = np.empty(most * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
-    require_good(name, cells, write(cells.buffer, cells.offsets, cells.lengths, zoned, offsets, out))
+    require_good(name, cells, write(cells.buffer, cells.offsets, cells.lengths, more, offsets, out))
     return Column(variable(pa.string(), offsets, out[: offsets[-1]], cells.lengths))
 
 
@@ -171,7 +177,7 @@ def _infinite(out: Bytes, at: int, negative: bool) -> Any:
 
 
 @kernel
-def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, _zoned: bool, starts: Ints, out: Bytes) -> Any:
+def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, starts: Ints, out: Bytes) -> Any:
     at = 0
     for i in range(len(offsets)):
         starts[i] = at
@@ -182,7 +188,8 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, _zoned: bool, start
         micros = _read(buffer, offsets[i], 8)
         days, months = _read(buffer, offsets[i] + 8, 4), _read(buffer, offsets[i] + 12, 4)
         lowest = micros == -9223372036854775807 - 1 and days == -2147483648 and months == -2147483648
-        if lowest or (micros == 9223372036854775807 and days == 2147483647 and months == 2147483647):
+        highest = micros == 9223372036854775807 and days == 2147483647 and months == 2147483647
+        if infinite and (lowest or highest):
             at = _infinite(out, at, lowest)
             continue
         begin, before = at, False
