@@ -118,7 +118,8 @@ def _copy(pieces: list[bytes], decodings: list[Decoding]) -> None:
     for piece in pieces:
         for _ in decoder.feed(piece):
             pass
-    decoder.finish()
+    for _ in decoder.finish():
+        pass
 
 
 def _adbc(dsn: str) -> pa.Table:

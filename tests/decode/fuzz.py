@@ -69,12 +69,10 @@ def collect() -> Samples:
 def _transactions(messages: list[bytes]) -> list[list[bytes]]:
     """Each change as a transaction of its own, with the description that was in force."""
     relations: dict[bytes, bytes] = {}
-    found, begin = [], b""
+    found, begin = [], b"B" + bytes(20)
     for message in messages:
         letter = message[:1]
-        if letter == b"B":
-            begin = message
-        elif letter == b"R":
+        if letter == b"R":
             relations[message[1:5]] = message
         elif letter in (b"I", b"U", b"D"):
             found.append([begin, relations[message[1:5]], message, b"C" + bytes(25)])
@@ -143,12 +141,12 @@ def feed(transaction: list[bytes], at: int, bad: bytes, types: dict[int, PgType]
 def feed_copy(raw: bytes, decoding: Decoding, rng: random.Random) -> bool:
     """Decode a copy in two pieces; True if it was accepted."""
     at = rng.randint(0, len(raw))
-    decoder = CopyDecoder([decoding], batch_rows=8)
+    decoder = CopyDecoder([decoding], batch_rows=8, chunk_bytes=0)
     try:
         for piece in (raw[:at], raw[at:]):
             for _ in decoder.feed(piece):
                 pass
-        decoder.finish()
+        list(decoder.finish())
     except DecodeError:
         return False
     return True

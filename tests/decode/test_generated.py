@@ -100,9 +100,8 @@ def by_copy(db: Database, name: str, kinds: list[str]) -> Rows:
             raw = b"".join(bytes(piece) for piece in copy)
     decoder = CopyDecoder([decoding_of(oid, typmod, Types()) for oid, typmod in types], batch_rows=7)
     rows: Rows = []
-    for batch in decoder.feed(raw):
-        rows += zip(*(printed(column) for column in batch), strict=True)
-    decoder.finish()
+    for batch in (*decoder.feed(raw), *decoder.finish()):
+        rows += zip(*(printed(column) for column in batch.columns), strict=True)
     return rows
 
 

@@ -35,12 +35,12 @@ COPY = HEADER + ROW * 3 + b"\xff\xff"
 
 
 def copied(*pieces: bytes) -> list[tuple[int, str]]:
-    decoder = CopyDecoder([INT4, TEXT], batch_rows=2)
+    decoder = CopyDecoder([INT4, TEXT], batch_rows=2, chunk_bytes=0)
     batches = [batch for piece in pieces for batch in decoder.feed(piece)]
-    decoder.finish()
-    return [
-        row for number, text in batches for row in zip(number.array.to_pylist(), text.array.to_pylist(), strict=True)
-    ]
+    batches += decoder.finish()
+    assert max((batch.rows for batch in batches), default=0) <= 2
+    columns = ([column.array.to_pylist() for column in batch.columns] for batch in batches)
+    return [(number, text) for numbers, texts in columns for number, text in zip(numbers, texts, strict=True)]
 
 
 def test_a_copy_split_at_any_byte_or_at_every_byte_is_the_same() -> None:
@@ -79,10 +79,21 @@ def test_a_copy_that_is_none_is_refused(pieces: tuple[bytes, ...], said: str) ->
 
 
 def test_a_length_that_is_absurd_waits_for_bytes_and_allocates_nothing() -> None:
-    decoder = CopyDecoder([INT4, TEXT])
+    decoder = CopyDecoder([INT4, TEXT], chunk_bytes=0)
     assert list(decoder.feed(HEADER + b"\0\2\x7f\xff\xff\xff" + bytes(100))) == []
     with pytest.raises(MalformedMessage, match="without its trailer"):
-        decoder.finish()
+        list(decoder.finish())
+
+
+def test_a_row_larger_than_its_pieces_is_looked_at_once_it_is_whole() -> None:
+    text = b"x" * 3_000_000
+    raw = HEADER + b"\0\2\0\0\0\4\0\0\0\7" + len(text).to_bytes(4) + text + b"\xff\xff"
+    assert copied(*(raw[at : at + 1000] for at in range(0, len(raw), 1000))) == [(7, text.decode())]
+
+
+def test_a_table_without_columns_has_rows_all_the_same() -> None:
+    decoder = CopyDecoder([])
+    assert [batch.rows for batch in (*decoder.feed(HEADER + b"\0\0" * 5 + b"\xff\xff"), *decoder.finish())] == [5]
 
 
 def test_a_relation_of_absurdly_many_columns_allocates_nothing_for_rows_that_have_none() -> None:

@@ -279,6 +279,7 @@ def test_logical_messages_are_given_with_their_transaction(db: Database) -> None
             "begin; insert into t values (1); select pg_logical_emit_message(true, 'inside', 'ü'); commit"
         )
         connection.execute("select pg_logical_emit_message(false, 'last', 'no commit after it')")
+        connection.execute("create table flushes_it (a int)")
     recording = recorder.recording()
     fed = StreamDecoder(Types()).feed(recording.buffer, recording.starts, recording.lengths)
     items = list(fed)

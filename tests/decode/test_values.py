@@ -66,8 +66,8 @@ def by_copy(filled: Filled, table: str, *, as_text: bool) -> list[str | None]:
     decoding = decoding_of(oid, typmod, Types(filled.types, filled.version_num))
     decoder = CopyDecoder([replace(decoding, binary=decoding.binary and not as_text)], batch_rows=4)
     batches = [batch for piece in pieces for batch in decoder.feed(piece)]
-    decoder.finish()
-    return [text for (column,) in batches for text in printed(column)]
+    batches += decoder.finish()
+    return [text for batch in batches for text in printed(batch.columns[0])]
 
 
 def by_stream(filled: Filled, *, binary: bool) -> dict[str, list[str | None]]:

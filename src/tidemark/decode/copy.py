@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,36 +22,62 @@ SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = len(SIGNATURE) + 8
 CRITICAL_FLAGS = 0xFFFF0000  # a reader must give up on a flag it does not know in the upper half
 BATCH_ROWS = 65_536
+CHUNK_BYTES = 1 << 20
 
 MORE, FULL, TRAILER, BAD = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """Rows of a copy, column by column; a table without columns has rows all the same."""
+
+    rows: int
+    columns: tuple[Column, ...]
 
 
 class CopyDecoder:
     """Feed it what the server sends; it gives a batch of columns for every so many whole rows.
 
-    It holds no more than one batch and the piece of a row that has not ended. `finish()` says whether the end was seen:
-    a copy that was cut off ends without a trailer and is refused.
+    Small pieces are gathered first, and a row that has not ended waits until it can have, so that each byte is looked
+    at about once. It holds no more than a batch, `chunk_bytes`, and one row. A copy that was cut off ends without a
+    trailer, and `finish()` refuses it. Both are to be consumed to their ends.
     """
 
-    def __init__(self, columns: Sequence[Decoding], batch_rows: int = BATCH_ROWS) -> None:
+    def __init__(
+        self, columns: Sequence[Decoding], batch_rows: int = BATCH_ROWS, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._columns = tuple(columns)
         self._shape = (len(self._columns), max(1, min(batch_rows, MOST_CELLS // max(1, len(self._columns)))))
         self._offsets = np.empty(self._shape, np.int64)
         self._lengths = np.empty(self._shape, np.int32)
-        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._chunk_bytes = self._wanted = chunk_bytes
         self._begun = False
         self._ended = False
         self._consumed = 0
 
-    def feed(self, piece: bytes) -> Iterator[list[Column]]:
-        """Take the next piece; yield the batches that are complete with it, and the rows left over as one more."""
-        data = np.frombuffer(self._rest + piece if self._rest else piece, np.uint8)
+    def feed(self, piece: bytes) -> Iterator[CopyBatch]:
+        """Take the next piece; yield the batches that are complete with it."""
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held >= self._wanted:
+            yield from self._decode()
+
+    def finish(self) -> Iterator[CopyBatch]:
+        """There are no more pieces: yield what is left, and refuse a copy whose end was not seen."""
+        yield from self._decode()
+        if not self._ended:
+            bad_message("the copy ended without its trailer", np.frombuffer(b"".join(self._pieces), np.uint8), 0)
+
+    def _decode(self) -> Iterator[CopyBatch]:
+        data = np.frombuffer(b"".join(self._pieces), np.uint8)
         if self._ended and len(data):
             bad_message("bytes after the trailer of a binary copy", data, 0)
-        at = 0 if self._begun else self._header(data)
-        status = FULL if self._begun else MORE
+        at, need = (0 if self._begun else self._header(data)), 0
+        status = FULL if self._begun and not self._ended else MORE
         while status == FULL:
-            rows, at, status = _rows(data, at, self._offsets, self._lengths)
+            rows, at, status, need = _rows(data, at, self._offsets, self._lengths)
             if status == BAD:
                 bad_message(
                     f"not a row of {self._shape[0]} fields, at byte {self._consumed + at} of the copy,", data, at
@@ -59,14 +86,9 @@ class CopyDecoder:
                 yield self._batch(data, rows)
         if status == TRAILER:
             self._end(data, at)
-            at = len(data)
-        self._rest = data[at:].tobytes()
+        self._pieces, self._held = [data[at:].tobytes()], len(data) - at
+        self._wanted = max(need, self._chunk_bytes)
         self._consumed += at
-
-    def finish(self) -> None:
-        """Refuse a copy whose end was not seen."""
-        if not self._ended:
-            bad_message("the copy ended without its trailer", np.frombuffer(self._rest, np.uint8), 0)
 
     def _header(self, data: Bytes) -> int:
         """Read the header once it is there whole; the position after it, or 0."""
@@ -88,11 +110,10 @@ class CopyDecoder:
             bad_message("bytes after the trailer of a binary copy", data, at)
         self._ended = True
 
-    def _batch(self, data: Bytes, rows: int) -> list[Column]:
-        return [
-            column.decode(Cells(data, self._offsets[k, :rows], self._lengths[k, :rows]), column.binary)
-            for k, column in enumerate(self._columns)
-        ]
+    def _batch(self, data: Bytes, rows: int) -> CopyBatch:
+        cells = (Cells(data, self._offsets[k, :rows], self._lengths[k, :rows]) for k in range(len(self._columns)))
+        decoded = (column.decode(cell, column.binary) for column, cell in zip(self._columns, cells, strict=True))
+        return CopyBatch(rows, tuple(decoded))
 
 
 @kernel
@@ -114,29 +135,29 @@ def _int32(buffer: Bytes, at: int) -> Any:
 
 @kernel
 def _rows(buffer: Bytes, at: int, offsets: Longs, lengths: Ints) -> Any:
-    """Find whole rows from `at` on: how many, where the next one begins, and why it stopped."""
+    """Whole rows from `at` on: how many, where the next begins, why it stopped, and how long that one is at least."""
     columns, most = offsets.shape
     end = len(buffer)
     for row in range(most):
         if at + 2 > end:
-            return row, at, MORE
+            return row, at, MORE, 2
         fields = _int16(buffer, at)
         if fields == -1:
-            return row, at + 2, TRAILER
+            return row, at + 2, TRAILER, 0
         if fields != columns:
-            return row, at, BAD
+            return row, at, BAD, 0
         p = at + 2
         for k in range(columns):
             if p + 4 > end:
-                return row, at, MORE
+                return row, at, MORE, p + 4 - at
             size = _int32(buffer, p)
             p += 4
             if size < -1:
-                return row, at, BAD
+                return row, at, BAD, 0
             if size > end - p:
-                return row, at, MORE
+                return row, at, MORE, p + size - at
             offsets[k, row] = p
             lengths[k, row] = size
             p += max(size, 0)
         at = p
-    return most, at, FULL
+    return most, at, FULL, 0

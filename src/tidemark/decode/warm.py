@@ -41,6 +41,5 @@ def _warm_stream() -> None:
 
 def _warm_copy() -> None:
     decoder = CopyDecoder([decoding_of(BY_OID[23].oid, -1, Types())])
-    for _ in decoder.feed(SIGNATURE + bytes(8) + b"\0\1\0\0\0\4\0\0\0\7\xff\xff"):
-        pass
-    decoder.finish()
+    list(decoder.feed(SIGNATURE + bytes(8) + b"\0\1\0\0\0\4\0\0\0\7\xff\xff"))
+    list(decoder.finish())
