@@ -266,7 +266,9 @@ def test_truncate_of_several_tables_with_its_flags_keeps_its_place(db: Database)
         connection.execute(
             "begin; insert into t values (1); truncate t, u restart identity cascade; insert into u values (2); commit"
         )
-    changes = [(change[1], change[2], change[3]) for change in in_order(decode(recorder.recording(), {}))]
+    batches = decode(recorder.recording(), {})
+    assert {int(flags) for batch in batches for flags in batch.truncate_options[batch.kinds == ord("T")]} == {3}
+    changes = [(change[1], change[2], change[3]) for change in in_order(batches)]
     assert sorted(changes) == [(0, "I", "t"), (1, "T", "t"), (1, "T", "u"), (2, "I", "u")]
 
 
@@ -344,6 +346,16 @@ def test_a_relation_sent_only_inside_a_streamed_transaction_counts_for_all_once_
     letters = [m[:1] for m in recording.messages]
     assert b"R" not in letters[letters.index(b"c") :], "the server did not describe it again"
     assert len(in_order(decode(recording, {}))) == 5001
+
+
+def test_numbers_that_grow_a_thousandfold_as_text_come_in_smaller_batches(db: Database) -> None:
+    db.run("create table huge (id int primary key, n numeric)")
+    recorder = record(db)
+    db.run("insert into huge select i, 1e131071::numeric from generate_series(1, 5000) i")
+    batches = decode(recorder.recording(binary=True), {})
+    assert len(batches) > 1
+    assert sum(len(batch) for batch in batches) == 5000
+    assert batches[0].new[1].array[0].as_py() == "1" + "0" * 131071
 
 
 def test_messages_of_two_phase_decoding_are_refused(db: Database) -> None:

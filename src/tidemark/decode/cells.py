@@ -20,8 +20,13 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 NULL, UNCHANGED = -1, -2
+MOST_TEXT_BYTES = 256 << 20  # in one column of a batch of several rows
 MOST_CELLS = 4 << 20  # in one batch, whatever the number of columns: about 50 MB to say where they lie
 OK = -1  # what a kernel returns when every cell was good; otherwise the index of the first bad one
+
+
+class BatchTooLarge(Exception):
+    """Not an error: a column of this batch would become too large, and the batch is to be decoded in halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,12 @@ class Column:
 
     array: pa.Array
     exact: pa.StringArray | None = None
+
+
+def require_room(cells: Cells, text_bytes: int) -> None:
+    """Ask for smaller batches where the decoded text of one column would be too large; a single value may be."""
+    if text_bytes > MOST_TEXT_BYTES and len(cells) > 1:
+        raise BatchTooLarge
 
 
 def read_only(buffer: Bytes) -> Bytes:

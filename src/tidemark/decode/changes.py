@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.cells import MOST_CELLS, UNCHANGED, Bytes, Cells, Column, Flags, Ints, Longs
+from tidemark.decode.cells import MOST_CELLS, UNCHANGED, BatchTooLarge, Bytes, Cells, Column, Flags, Ints, Longs
 from tidemark.decode.messages import Reader, Relation, Transaction, read_origin, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
 from tidemark.decode.scan import ORIGIN, RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
@@ -39,7 +39,8 @@ class ChangeBatch:
 
     `kinds` are the letters I, U, D and T. A deletion and a truncate have no new row: nulls stand there. `unchanged`
     marks values that were not sent because they are large and did not change; None where a column has no such mark. Old
-    rows belong to the changes `old_of`; where `old_full` is false only the key's columns were sent.
+    rows belong to the changes `old_of`; where `old_full` is false only the key's columns were sent. `truncate_options`
+    are a truncate's: 1 for CASCADE, 2 for RESTART IDENTITY.
     """
 
     relation: Relation
@@ -48,6 +49,7 @@ class ChangeBatch:
     xids: Longs
     commit_lsns: npt.NDArray[np.uint64]
     commit_micros: Longs
+    truncate_options: Bytes
     new: tuple[Column, ...]
     unchanged: tuple[Flags | None, ...]
     old: tuple[Column, ...]
@@ -89,7 +91,8 @@ def decode_changes(sequence: Sequence, scope: Scope, types: Types, limits: Limit
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
     relations = _Relations(types)
-    truncated = _assign_relations(sequence, scope, version, relations)
+    options = np.zeros(len(messages), np.uint8)
+    truncated = _assign_relations(sequence, scope, version, relations, options)
     rows = np.flatnonzero(messages.changes)
     if truncated:
         extra = np.array([at for at, _ in truncated], np.int64)
@@ -106,7 +109,7 @@ def decode_changes(sequence: Sequence, scope: Scope, types: Types, limits: Limit
             relation, decodings = relations.known[number], relations.decodings[number]
             step = max(1, MOST_CELLS // max(1, len(decodings)))
             for at in range(0, len(chosen), step):
-                yield _batch(sequence, chosen[at : at + step], relation, decodings)
+                yield from _batches(sequence, chosen[at : at + step], relation, decodings, options)
 
 
 class _Relations:
@@ -127,7 +130,9 @@ class _Relations:
         return self._numbers[relation]
 
 
-def _assign_relations(sequence: Sequence, scope: Scope, version: Ints, relations: _Relations) -> list[tuple[int, int]]:
+def _assign_relations(
+    sequence: Sequence, scope: Scope, version: Ints, relations: _Relations, options: Bytes
+) -> list[tuple[int, int]]:
     """Give every change its relation as described where it stands; what truncates concern, as (message, relation)."""
     messages, stream = sequence.messages, sequence.stream
     prefix = 0 if stream is None else 4
@@ -150,7 +155,9 @@ def _assign_relations(sequence: Sequence, scope: Scope, version: Ints, relations
         elif letters[at] == TYPE:
             read_type(reader)
         else:
-            found = (_find(messages, at, oid, scope, stream) for oid in read_truncate(reader).relations)
+            truncate = read_truncate(reader)
+            options[at] = truncate.cascade | truncate.restart_identity << 1
+            found = (_find(messages, at, oid, scope, stream) for oid in truncate.relations)
             truncated.extend((at, relations.number(relation)) for relation in found)
     return truncated
 
@@ -193,7 +200,21 @@ def _chunks(lengths: Longs, limits: Limits) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _batch(sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...]) -> ChangeBatch:
+def _batches(
+    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
+) -> Iterator[ChangeBatch]:
+    """Decode these changes, in halves where they become too large."""
+    try:
+        yield _batch(sequence, chosen, relation, decodings, options)
+    except BatchTooLarge:
+        middle = len(chosen) // 2
+        yield from _batches(sequence, chosen[:middle], relation, decodings, options)
+        yield from _batches(sequence, chosen[middle:], relation, decodings, options)
+
+
+def _batch(
+    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
+) -> ChangeBatch:
     messages = sequence.messages.some(chosen)
     rows = _values(messages, len(decodings))
     owner, by = sequence.owner[chosen], sequence.transactions
@@ -207,6 +228,7 @@ def _batch(sequence: Sequence, chosen: Longs, relation: Relation, decodings: tup
         xids=by.xids[owner],
         commit_lsns=by.commit_lsns[owner],
         commit_micros=by.commit_micros[owner],
+        truncate_options=options[chosen],
         new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, decodings),
         unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
         old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, decodings) if len(with_old) else (),

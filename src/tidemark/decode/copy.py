@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.cells import MOST_CELLS, Bytes, Cells, Column, Ints, Longs, kernel
+from tidemark.decode.cells import MOST_CELLS, BatchTooLarge, Bytes, Cells, Column, Ints, Longs, kernel
 from tidemark.decode.failure import bad_message
 from tidemark.decode.types import Decoding
 
@@ -82,8 +82,7 @@ class CopyDecoder:
                 bad_message(
                     f"not a row of {self._shape[0]} fields, at byte {self._consumed + at} of the copy,", data, at
                 )
-            if rows:
-                yield self._batch(data, rows)
+            yield from self._batches(data, 0, rows)
         if status == TRAILER:
             self._end(data, at)
         self._pieces, self._held = [data[at:].tobytes()], len(data) - at
@@ -110,10 +109,19 @@ class CopyDecoder:
             bad_message("bytes after the trailer of a binary copy", data, at)
         self._ended = True
 
-    def _batch(self, data: Bytes, rows: int) -> CopyBatch:
-        cells = (Cells(data, self._offsets[k, :rows], self._lengths[k, :rows]) for k in range(len(self._columns)))
-        decoded = (column.decode(cell, column.binary) for column, cell in zip(self._columns, cells, strict=True))
-        return CopyBatch(rows, tuple(decoded))
+    def _batches(self, data: Bytes, first: int, last: int) -> Iterator[CopyBatch]:
+        """Decode these rows, in halves where they become too large."""
+        rows = slice(first, last)
+        cells = (Cells(data, self._offsets[k, rows], self._lengths[k, rows]) for k in range(len(self._columns)))
+        try:
+            decoded = [column.decode(cell, column.binary) for column, cell in zip(self._columns, cells, strict=True)]
+        except BatchTooLarge:
+            middle = (first + last) // 2
+            yield from self._batches(data, first, middle)
+            yield from self._batches(data, middle, last)
+            return
+        if last > first:
+            yield CopyBatch(last - first, tuple(decoded))
 
 
 @kernel

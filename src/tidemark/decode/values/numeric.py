@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, fixed, kernel, variable
+from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, fixed, kernel, require_room, variable
 from tidemark.decode.failure import require_good
 from tidemark.decode.values.text import as_strings
 
@@ -41,11 +41,12 @@ def numeric_text(cells: Cells, binary: bool) -> Column:
     """Numeric of any size to its exact text, with all the digits that PostgreSQL keeps."""
     if not binary:
         return Column(as_strings("numeric", cells))
-    offsets = np.zeros(len(cells) + 1, np.int32)
+    offsets = np.zeros(len(cells) + 1, np.int64)
     require_good("numeric", cells, _text_sizes(cells.buffer, cells.offsets, cells.lengths, offsets))
+    require_room(cells, int(offsets[-1]))
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_texts(cells.buffer, cells.offsets, cells.lengths, offsets, out)
-    return Column(variable(pa.string(), offsets, out, cells.lengths))
+    return Column(variable(pa.string(), offsets.astype(np.int32), out, cells.lengths))
 
 
 @kernel
@@ -190,7 +191,7 @@ def _digit_count(value: int) -> Any:
 
 
 @kernel
-def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints) -> Any:
+def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs) -> Any:
     total = np.int64(0)
     for i in range(len(offsets)):
         starts[i] = total
@@ -211,8 +212,6 @@ def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints) -> A
             first = _u16(buffer, at + 8) if digits > 0 else 0
             whole = 1 if weight < 0 else 4 * weight + _digit_count(first)
             total += whole + (1 if sign == MINUS else 0) + (scale + 1 if scale else 0)
-        if total > 2147483647:
-            return i
     starts[len(offsets)] = total
     return OK
 
@@ -238,7 +237,7 @@ def _write_group(out: Bytes, at: int, value: int, width: int) -> None:
 
 
 @kernel
-def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Bytes) -> None:
+def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs, out: Bytes) -> None:
     for i in range(len(offsets)):
         if lengths[i] < 0:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Ints, Longs, kernel, variable
+from tidemark.decode.cells import OK, Bytes, Cells, Column, Ints, Longs, kernel, require_room, variable
 from tidemark.decode.failure import bad_value, require_good
 
 
@@ -76,8 +76,7 @@ def as_strings(name: str, cells: Cells) -> pa.StringArray:
 def copied(cells: Cells) -> tuple[Ints, Bytes]:
     """The cells' bytes side by side, and where each begins."""
     total = int(np.maximum(cells.lengths, 0).sum(dtype=np.int64))
-    if total > np.iinfo(np.int32).max:
-        bad_value(f"at most 2 GiB in one batch (this one has {total} bytes)", cells, int(np.argmax(cells.lengths)))
+    require_room(cells, total)
     offsets = np.empty(len(cells) + 1, np.int32)
     data = np.empty(total, np.uint8)
     _copy(cells.buffer, cells.offsets, cells.lengths, offsets, data)
