@@ -59,7 +59,7 @@ class Workspace:
         if self.user is None or _open_to_others(install.home):
             return install
         if install.home not in self._reachable:
-            moved = install.moved(self.path / f"postgresql-{install.major}")
+            moved = install.moved(self.path / f"postgresql-{install.major}-{len(self._reachable)}")
             copy_install(install, moved)
             self._reachable[install.home] = moved
         return self._reachable[install.home]
