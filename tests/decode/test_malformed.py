@@ -4,9 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.recorded import Recording, decode
+from tidemark.decode.cells import Cells
 from tidemark.decode.copy import SIGNATURE, CopyDecoder
 from tidemark.decode.types import Types, decoding_of
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue
@@ -108,6 +110,40 @@ def test_a_bad_value_is_named_with_its_type_place_and_bytes() -> None:
         copied(HEADER + b"\0\2\0\0\0\3\0\0\7\0\0\0\3abc\xff\xff")
     assert caught.value.offset == 25
     assert caught.value.hint
+
+
+BAD_TEXTS = {
+    16: ["", "x", "tt"],
+    21: ["", "-", "1a", "32768", "-32769", "+1", " 1"],
+    20: ["9223372036854775808", "-9223372036854775809", "99999999999999999999"],
+    26: ["-1", "4294967296"],
+    701: ["", "x", "1e999", "inf", "-nan", "1.0x"],
+    700: ["1e300"],
+    1700: ["", "-", ".", "1.", ".5", "hello", "1e5", "NaNa", "InABCDEy", "1.2.3"],
+    17: ["", "x", "\\x0", "\\xzz", "ff"],
+    1082: ["", "2020-13-01", "2020-02-30", "2020-1-1", "x020-01-01", "infinite", "12345-13-01"],
+    1114: [
+        "2020-01-01",
+        "2020-01-01 24:00:00",
+        "2020-01-01 00:00:00.",
+        "2020-01-01 00:00:00+00",
+        "2020-01-01T00:00:00",
+    ],
+    1184: ["2020-01-01 00:00:00", "2020-01-01 00:00:00+01"],
+    1083: ["", "99:99", "12:60:00", "12:00:00.", "12:00:00.1234567", "12:00"],
+    1266: ["12:00:00", "12:00:00+1", "12:00:00+00:", "12:00:00 00"],
+    1186: ["", "1 week", "<1 day>"],
+    2950: ["", "zz", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a1g", "a0eebc999c0b-4ef8-bb6d-6bb9bd380a111"],
+    1007: ["", "{", "1", "{1", "{1,}", "{,1}", "{1}}", "[0:0]{1}x", '{"1}', "{a}"],
+}
+
+
+@pytest.mark.parametrize(("oid", "value"), [(oid, value) for oid, values in BAD_TEXTS.items() for value in values])
+def test_a_text_that_is_no_value_of_its_type_is_refused(oid: int, value: str) -> None:
+    raw = np.frombuffer(value.encode(), np.uint8)
+    cells = Cells(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    with pytest.raises(MalformedValue):
+        decoding_of(oid, -1, Types()).decode(cells, False)
 
 
 def test_text_that_is_not_utf_8_is_refused() -> None:

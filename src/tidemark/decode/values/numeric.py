@@ -40,6 +40,7 @@ def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> Column:
 def numeric_text(cells: Cells, binary: bool) -> Column:
     """Numeric of any size to its exact text, with all the digits that PostgreSQL keeps."""
     if not binary:
+        require_good("numeric", cells, _texts_are_good(cells.buffer, cells.offsets, cells.lengths))
         return Column(as_strings("numeric", cells))
     offsets = np.zeros(len(cells) + 1, np.int64)
     require_good("numeric", cells, _text_sizes(cells.buffer, cells.offsets, cells.lengths, offsets))
@@ -182,6 +183,28 @@ def _from_text(
         if over or high > limit_high or (high == limit_high and low >= limit_low):
             return i
         _store(out, i, high, low, negative)
+    return OK
+
+
+@kernel
+def _texts_are_good(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
+    """A sign, digits, a point and digits; or one of the words."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if _is_word(buffer, at, lengths[i]):
+            continue
+        if at < end and buffer[at] == 45:
+            at += 1
+        point = False
+        if at == end or buffer[end - 1] == 46 or buffer[at] == 46:
+            return i
+        for p in range(at, end):
+            if buffer[p] == 46 and not point:
+                point = True
+            elif buffer[p] < 48 or buffer[p] > 57:
+                return i
     return OK
 
 

@@ -42,6 +42,7 @@ def char(cells: Cells, binary: bool) -> Column:
 def uuid(cells: Cells, binary: bool) -> Column:
     """Uuid to string, as PostgreSQL prints it."""
     if not binary:
+        require_good("uuid", cells, _uuid_texts(cells.buffer, cells.offsets, cells.lengths))
         return Column(as_strings("uuid", cells))
     out = np.empty(36 * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
@@ -166,6 +167,23 @@ def _nibble(char: int) -> Any:
     if 97 <= char <= 102:
         return char - 87
     return -1
+
+
+@kernel
+def _uuid_texts(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 36:
+            return i
+        for k in range(36):
+            char = np.int64(buffer[offsets[i] + k])
+            if k == 8 or k == 13 or k == 18 or k == 23:
+                if char != 45:
+                    return i
+            elif _nibble(char) < 0:
+                return i
+    return OK
 
 
 @kernel

@@ -14,20 +14,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Ints, Longs, kernel, variable
+from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, variable
 from tidemark.decode.failure import require_good
 from tidemark.decode.values.text import as_strings
 
 DAY = 86_400_000_000
+# All that the texts of these types are made of: numbers and signs, year, mon, day, infinity, and the plural's s.
+LETTERS = np.isin(np.arange(256), np.frombuffer(b"0123456789+-:. yearsmondayinfinity", np.uint8))
 
 
 def time(cells: Cells, binary: bool) -> Column:
     """Time to string."""
+    if not binary:
+        require_good("time", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, False))
     return _texts("time", cells, binary, _times, 15, False)
 
 
 def timetz(cells: Cells, binary: bool) -> Column:
     """Timetz to string."""
+    if not binary:
+        require_good("timetz", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, True))
     return _texts("timetz", cells, binary, _times, 24, True)
 
 
@@ -44,11 +50,64 @@ def finite_interval(cells: Cells, binary: bool) -> Column:
 def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> Column:
     """`more` is what a kernel may find in its type: a time zone, or infinity."""
     if not binary:
+        require_good(name, cells, _made_of(cells.buffer, cells.offsets, cells.lengths, LETTERS))
         return Column(as_strings(name, cells))
     out = np.empty(most * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
     require_good(name, cells, write(cells.buffer, cells.offsets, cells.lengths, more, offsets, out))
     return Column(variable(pa.string(), offsets, out[: offsets[-1]], cells.lengths))
+
+
+@kernel
+def _made_of(buffer: Bytes, offsets: Longs, lengths: Ints, letters: Flags) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] == 0:
+            return i
+        for k in range(lengths[i]):
+            if not letters[buffer[offsets[i] + k]]:
+                return i
+    return OK
+
+
+@kernel
+def _pair(buffer: Bytes, at: int, end: int, most: int) -> Any:
+    """Whether two digits of at most `most` stand here."""
+    if end - at < 2 or not (48 <= buffer[at] <= 57 and 48 <= buffer[at + 1] <= 57):
+        return False
+    return (np.int64(buffer[at]) - 48) * 10 + np.int64(buffer[at + 1]) - 48 <= most
+
+
+@kernel
+def _time_texts(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool) -> Any:
+    """HH:MM:SS, a fraction of one to six digits, and for timetz a sign and HH, HH:MM or HH:MM:SS."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if not (end - at >= 8 and buffer[at + 2] == 58 and buffer[at + 5] == 58):
+            return i
+        if not (_pair(buffer, at, end, 24) and _pair(buffer, at + 3, end, 59) and _pair(buffer, at + 6, end, 59)):
+            return i
+        at += 8
+        if at < end and buffer[at] == 46:
+            first = at + 1
+            at = first
+            while at < end and 48 <= buffer[at] <= 57:
+                at += 1
+            if at == first or at - first > 6:
+                return i
+        if zoned:
+            if at >= end or (buffer[at] != 43 and buffer[at] != 45) or not _pair(buffer, at + 1, end, 15):
+                return i
+            at += 3
+            for _ in range(2):
+                if at < end:
+                    if buffer[at] != 58 or not _pair(buffer, at + 1, end, 59):
+                        return i
+                    at += 3
+        if at != end:
+            return i
+    return OK
 
 
 @kernel
