@@ -140,6 +140,7 @@ class StreamDecoder:
             inside = np.flatnonzero(_counted(part) | (part.letters == BEGIN) | (part.letters == COMMIT))
             if len(inside):
                 bad_message("a transaction that is cut off", part.buffer, int(part.starts[inside[0]]))
+            # It has no changes, so that none needs a transaction: this reads and remembers the descriptions.
             nobody = Transactions(np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.int64))
             places = np.zeros(len(part), np.int64)
             yield from decode_changes(Sequence(part, nobody, places, places), self.scope, self._types, self._limits)
@@ -249,8 +250,8 @@ class StreamDecoder:
 def _joined(blocks: list[Place]) -> Iterator[Place]:
     """Blocks that lie in one buffer as one."""
     for _, group in groupby(blocks, key=lambda block: id(block[0])):
-        places = list(group)
-        yield places[0][0], *(np.concatenate([place[k] for place in places]) for k in (1, 2))  # type: ignore[misc]
+        buffers, starts, lengths = zip(*group, strict=True)
+        yield buffers[0], np.concatenate(starts), np.concatenate(lengths)
 
 
 def _counted(messages: Messages) -> Any:
