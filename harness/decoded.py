@@ -31,12 +31,17 @@ class Witness:
     slot: str
 
     def commits(self) -> list[Commit]:
-        """Every transaction that was committed since the witness was called, in commit order."""
+        """Every transaction that was committed since the witness was called, in commit order.
+
+        A slot shows what is flushed, and an asynchronous commit is visible before it is. A synchronous one after it
+        flushes both; without that the list would not be complete up to the position of a snapshot just taken.
+        """
+        flush = "select pg_logical_emit_message(true, 'witness', 'everything before this is flushed')"
         query = (
             f"select data from pg_logical_slot_peek_binary_changes('{self.slot}', null, null, "
             "'proto_version', '1', 'publication_names', 'witness')"
         )
-        return list(_commits(row[0] for row in self.database.admin(query)))
+        return list(_commits(row[0] for row in self.database.admin(flush, query)))
 
 
 def call_witness(database: Database) -> Witness:
