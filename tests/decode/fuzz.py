@@ -22,9 +22,10 @@ import numpy as np
 
 from harness.database import Database, add_roles, create_database
 from harness.postgres import installs, start_server
-from harness.recorded import Recording, record, types_of
+from harness.recorded import record, types_of
 from tests.decode.corpus import ARRAYS, SCALARS
 from tidemark.decode.copy import CopyDecoder
+from tidemark.decode.frames import framed
 from tidemark.decode.stream import StreamDecoder
 from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import DecodeError
@@ -127,12 +128,11 @@ def cuts(samples: Samples) -> Iterator[tuple[list[bytes], int, bytes]]:
 
 def feed(transaction: list[bytes], at: int, bad: bytes, types: dict[int, PgType]) -> bool:
     """Decode a transaction with one message replaced; True if it was accepted."""
-    messages = [*transaction[:at], *transaction[at + 1 :], bad]  # the damaged one lies last, and is read in its place
-    recording = Recording.of(messages)
-    order = [*range(at), len(messages) - 1, *range(at, len(messages) - 1)]
+    decoder = StreamDecoder(Types(types))
     try:
-        for _ in StreamDecoder(Types(types)).feed(recording.buffer, recording.starts[order], recording.lengths[order]):
-            pass
+        for part in ([*transaction[:at], bad], transaction[at + 1 :]):  # the damaged one lies last in its buffer
+            for _ in decoder.feed(framed(part)):
+                pass
     except DecodeError:
         return False
     return True

@@ -172,4 +172,4 @@ def test_every_refusal_is_a_decode_error_with_an_offset() -> None:
     with pytest.raises(DecodeError) as caught:
         decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N"]), {})
         decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N", b"C" + bytes(25)]), {})
-    assert caught.value.offset == 21
+    assert caught.value.offset == 29  # after a frame of 4 + 21 bytes and a length

@@ -7,22 +7,17 @@ change. Decoders take cells and give Arrow arrays; they never read outside a cel
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Longs: TypeAlias = npt.NDArray[np.int64]
-Ints: TypeAlias = npt.NDArray[np.int32]
-Flags: TypeAlias = npt.NDArray[np.bool_]
+from tidemark.decode.kernels import Bytes, Flags, Ints, Longs
 
 NULL, UNCHANGED = -1, -2
 MOST_TEXT_BYTES = 256 << 20  # in one column of a batch of several rows
 MOST_CELLS = 4 << 20  # in one batch, whatever the number of columns: about 50 MB to say where they lie
-OK = -1  # what a kernel returns when every cell was good; otherwise the index of the first bad one
 
 
 class BatchTooLarge(Exception):
@@ -64,13 +59,6 @@ def require_room(cells: Cells, text_bytes: int) -> None:
         raise BatchTooLarge
 
 
-def read_only(buffer: Bytes) -> Bytes:
-    """The same bytes, not to be written to: kernels are compiled for one kind of array, and this is the one."""
-    view = buffer.view()
-    view.flags.writeable = False
-    return view
-
-
 def validity(lengths: Ints, without: Flags | None = None) -> tuple[pa.Buffer | None, int]:
     """Arrow's validity bitmap and null count: null where there is no value, and where `without` says so."""
     valid = lengths >= 0
@@ -91,8 +79,3 @@ def variable(kind: pa.DataType, offsets: Ints, data: Bytes, lengths: Ints, witho
     bitmap, nulls = validity(lengths, without)
     buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(lengths), buffers, null_count=nulls)
-
-
-def kernel(function: Any) -> Any:
-    """Compile to machine code on first use, into a cache on disk that other processes share; runs without the GIL."""
-    return njit(cache=True, nogil=True)(function)

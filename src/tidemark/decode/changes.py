@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.cells import MOST_CELLS, UNCHANGED, BatchTooLarge, Bytes, Cells, Column, Flags, Ints, Longs
-from tidemark.decode.messages import Reader, Relation, Transaction, read_origin, read_relation, read_truncate, read_type
+from tidemark.decode.assembly import Rows
+from tidemark.decode.cells import MOST_CELLS, UNCHANGED, BatchTooLarge, Cells, Column
+from tidemark.decode.kernels import Bytes, Flags, Ints, Longs
+from tidemark.decode.letters import ORIGIN, RELATION, TRUNCATE, TYPE
+from tidemark.decode.messages import Reader, Relation, read_origin, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
-from tidemark.decode.scan import ORIGIN, RELATION, TRUNCATE, TYPE, Format, Messages, Rows, find_values
+from tidemark.decode.scan import Format, Messages, RowCells, find_values
 from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import UnknownRelation
 
@@ -69,25 +72,28 @@ class Transactions:
     commit_micros: Longs
 
     @classmethod
-    def of(cls, transaction: Transaction) -> Transactions:
-        """One alone."""
-        lsn = np.array([transaction.commit_lsn.value], np.uint64)
-        return cls(np.array([transaction.xid], np.int64), lsn, np.array([transaction.commit_micros], np.int64))
+    def of(cls, commits: Rows) -> Transactions:
+        """As they were assembled."""
+        return cls(commits["xid"].astype(np.int64), commits["lsn"].copy(), commits["micros"].copy())
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Messages of committed transactions in order; for each its transaction, by place, and its ordinal in it."""
+    """Messages of committed transactions in order; for each its transaction, by index, and its ordinal in it.
+
+    They lie in one place, and are either of plain transactions or all of the streamed one `stream`.
+    """
 
     messages: Messages
     transactions: Transactions
     owner: Longs
     ordinals: Longs
-    stream: int | None = None
+    place: int
+    stream: int | None
 
 
-def decode_changes(sequence: Sequence, scope: Scope, types: Types, limits: Limits) -> Iterator[ChangeBatch]:
-    """Decode a sequence in batches. Relation messages in it change `scope` as they are met."""
+def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch]:
+    """Decode a sequence, a batch for each relation. Relation messages in it change `scope` as they are met."""
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
     relations = _Relations(types)
@@ -102,14 +108,11 @@ def decode_changes(sequence: Sequence, scope: Scope, types: Types, limits: Limit
         rows, version = rows[order], version[order]
     else:
         version = version[rows]
-    for first, last in _chunks(messages.lengths[rows], limits):
-        part = version[first:last]
-        for number in [part[0]] if (part == part[0]).all() else np.unique(part):
-            chosen = rows[first:last][part == number]
-            relation, decodings = relations.known[number], relations.decodings[number]
-            step = max(1, MOST_CELLS // max(1, len(decodings)))
-            for at in range(0, len(chosen), step):
-                yield from _batches(sequence, chosen[at : at + step], relation, decodings, options)
+    for number, (relation, decodings) in enumerate(zip(relations.known, relations.decodings, strict=True)):
+        chosen = rows[version == number]
+        step = max(1, MOST_CELLS // max(1, len(decodings)))
+        for at in range(0, len(chosen), step):
+            yield from _batches(sequence, chosen[at : at + step], relation, decodings, options)
 
 
 class _Relations:
@@ -151,7 +154,7 @@ def _assign_relations(
             continue
         reader.bytes(prefix)
         if letters[at] == RELATION:
-            scope.describe(read_relation(reader), stream)
+            scope.describe(read_relation(reader), (sequence.place, int(messages.starts[at])), stream)
         elif letters[at] == TYPE:
             read_type(reader)
         else:
@@ -187,17 +190,6 @@ def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | Non
             offset,
         )
     return relation
-
-
-def _chunks(lengths: Longs, limits: Limits) -> Iterator[tuple[int, int]]:
-    """Runs of changes that stay within the limits."""
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    first = 0
-    while first < len(lengths):
-        by_bytes = int(np.searchsorted(total, total[first] + limits.bytes, side="right")) - 1
-        last = max(first + 1, min(by_bytes, first + limits.rows))
-        yield first, last
-        first = last
 
 
 def _batches(
@@ -237,13 +229,13 @@ def _batch(
     )
 
 
-def _values(messages: Messages, columns: int) -> Rows:
+def _values(messages: Messages, columns: int) -> RowCells:
     """Where the values lie; a truncate has none."""
     tuples = messages.letters != TRUNCATE
     if tuples.all():
         return find_values(messages, columns)
     found = find_values(messages.some(tuples), columns)
-    rows = Rows.empty(columns, len(messages), len(messages))
+    rows = RowCells.empty(columns, len(messages), len(messages))
     rows.new_offsets[:, tuples], rows.new_lengths[:, tuples] = found.new_offsets, found.new_lengths
     if found.old_kinds.any():
         rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.cells import MOST_CELLS, BatchTooLarge, Bytes, Cells, Column, Ints, Longs, kernel
+from tidemark.decode.cells import MOST_CELLS, BatchTooLarge, Cells, Column
 from tidemark.decode.failure import bad_message
+from tidemark.decode.kernels import Bytes, Ints, Longs, kernel
 from tidemark.decode.types import Decoding
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from tidemark.decode.cells import OK, Bytes, Cells
+from tidemark.decode.kernels import OK, Bytes
 from tidemark.errors import MalformedMessage, MalformedValue
+
+if TYPE_CHECKING:  # cells need Arrow, and who only assembles does without
+    from tidemark.decode.cells import Cells
 
 SHOWN = 24
 

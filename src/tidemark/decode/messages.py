@@ -27,12 +27,11 @@ from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from tidemark.clock import Lsn
-from tidemark.decode.cells import Bytes
 from tidemark.decode.failure import bad_message
+from tidemark.decode.kernels import Bytes
 from tidemark.errors import UnsupportedMessage
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-TWO_PHASE = b"bPKrp"
 MOST_COLUMNS = 1600  # MaxHeapAttributeNumber
 
 
@@ -90,14 +89,6 @@ class LogicalMessage:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StreamAbort:
-    """A streamed transaction, or a part of it, is no more."""
-
-    xid: int
-    subxid: int
-
-
 class Reader:
     """Reads one message front to back; too short, too long or not UTF-8 is an error at its place."""
 
@@ -133,11 +124,6 @@ class Reader:
             self.fail("a message that is too short")
         self._at += size
         return self._raw[self._at - size : self._at]
-
-    @property
-    def left(self) -> int:
-        """How many bytes have not been read."""
-        return len(self._raw) - self._at
 
     def end(self) -> None:
         """Nothing may follow."""
@@ -199,26 +185,6 @@ def read_message(reader: Reader) -> LogicalMessage:
     content = reader.bytes(reader.take("I"))
     reader.end()
     return LogicalMessage(bool(flags), lsn, prefix, content)
-
-
-def read_commit(reader: Reader, xid: int) -> Transaction:
-    """What Commit and Stream Commit have in common."""
-    if reader.take("B") != 0:
-        reader.fail("a commit with unknown flags")
-    reader.take("Q")
-    commit = Transaction(xid, Lsn(reader.take("Q")), reader.take("q"))
-    reader.end()
-    return commit
-
-
-def read_stream_abort(reader: Reader, protocol: int) -> StreamAbort:
-    """Stream Abort; from protocol 4 on it may say where and when."""
-    abort = StreamAbort(reader.take("I"), reader.take("I"))
-    if protocol >= 4 and reader.left:
-        reader.take("Q")
-        reader.take("q")
-    reader.end()
-    return abort
 
 
 def refuse_two_phase(letter: int, offset: int) -> NoReturn:

@@ -14,13 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.cells import NULL, OK, UNCHANGED, Bytes, Ints, Longs, kernel
+from tidemark.decode.cells import NULL, UNCHANGED
 from tidemark.decode.failure import bad_message
-from tidemark.decode.messages import TWO_PHASE, refuse_two_phase
-
-INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
-BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
-STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
+from tidemark.decode.kernels import OK, Bytes, Ints, Longs, kernel
+from tidemark.decode.letters import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    MESSAGE,
+    ORIGIN,
+    RELATION,
+    TRUNCATE,
+    TYPE,
+    UPDATE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +64,14 @@ class Messages:
         return (self.letters == INSERT) | (self.letters == UPDATE) | (self.letters == DELETE)
 
 
-def scan(buffer: Bytes, starts: Longs, lengths: Longs, streaming: bool) -> tuple[Messages, bool]:
-    """Look at each message's letter; `streaming` is whether a stream block is open before the first, and after all."""
-    if len(starts) and (starts.min() < 0 or lengths.min() < 1 or (starts + lengths).max() > len(buffer)):
-        bad_message("a message outside its buffer", buffer, 0)
-    letters = buffer[starts] if len(starts) else np.empty(0, np.uint8)
-    two_phase = np.flatnonzero(np.isin(letters, np.frombuffer(TWO_PHASE, np.uint8)))
-    if len(two_phase):
-        refuse_two_phase(int(letters[two_phase[0]]), int(starts[two_phase[0]]))
+def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messages:
+    """Look at each message's letter. All are of transactions, and all came in stream blocks or none did."""
+    letters = buffer[starts]
     xids, relations, bodies = (np.zeros(len(starts), np.int64) for _ in range(3))
-    bad, streaming = _classify(buffer, starts, lengths, letters, streaming, xids, relations, bodies)
+    bad = _classify(buffer, starts, lengths, letters, streamed, xids, relations, bodies)
     if bad != OK:
         bad_message("a message that is unknown, too short or out of order", buffer, int(starts[bad]))
-    return Messages(buffer, starts, lengths, letters, xids, relations, bodies), bool(streaming)
+    return Messages(buffer, starts, lengths, letters, xids, relations, bodies)
 
 
 class Format(IntFlag):
@@ -79,7 +82,7 @@ class Format(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowCells:
     """The values of changes to one relation, a row of arrays for each column, and the formats that occur in it.
 
     `old_kinds` is K, O or 0.
@@ -94,7 +97,7 @@ class Rows:
     old_kinds: Bytes
 
     @classmethod
-    def empty(cls, columns: int, count: int, old: int) -> Rows:
+    def empty(cls, columns: int, count: int, old: int) -> RowCells:
         """Room for so many changes, with no values yet; `old` is `count`, or 0 where no change can have an old row."""
         return cls(
             np.zeros((columns, count), np.int64),
@@ -107,7 +110,7 @@ class Rows:
         )
 
 
-def find_values(messages: Messages, columns: int) -> Rows:
+def find_values(messages: Messages, columns: int) -> RowCells:
     """Walk the rows of changes that all belong to one relation with so many columns.
 
     A row has at least a byte for each column, so what is allocated is bounded by what was received.
@@ -116,7 +119,7 @@ def find_values(messages: Messages, columns: int) -> Rows:
     if len(short):
         bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[short[0]]))
     inserts = bool((messages.letters == INSERT).all())
-    rows = Rows.empty(columns, len(messages), 0 if inserts else len(messages))
+    rows = RowCells.empty(columns, len(messages), 0 if inserts else len(messages))
     ends = messages.starts + messages.lengths
     bad = _walk(
         messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths, rows.new_formats,
@@ -143,46 +146,29 @@ def _classify(
     starts: Longs,
     lengths: Longs,
     letters: Bytes,
-    streaming: bool,
+    streamed: bool,
     xids: Longs,
     relations: Longs,
     bodies: Longs,
 ) -> Any:
     for i in range(len(starts)):
         letter, at, end = letters[i], starts[i] + 1, starts[i] + lengths[i]
-        if letter == STREAM_START:
-            if streaming or lengths[i] != 6:
-                return i, streaming
-            xids[i] = _uint32(buffer, at)
-            streaming = True
+        if letter == ORIGIN or (not streamed and (letter == BEGIN or letter == COMMIT)):
             continue
-        if letter == STREAM_STOP:
-            if not streaming or lengths[i] != 1:
-                return i, streaming
-            streaming = False
-            continue
-        if letter == BEGIN or letter == COMMIT or letter == STREAM_COMMIT or letter == STREAM_ABORT:
-            if streaming or lengths[i] < 9:
-                return i, streaming
-            if letter == STREAM_COMMIT or letter == STREAM_ABORT:
-                xids[i] = _uint32(buffer, at)
-            continue
-        if letter == ORIGIN:
-            continue
-        if streaming:
+        if streamed:
             if end - at < 4:
-                return i, streaming
+                return i
             xids[i] = _uint32(buffer, at)
             at += 4
         if letter == INSERT or letter == UPDATE or letter == DELETE:
             if end - at < 4:
-                return i, streaming
+                return i
             relations[i] = _uint32(buffer, at)
             at += 4
         elif letter != RELATION and letter != TYPE and letter != TRUNCATE and letter != MESSAGE:
-            return i, streaming
+            return i
         bodies[i] = at
-    return OK, streaming
+    return OK
 
 
 @kernel

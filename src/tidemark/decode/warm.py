@@ -6,8 +6,10 @@ import struct
 
 import numpy as np
 
-from tidemark.decode.cells import Cells, read_only
+from tidemark.decode.cells import Cells
 from tidemark.decode.copy import SIGNATURE, CopyDecoder
+from tidemark.decode.frames import framed
+from tidemark.decode.kernels import read_only
 from tidemark.decode.scan import scan
 from tidemark.decode.stream import StreamDecoder
 from tidemark.decode.types import BY_OID, TYPES, Types, decoding_of
@@ -33,9 +35,7 @@ def _warm_stream() -> None:
     """One table of no columns, one insert into it."""
     relation = b"R" + struct.pack("!I", 1) + b"s\0t\0d" + struct.pack("!H", 0)
     messages = [b"B" + bytes(20), relation, b"I" + struct.pack("!I", 1) + b"N\0\0", b"C" + bytes(25)]
-    lengths = np.array([len(message) for message in messages], np.int64)
-    buffer = np.frombuffer(b"".join(messages), np.uint8)
-    for _ in StreamDecoder(Types()).feed(buffer, np.cumsum(lengths) - lengths, lengths):
+    for _ in StreamDecoder(Types()).feed(framed(messages)):
         pass
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import NULL, OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, read_only, validity
+from tidemark.decode.cells import NULL, Cells, Column, validity
 from tidemark.decode.failure import bad_value, require_good, text_or_bad
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel, read_only
 from tidemark.decode.values.text import as_strings
 
 Decode = Callable[[Cells, bool], Column]

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, fixed, kernel
+from tidemark.decode.cells import Cells, Column, fixed
 from tidemark.decode.failure import require_good, text_or_bad
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.decode.values.exact import date_text, timestamp_text
 from tidemark.decode.values.integers import big_endian
 from tidemark.decode.values.text import as_strings

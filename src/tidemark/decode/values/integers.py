@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Ints, Longs, fixed, kernel, validity
+from tidemark.decode.cells import Cells, Column, fixed, validity
 from tidemark.decode.failure import require_good
+from tidemark.decode.kernels import OK, Bytes, Ints, Longs, kernel
 
 
 def boolean(cells: Cells, binary: bool) -> Column:

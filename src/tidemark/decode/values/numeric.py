@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, fixed, kernel, require_room, variable
+from tidemark.decode.cells import Cells, Column, fixed, require_room, variable
 from tidemark.decode.failure import require_good
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.decode.values.text import as_strings
 
 _POWERS = (1, 10, 100, 1000, 10000)

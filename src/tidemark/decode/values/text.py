@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Ints, Longs, kernel, require_room, variable
+from tidemark.decode.cells import Cells, Column, require_room, variable
 from tidemark.decode.failure import bad_value, require_good
+from tidemark.decode.kernels import OK, Bytes, Ints, Longs, kernel
 
 
 def text(cells: Cells, binary: bool) -> Column:  # noqa: ARG001

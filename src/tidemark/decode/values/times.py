@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.cells import OK, Bytes, Cells, Column, Flags, Ints, Longs, kernel, variable
+from tidemark.decode.cells import Cells, Column, variable
 from tidemark.decode.failure import require_good
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.decode.values.text import as_strings
 
 DAY = 86_400_000_000

@@ -1,0 +1,8 @@
+"""The letters that pgoutput's messages begin with."""
+
+from __future__ import annotations
+
+INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
+BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
+STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
+TWO_PHASE = b"bPKrp"

@@ -1,0 +1,134 @@
+"""The end of the log as a value: all that must be known to go on appending, and what each block makes of it.
+
+Writing and recovering go through the same `take`, so a log that is read again after a crash comes to the same end as
+the one that was being written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tidemark.clock import Lsn
+from tidemark.decode.assembly import RELATIONS, Assembled, Assembler, Rows, Where
+from tidemark.decode.frames import HEAD, framed
+from tidemark.decode.kernels import Bytes, read_only
+from tidemark.errors import MalformedMessage
+from tidemark.log.index import widened
+from tidemark.log.segment import FRAMES_AT, Head
+
+_Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Tail:
+    """`position`: every commit at or below it is in the log. `in_force`: tables by oid, as described last."""
+
+    number: int
+    position: int
+    last_commit: int = 0
+    assembler: Assembler = field(default_factory=Assembler)
+    in_force: dict[int, _Key] = field(default_factory=dict)
+    _messages: dict[_Key, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def from_head(cls, number: int, position: int, head: Head) -> Tail:
+        """As it was when the segment was begun."""
+        tail = cls(number, position, head.last_commit, Assembler.resumed(head.state, head.opened))
+        frames = read_only(np.frombuffer(head.frames, np.uint8))
+        standing = Assembler().feed(frames, Where(number, 0, FRAMES_AT)).standing
+        for at, (place, _, start, end, oid, _) in enumerate(standing.tolist()):
+            tail._messages[place, start] = head.frames[start - FRAMES_AT + HEAD : end - FRAMES_AT]
+            if at < head.standing:
+                tail.in_force[oid] = (place, start)
+        return tail
+
+    def next_head(self, previous_bytes: int) -> Head:
+        """The head of the next segment. Descriptions are moved into it, in the order in which they came."""
+        standing = sorted(self.in_force.items(), key=_by_place)
+        opened = [relation for transaction in self.assembler.opened() for relation in transaction.relations]
+        keys = [key for _, key in standing] + sorted({(relation[0], relation[2]) for relation in opened})
+        moved, frames = dict[_Key, tuple[int, int]](), bytearray()
+        for key in keys:
+            frame = framed([self._messages[key]]).tobytes()
+            moved[key] = (FRAMES_AT + len(frames), FRAMES_AT + len(frames) + len(frame))
+            frames += frame
+        number = self.number + 1
+        for transaction in self.assembler.opened():
+            transaction.relations = [
+                (number, 0, *moved[place, start], oid, 0) for place, _, start, _, oid, _ in transaction.relations
+            ]
+        self.in_force = {oid: (number, moved[key][0]) for oid, key in standing}
+        self._messages = {(number, moved[key][0]): self._messages[key] for key in keys}
+        self.number = number
+        state, rows = self.assembler.held()
+        return Head(self.last_commit, previous_bytes, tuple(state), bytes(frames), len(standing), rows)
+
+    def standing(self) -> Rows:
+        """Where the descriptions in force lie, as rows of the index."""
+        ends = {key: key[1] + HEAD + len(self._messages[key]) for key in self.in_force.values()}
+        rows = [(key[0], 0, key[1], ends[key], oid, 0) for oid, key in sorted(self.in_force.items(), key=_by_place)]
+        return np.array(rows, RELATIONS)
+
+    def begin_session(self) -> None:
+        """A new connection: what was open is sent again, and so is every description."""
+        self.assembler.forget()
+        self._keep_messages()
+
+    def take(self, frames: Bytes, where: Where, position: int, xid: int, endpos: int) -> tuple[Assembled, int]:
+        """Take the next frames and the position named after them; new commits, and how much is to be kept.
+
+        What commits above `endpos` is left, with all that follows it.
+        """
+        rows, end = self.assembler.feed_until(frames, where, endpos)
+        self._describe(rows, frames, where)
+        rows = self._without_known(rows)
+        if len(rows):
+            _require_above(self.position, int(rows.commits["lsn"][0]))
+            rows = replace(rows, commits=widened(rows.commits, xid))
+            self.last_commit = int(rows.commits["lsn"][-1])
+        self.position = max(self.position, self.last_commit, position if end == len(frames) else 0)
+        return rows, end
+
+    def _without_known(self, rows: Assembled) -> Assembled:
+        """Only the commits that are new: a source that has crashed sends again what it had sent."""
+        lsns = rows.commits["lsn"]
+        for at in np.flatnonzero(lsns[1:] <= lsns[:-1])[:1].tolist():
+            _require_above(int(lsns[at]), int(lsns[at + 1]))
+        known = int(np.searchsorted(lsns, np.uint64(self.last_commit), side="right"))
+        return replace(rows.some(known, len(lsns)), standing=rows.standing) if known else rows
+
+    def _describe(self, rows: Assembled, frames: Bytes, where: Where) -> None:
+        """Remember the messages that describe tables, and which of them are in force."""
+        effective = [*_keyed(rows.relations), *_keyed(rows.standing)]
+        opened = [key for transaction in self.assembler.opened() for key in transaction.relations]
+        for place, block, start, end, _, streamed in (*effective, *opened):
+            if (place, block) == (where.place, where.block) and (place, start) not in self._messages:
+                raw = frames[start - where.offset + HEAD : end - where.offset].tobytes()
+                self._messages[place, start] = raw[:1] + raw[5:] if streamed else raw
+        if effective:
+            for place, _, start, _, oid, _ in effective:
+                self.in_force[oid] = max((place, start), self.in_force.get(oid, (0, 0)))
+            self._keep_messages()
+
+    def _keep_messages(self) -> None:
+        opened = (relation for transaction in self.assembler.opened() for relation in transaction.relations)
+        needed = {*self.in_force.values(), *((place, start) for place, _, start, *_ in opened)}
+        self._messages = {key: raw for key, raw in self._messages.items() if key in needed}
+
+
+def _require_above(position: int, lsn: int) -> None:
+    if lsn <= position:
+        raise MalformedMessage(
+            f"the source sent the commit {Lsn(lsn)} after it had said that all up to {Lsn(position)} was sent",
+            "nothing by itself: what is in the log is whole, and this should not happen; please report it",
+        )
+
+
+def _by_place(item: tuple[int, _Key]) -> _Key:
+    return item[1]
+
+
+def _keyed(rows: Rows) -> list[tuple[int, int, int, int, int, int]]:
+    return rows.tolist()  # type: ignore[no-any-return]

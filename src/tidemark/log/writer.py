@@ -1,0 +1,256 @@
+"""Appending to the log. One process does, and holds the log's lock for as long as it lives.
+
+A block is written to the segment, then its rows to the index: a reader that sees the rows finds the bytes. Nothing is
+durable until `sync`. A segment is closed only when it and its index are synced, so only the last one can be torn.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark.clock import Lsn, Xid8
+from tidemark.decode.assembly import Assembled, Rows, Where
+from tidemark.decode.kernels import Bytes
+from tidemark.errors import LogDiskFailed, LogInUse
+from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
+from tidemark.log.disk import Disk, File
+from tidemark.log.index import IndexPart
+from tidemark.log.segment import Head, index_path, segment_path
+from tidemark.log.tail import Tail
+
+SEGMENT_BYTES = 128 << 20
+NO_ENDPOS = Lsn(2**63 - 1)
+_NONE = 2**63  # a place after all places
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a block brought. `ended`: what followed lies above endpos and was left."""
+
+    commits: Rows
+    ended: bool
+
+
+@dataclass(slots=True)
+class Segment:
+    """A segment, and what it takes to say when it can go."""
+
+    size_bytes: int
+    last_commit: int = 0
+    oldest_extent: int = _NONE
+    oldest_description: int = _NONE
+
+    def count(self, rows: Assembled) -> None:
+        """Take the rows of its index."""
+        if len(rows):
+            self.last_commit = int(rows.commits["lsn"][-1])
+            self.oldest_extent = min(self.oldest_extent, int(rows.extents["place"].min(initial=_NONE)))
+            self.oldest_description = min(self.oldest_description, int(rows.relations["place"].min(initial=_NONE)))
+
+
+class Lock:
+    """The right to write, which the system takes back when the process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "lock"
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 32).decode().strip() or "unknown"
+            os.close(self._descriptor)
+            raise LogInUse(f"the log in {folder} is written by process {holder}", "stop that process first") from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let another process write."""
+        os.close(self._descriptor)
+
+
+class LogWriter:
+    """The end of the log. After an error of the disk it refuses everything: open the log again."""
+
+    def __init__(
+        self, folder: Path, disk: Disk, lock: Lock, tail: Tail, segments: dict[int, Segment], segment_bytes: int
+    ) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._lock = lock
+        self._tail = tail
+        self._segments = segments
+        self._segment_bytes = segment_bytes
+        self._xid = 0
+        self._segment = disk.open(segment_path(folder, tail.number))
+        self._index = disk.open(index_path(folder, tail.number))
+        self._size = self._synced = disk.size(self._segment.path)
+        self._index_size = disk.size(self._index.path)
+        self._durable = tail.position
+        self._head_end = 0
+        self._broken = False
+
+    @property
+    def received(self) -> Lsn:
+        """Every commit at or below it can be read from the log."""
+        return Lsn(self._tail.position)
+
+    @property
+    def durable(self) -> Lsn:
+        """Every commit at or below it will be in the log after any crash."""
+        return Lsn(self._durable)
+
+    @property
+    def last_commit(self) -> Lsn:
+        """The last commit in the log."""
+        return Lsn(self._tail.last_commit)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How much was written since the last sync."""
+        return self._size - self._synced
+
+    @property
+    def size_bytes(self) -> int:
+        """How much room the segments take."""
+        return sum(segment.size_bytes for segment in self._segments.values())
+
+    @property
+    def open_transactions(self) -> int:
+        """How many streamed transactions have not ended."""
+        return len(self._tail.assembler.streamed)
+
+    def begin_session(self, note: bytes, xid: Xid8) -> None:
+        """A new connection: what was open is forgotten, since it is sent again."""
+        self._tail.begin_session()
+        self._xid = xid.value
+        self._write(Kind.SESSION, note, Assembled())
+
+    def know(self, xid: Xid8) -> None:
+        """A full transaction id of the source's present, by which those of the stream are widened."""
+        self._xid = xid.value
+
+    def append(self, frames: Bytes, position: Lsn = Lsn.ZERO, endpos: Lsn = NO_ENDPOS) -> Appended:
+        """Write frames, and the position that the source named after them. Nothing is written of what it refuses."""
+        if self._size + HEADER_BYTES + len(frames) > self._segment_bytes and self._size > self._head_end:
+            self._roll()
+        with self._breaking():
+            where = Where(self._tail.number, self._size, self._size + HEADER_BYTES)
+            rows, end = self._tail.take(frames, where, position.value, self._xid, endpos.value)
+        self._write(Kind.MESSAGES, view(frames[:end]), rows)
+        return Appended(rows.commits, end < len(frames))
+
+    def sync(self) -> None:
+        """Return when everything appended is durable."""
+        if self._size > self._synced:
+            position = self._tail.position
+            with self._breaking():
+                self._disk.sync(self._segment)
+                self._synced, self._durable = self._size, position
+                self._append_index(Kind.SYNCED, b"")
+
+    def trim(self, applied: Lsn) -> None:
+        """Remove segments that nobody needs whose lake has everything up to `applied`. Their index stays."""
+        for number in sorted(self._segments):
+            if number >= self._first_needed(applied.value):
+                return
+            with self._breaking():
+                self._disk.remove(segment_path(self.folder, number))
+            del self._segments[number]
+
+    def close(self) -> None:
+        """Let go of the log, without syncing."""
+        self._disk.close(self._segment)
+        self._disk.close(self._index)
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None and not self._broken:
+            self.sync()
+        self.close()
+
+    def _first_needed(self, applied: int) -> int:
+        live = self._tail.number
+        needed = [live, self._tail.assembler.oldest_place or live]
+        for number, segment in self._segments.items():
+            if segment.last_commit > applied:
+                needed += [number, segment.oldest_extent]
+        kept = (segment for number, segment in self._segments.items() if number >= min(needed))
+        return min(*needed, *(segment.oldest_description for segment in kept))
+
+    def _write(self, kind: Kind, payload: bytes | memoryview, rows: Assembled) -> None:
+        with self._breaking():
+            header = packed(kind, self._tail.number, self._size, self._stamp(), payload)
+            self._disk.append(self._segment, header, payload)
+            self._size += len(header) + len(payload)
+            live = self._segments[self._tail.number]
+            live.size_bytes = self._size
+            live.count(rows)
+            self._append_index(Kind.INDEX, IndexPart(rows, self._size).packed())
+
+    def _append_index(self, kind: Kind, payload: bytes) -> None:
+        header = packed(kind, self._tail.number, self._index_size, self._stamp(), payload)
+        self._disk.append(self._index, header, payload)
+        self._index_size += len(header) + len(payload)
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._synced, self._tail.position, self._xid)
+
+    def _roll(self) -> None:
+        """Close the segment and begin the next one."""
+        self.sync()
+        with self._breaking():
+            self._disk.sync(self._index)
+            self._disk.close(self._segment)
+            self._disk.close(self._index)
+            head = self._tail.next_head(self._size)
+            self._segment, self._index = begin_segment(self._disk, self.folder, self._tail, head, self._xid)
+            self._size = self._synced = self._disk.size(self._segment.path)
+            self._index_size = self._disk.size(self._index.path)
+            self._head_end = self._size
+            self._segments[self._tail.number] = Segment(self._size)
+
+    def _breaking(self) -> _Breaking:
+        if self._broken:
+            raise LogDiskFailed(f"the log in {self.folder} failed before", "open it again")
+        return _Breaking(self)
+
+    def fail(self) -> None:
+        """Refuse everything from now on."""
+        self._broken = True
+
+
+class _Breaking:
+    """While it is entered, any error leaves the writer unusable: what the files hold is for recovery to say."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is not None:
+            self._writer.fail()
+
+
+def begin_segment(disk: Disk, folder: Path, tail: Tail, head: Head, xid: int) -> tuple[File, File]:
+    """Create a segment and its index; return when both, and their names, are on the disk."""
+    stamp = Stamp(0, tail.position, xid)
+    payload = head.packed()
+    segment = disk.create(segment_path(folder, tail.number))
+    disk.append(segment, packed(Kind.HEAD, tail.number, 0, stamp, payload), payload)
+    disk.sync(segment)
+    rows = IndexPart(Assembled(standing=tail.standing()), HEADER_BYTES + len(payload)).packed()
+    index = disk.create(index_path(folder, tail.number))
+    disk.append(index, packed(Kind.INDEX, tail.number, 0, stamp, rows), rows)
+    disk.sync(index)
+    disk.sync_folder(folder)
+    return segment, index
