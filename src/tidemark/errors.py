@@ -24,6 +24,7 @@
     │   ├── SlotRecreated         a slot of that name that is not the one we read before
     │   ├── SlotInvalidated       the server has given up what the slot needs
     │   ├── SlotAhead             someone else moved the slot past what we hold
+    │   ├── NotAllBinary          a column in the stream that is decoded from text only: it must be text again
     │   ├── WalLimitReached       the slot holds back more WAL than the policy allows
     │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
     ├── DecodeError               bytes that are not what the protocol says; carries the offset
@@ -185,6 +186,10 @@ class SlotAhead(SourceError):
     """The slot's position lies beyond what we hold."""
 
 
+class NotAllBinary(SourceError):
+    """A binary stream that has come to carry what is not decoded from binary."""
+
+
 class WalLimitReached(SourceError):
     """The source keeps more WAL for us than it should have to."""
 
@@ -320,6 +325,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         SlotRecreated: Policy(Retry.NEVER, ExitCode.REFUSED),
         SlotInvalidated: Policy(Retry.NEVER, ExitCode.REFUSED),
         SlotAhead: Policy(Retry.NEVER, ExitCode.REFUSED),
+        NotAllBinary: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         WalLimitReached: Policy(Retry.NEVER, ExitCode.REFUSED),
         UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
         DecodeError: Policy(Retry.NEVER, ExitCode.DAMAGED),

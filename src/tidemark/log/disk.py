@@ -117,15 +117,24 @@ class Disk:
 
     def map(self, path: Path) -> Bytes:
         """The whole file as it is now, read from the disk as it is looked at."""
+        return self.identify(path)[1]
+
+    def identify(self, path: Path) -> tuple[int, Bytes]:
+        """Which file has this name now, and its map: no other file gets that number while the map is held."""
         with _failing("read", path), path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return read_only(np.empty(0, np.uint8))
-            return read_only(np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8))
+            status = os.fstat(file.fileno())
+            if status.st_size == 0:
+                return status.st_ino, read_only(np.empty(0, np.uint8))
+            data = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
+            return status.st_ino, read_only(np.frombuffer(data, np.uint8))
 
     def make_folder(self, path: Path) -> None:
-        """A folder, with those above it."""
+        """A folder, with those above it; return when their names are on the disk."""
         with _failing("create", path):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.parent.exists():
+                self.make_folder(path.parent)
+            path.mkdir(exist_ok=True, mode=0o700)
+        self.sync_folder(path.parent)
 
 
 @contextmanager

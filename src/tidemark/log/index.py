@@ -61,7 +61,7 @@ def widened(commits: Rows, reference: int) -> Rows:
     full = commits.copy()
     near = np.uint64(reference)
     ahead = (commits["xid"].astype(np.uint32) - near.astype(np.uint32)).view(np.int32).astype(np.int64)
-    full["xid"] = (np.int64(reference) + ahead).view(np.uint64) if len(commits) else commits["xid"]
+    full["xid"] = near + ahead.view(np.uint64)
     return full
 
 

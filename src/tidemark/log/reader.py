@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.decode.assembly import COMMITS, Assembled, Rows
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.extents import Reading, Said, decode_assembled, describe
-from tidemark.decode.kernels import Bytes
+from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.relations import Scope
 from tidemark.decode.types import Types
-from tidemark.errors import LogBehind, LogDamaged, LogTrimmed
+from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import Kind, block_at, blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import hidden, unpacked
@@ -28,9 +29,13 @@ from tidemark.log.segment import INDEX, index_path, numbers, segment_path
 
 @dataclass(slots=True)
 class _Followed:
-    """One index as far as it was read: which file, how far, and its rows."""
+    """One index as far as it was read: which file, how far, and its rows.
+
+    While it can be replaced, which recovery does, its map is held, so that no other file can have the same inode.
+    """
 
     inode: int
+    held: Bytes | None = None
     end: int = 0
     position: int = 0
     parts: list[Assembled] = field(default_factory=list)
@@ -53,12 +58,11 @@ class LogReader:
     def refresh(self) -> None:
         """Take in what was appended since."""
         found = numbers(self._disk.names(self._folder), INDEX)
-        for number in sorted(set(self._indexes) - set(found)):
-            del self._indexes[number]
-        newest = max((number for number, index in self._indexes.items() if index.end), default=0)
-        for number in found:
-            if number >= newest:
-                self._follow(number)
+        first, last = (found[0], found[-1]) if found else (0, -1)
+        self._indexes = {number: index for number, index in self._indexes.items() if first <= number <= last}
+        newest = max((number for number, index in self._indexes.items() if index.end), default=first)
+        for number in range(newest, last + 1):
+            self._follow(number, closed=number < last)
 
     @property
     def received(self) -> Lsn:
@@ -77,19 +81,23 @@ class LogReader:
         return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
 
     def transactions(self, after: Lsn, upto: Lsn) -> Iterator[Assembled]:
-        """Transactions whose commit lies above `after` and at or below `upto`, a part for each segment's index.
+        """Transactions whose commit lies above `after` and at or below `upto`, a part or more for each segment's index.
 
-        With each part stand the descriptions of tables that were in force before its first transaction.
+        With each part stand the descriptions of tables that were in force before its first transaction; a part ends
+        where another description comes into force that is no transaction's.
         """
         if self.received < upto:
             raise LogBehind(f"the log reaches {self.received}, and {upto} is asked for", "again when it was received")
         for number in sorted(self._indexes):
             rows = self._indexes[number].rows()
             first, last = np.searchsorted(rows.commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
-            if first < last:
-                before = rows.some(0, int(first)).relations
-                part = rows.some(int(first), int(last))
-                standing = np.concatenate([rows.standing, before])
+            if first == last:
+                continue
+            count_from = _count_from(rows)
+            cuts = np.unique(np.clip([first, *count_from, last], first, last)).tolist()
+            for start, end in pairwise(cuts):
+                part = rows.some(start, end)
+                standing = np.concatenate([rows.standing[count_from <= start], rows.some(0, start).relations])
                 yield Assembled(part.commits, part.extents, part.aborted, part.relations, _in_order(standing))
 
     def read(self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None) -> Iterator[ChangeBatch | Said]:
@@ -109,29 +117,57 @@ class LogReader:
         for place, offset in wanted:
             path = segment_path(self._folder, place)
             if place not in buffers:
-                if not path.exists():
+                found = self._mapped(path)
+                if found is None:
                     raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
-                buffers[place] = self._disk.map(path)
+                buffers[place] = found[1]
             if block_at(view(buffers[place]), place, offset) is None:
                 raise LogDamaged(f"{path} is damaged in the block at byte {offset}", "tidemark log, which looks at all")
         return buffers
 
-    def _follow(self, number: int) -> None:
+    def _follow(self, number: int, closed: bool) -> None:
+        """Read on in an index. One that is closed is sound to its end, or rows would be missing without a word."""
         path = index_path(self._folder, number)
-        try:
-            inode = path.stat().st_ino
-        except FileNotFoundError:
+        found = self._mapped(path)
+        if found is None:
+            if closed:
+                raise LogDamaged(f"{path} is missing, and later ones are there", _HINT)
             return
+        inode, data = found
         followed = self._indexes.get(number)
         if followed is None or followed.inode != inode:
             followed = self._indexes[number] = _Followed(inode)
-        data = self._disk.read(path, followed.end)
-        base = followed.end
-        for block in blocks(memoryview(data), number, base, base):
+        followed.held = None if closed else data
+        for block in blocks(view(data), number, followed.end):
             followed.end, followed.position = block.end, max(followed.position, block.position)
             if block.kind == Kind.INDEX:
-                followed.parts.append(unpacked(data[block.start - base : block.end - base], str(path)).rows)
+                followed.parts.append(unpacked(data[block.start : block.end].tobytes(), str(path)).rows)
+        if closed and followed.end != len(data):
+            raise LogDamaged(f"{path} is damaged at byte {followed.end}", _HINT)
+
+    def _mapped(self, path: Path) -> tuple[int, Bytes] | None:
+        """A file and its number, or None where it is gone."""
+        try:
+            return self._disk.identify(path)
+        except LogDiskFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+
+def _count_from(rows: Assembled) -> Longs:
+    """For each standing description, the first of the commits that goes by it.
+
+    Streamed transactions describe for themselves what they change, so only the ends of plain ones are asked.
+    """
+    plain = rows.commits["streamed"] == 0
+    ends = np.zeros(len(rows), np.uint64)
+    ends[plain] = rows.extents["end"][(np.cumsum(rows.commits["extents"], dtype=np.int64) - 1)[plain]]
+    return np.searchsorted(np.maximum.accumulate(ends), rows.standing["start"], side="right")
 
 
 def _in_order(relations: Rows) -> Rows:
     return relations[np.lexsort((relations["start"], relations["place"]))]
+
+
+_HINT = "the disk, and a backup of this file; without one, a resync of the mirror"

@@ -18,7 +18,7 @@ from tidemark.errors import LogDamaged
 from tidemark.log.blocks import Block, Kind, Stamp, blocks, packed, stray_blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart, unpacked
-from tidemark.log.segment import SEGMENT, Head, index_path, numbers, segment_path, unpacked_head
+from tidemark.log.segment import INDEX, SEGMENT, Head, index_path, numbers, segment_path, unpacked_head
 from tidemark.log.tail import Tail
 from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, Lock, LogWriter, Segment, begin_segment
 
@@ -34,7 +34,7 @@ def open_log(folder: Path, start: Lsn, disk: Disk | None = None, segment_bytes: 
         tail = _recovered(folder, disk)
         if tail is None:
             tail = Tail(1, start.value)
-            for file in begin_segment(disk, folder, tail, Head(0, 0, (0, 0, 0, 0), b"", 0, Assembled()), 0):
+            for file in begin_segment(disk, folder, tail, Head(0, 0, (0, 0, 0, 0), b"", Assembled()), 0):
                 disk.close(file)
         return LogWriter(folder, disk, lock, tail, _segments(folder, disk, tail.number), segment_bytes)
     except BaseException:
@@ -46,6 +46,8 @@ def last_position(folder: Path, disk: Disk | None = None) -> Lsn | None:
     """How far a log reaches, without opening it for writing; None if there is none."""
     disk = disk or Disk()
     found = numbers(disk.names(folder), SEGMENT) if folder.exists() else []
+    if found and not _begun(folder, disk, found[-1]):
+        found.pop()
     return Lsn(_read_tail(folder, disk, found[-1]).tail.position) if found else None
 
 
@@ -56,14 +58,15 @@ def _recovered(folder: Path, disk: Disk) -> Tail | None:
             disk.remove(folder / name)
     found = numbers(names, SEGMENT)
     if found and not _begun(folder, disk, found[-1]):
-        _remove_unbegun(folder, disk, found.pop(), names)
+        disk.remove(segment_path(folder, found.pop()))
     _require_row(folder, found)
+    _remove_unused(folder, disk, found[-1] if found else 0, numbers(names, INDEX))
     if not found:
         return None
     number = found[-1]
     read = _read_tail(folder, disk, number)
     if len(found) > 1:
-        _require_previous(folder, disk, number, read.previous_bytes)
+        _require_size(folder, disk, number - 1, read.previous_bytes)
     if read.end < disk.size(segment_path(folder, number)):
         disk.truncate(segment_path(folder, number), read.end)
     _write_again(folder, disk, number, read)
@@ -86,12 +89,13 @@ class _Read:
 
 def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
     path = segment_path(folder, number)
+    described = _proven_by_index(folder, disk, number)  # before the segment is looked at, which may be growing
     data = disk.map(path)
     sound = list(blocks(view(data), number))
     if not sound or sound[0].kind != Kind.HEAD:
         _damaged(path, 0)
     end = sound[-1].end
-    proven = _proven(folder, disk, number, sound, end)
+    proven = max(described, _proven(view(data), number, sound))
     if proven > end:
         _damaged(path, end)
     head = unpacked_head(data[sound[0].start : sound[0].end].tobytes(), str(path))
@@ -110,32 +114,38 @@ def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
     return _Read(tail, parts, Stamp(end, last.position, last.xid), end, proven, head.previous_bytes)
 
 
-def _proven(folder: Path, disk: Disk, number: int, sound: list[Block], end: int) -> int:
-    """How far the segment was once durable, by the word of any sound block, also after the place where it breaks."""
-    data = view(disk.map(segment_path(folder, number)))
-    words = [block.synced for block in (*sound, *stray_blocks(data, number, end))]
-    index = index_path(folder, number)
-    if index.exists():
-        described = view(disk.map(index))
-        words += [block.synced for block in stray_blocks(described, number, 0)]
-    return max(words)
+def _proven(data: memoryview, number: int, sound: list[Block]) -> int:
+    """How far a segment was once durable, by the word of any sound block, also after the place where it breaks."""
+    end = sound[-1].end if sound else 0
+    return max((block.synced for block in (*sound, *stray_blocks(data, number, end))), default=0)
+
+
+def _proven_by_index(folder: Path, disk: Disk, number: int) -> int:
+    """The same by the word of its index, wherever that is sound."""
+    path = index_path(folder, number)
+    return _proven(view(disk.map(path)), number, []) if path.exists() else 0
 
 
 def _begun(folder: Path, disk: Disk, number: int) -> bool:
     """Whether a segment has its head. One that has not was never used, unless something proves the contrary."""
+    described = _proven_by_index(folder, disk, number)
     data = view(disk.map(segment_path(folder, number)))
     if next(iter(blocks(data, number)), None) is not None:
         return True
-    if _proven(folder, disk, number, [Block(Kind.HEAD, 0, 0, 0, 0, 0)], 0) > 0:
+    if max(described, _proven(data, number, [])) > 0:
         _damaged(segment_path(folder, number), 0)
     return False
 
 
-def _remove_unbegun(folder: Path, disk: Disk, number: int, names: list[str]) -> None:
-    if index_path(folder, number).name in names:
-        disk.remove(index_path(folder, number))
-    disk.remove(segment_path(folder, number))
-    disk.sync_folder(folder)
+def _remove_unused(folder: Path, disk: Disk, last: int, described: list[int]) -> None:
+    """Remove the index of a segment that was never begun. It has one block: others follow when the folder is synced."""
+    for number in reversed(described):
+        if number > last:
+            path = index_path(folder, number)
+            if number > last + 1 or len(list(stray_blocks(view(disk.map(path)), number, 0))) > 1:
+                raise LogDamaged(f"{segment_path(folder, number)} is missing, and its index is there", _HINT)
+            disk.remove(path)
+    disk.sync_folder(folder)  # the last segment's name lasts before its index is made anew, which proves that it did
 
 
 def _require_row(folder: Path, found: list[int]) -> None:
@@ -144,11 +154,11 @@ def _require_row(folder: Path, found: list[int]) -> None:
         raise LogDamaged(f"{segment_path(folder, min(missing))} is missing, and later ones are there", _HINT)
 
 
-def _require_previous(folder: Path, disk: Disk, number: int, previous_bytes: int) -> None:
-    path = segment_path(folder, number - 1)
+def _require_size(folder: Path, disk: Disk, number: int, size_bytes: int) -> None:
+    path = segment_path(folder, number)
     size = disk.size(path)
-    if size != previous_bytes:
-        raise LogDamaged(f"{path} has {size} bytes, and had {previous_bytes} when the next one was begun", _HINT)
+    if size != size_bytes:
+        raise LogDamaged(f"{path} has {size} bytes, and had {size_bytes} when it was closed", _HINT)
 
 
 def _write_again(folder: Path, disk: Disk, number: int, read: _Read) -> None:
@@ -168,7 +178,8 @@ def _rebuild_index(folder: Path, disk: Disk, number: int, read: _Read) -> None:
     rows = IndexPart(Assembled.joined([part.rows for part in read.parts]), read.end).packed()
     file = disk.create(new)
     try:
-        disk.append(file, packed(Kind.INDEX, number, 0, read.stamp, rows), rows)
+        header = packed(Kind.INDEX, number, 0, read.stamp, rows)
+        disk.append(file, header, rows, packed(Kind.SYNCED, number, len(header) + len(rows), read.stamp, b""))
         disk.sync(file)
     finally:
         disk.close(file)
@@ -180,8 +191,10 @@ def _segments(folder: Path, disk: Disk, last: int) -> dict[int, Segment]:
     segments = {}
     for number in numbers(disk.names(folder), SEGMENT):
         segments[number] = segment = Segment(disk.size(segment_path(folder, number)))
-        for part in read_index(folder, disk, number, whole=number < last):
+        parts = read_index(folder, disk, number, whole=number < last)
+        for part in parts:
             segment.count(part.rows)
+        _require_size(folder, disk, number, parts[-1].described if parts else 0)
     return segments
 
 

@@ -6,6 +6,7 @@ the one that was being written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,13 +24,17 @@ _Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Tail:
-    """`position`: every commit at or below it is in the log. `in_force`: tables by oid, as described last."""
+    """`position`: every commit at or below it is in the log. `in_force`: tables by oid, as described last.
+
+    `approve` is shown every description before anything of its block counts, and raises for one that it refuses.
+    """
 
     number: int
     position: int
     last_commit: int = 0
     assembler: Assembler = field(default_factory=Assembler)
     in_force: dict[int, _Key] = field(default_factory=dict)
+    approve: Callable[[bytes], None] | None = None
     _messages: dict[_Key, bytes] = field(default_factory=dict)
 
     @classmethod
@@ -37,18 +42,15 @@ class Tail:
         """As it was when the segment was begun."""
         tail = cls(number, position, head.last_commit, Assembler.resumed(head.state, head.opened))
         frames = read_only(np.frombuffer(head.frames, np.uint8))
-        standing = Assembler().feed(frames, Where(number, 0, FRAMES_AT)).standing
-        for at, (place, _, start, end, oid, _) in enumerate(standing.tolist()):
+        for place, _, start, end, *_ in _keyed(Assembler().feed(frames, Where(number, 0, FRAMES_AT)).standing):
             tail._messages[place, start] = head.frames[start - FRAMES_AT + HEAD : end - FRAMES_AT]
-            if at < head.standing:
-                tail.in_force[oid] = (place, start)
+        tail.in_force = {oid: (place, start) for place, _, start, _, oid, _ in _keyed(head.opened.standing)}
         return tail
 
     def next_head(self, previous_bytes: int) -> Head:
         """The head of the next segment. Descriptions are moved into it, in the order in which they came."""
-        standing = sorted(self.in_force.items(), key=_by_place)
         opened = [relation for transaction in self.assembler.opened() for relation in transaction.relations]
-        keys = [key for _, key in standing] + sorted({(relation[0], relation[2]) for relation in opened})
+        keys = sorted({*self.in_force.values(), *((place, start) for place, _, start, *_ in opened)})
         moved, frames = dict[_Key, tuple[int, int]](), bytearray()
         for key in keys:
             frame = framed([self._messages[key]]).tobytes()
@@ -59,11 +61,12 @@ class Tail:
             transaction.relations = [
                 (number, 0, *moved[place, start], oid, 0) for place, _, start, _, oid, _ in transaction.relations
             ]
-        self.in_force = {oid: (number, moved[key][0]) for oid, key in standing}
+        self.in_force = {oid: (number, moved[key][0]) for oid, key in self.in_force.items()}
         self._messages = {(number, moved[key][0]): self._messages[key] for key in keys}
         self.number = number
         state, rows = self.assembler.held()
-        return Head(self.last_commit, previous_bytes, tuple(state), bytes(frames), len(standing), rows)
+        opened_rows = replace(rows, standing=self.standing())
+        return Head(self.last_commit, previous_bytes, tuple(state), bytes(frames), opened_rows)
 
     def standing(self) -> Rows:
         """Where the descriptions in force lie, as rows of the index."""
@@ -71,8 +74,9 @@ class Tail:
         rows = [(key[0], 0, key[1], ends[key], oid, 0) for oid, key in sorted(self.in_force.items(), key=_by_place)]
         return np.array(rows, RELATIONS)
 
-    def begin_session(self) -> None:
+    def begin_session(self, approve: Callable[[bytes], None] | None = None) -> None:
         """A new connection: what was open is sent again, and so is every description."""
+        self.approve = approve
         self.assembler.forget()
         self._keep_messages()
 
@@ -92,12 +96,18 @@ class Tail:
         return rows, end
 
     def _without_known(self, rows: Assembled) -> Assembled:
-        """Only the commits that are new: a source that has crashed sends again what it had sent."""
+        """Only the commits that are new: a source that has crashed sends again what it had sent.
+
+        What the others describe is described nevertheless: the source will not say it again in this session.
+        """
         lsns = rows.commits["lsn"]
         for at in np.flatnonzero(lsns[1:] <= lsns[:-1])[:1].tolist():
             _require_above(int(lsns[at]), int(lsns[at + 1]))
         known = int(np.searchsorted(lsns, np.uint64(self.last_commit), side="right"))
-        return replace(rows.some(known, len(lsns)), standing=rows.standing) if known else rows
+        if not known:
+            return rows
+        described = np.concatenate([rows.standing, rows.some(0, known).relations])
+        return replace(rows.some(known, len(lsns)), standing=described)
 
     def _describe(self, rows: Assembled, frames: Bytes, where: Where) -> None:
         """Remember the messages that describe tables, and which of them are in force."""
@@ -106,7 +116,10 @@ class Tail:
         for place, block, start, end, _, streamed in (*effective, *opened):
             if (place, block) == (where.place, where.block) and (place, start) not in self._messages:
                 raw = frames[start - where.offset + HEAD : end - where.offset].tobytes()
-                self._messages[place, start] = raw[:1] + raw[5:] if streamed else raw
+                message = raw[:1] + raw[5:] if streamed else raw
+                if self.approve is not None:
+                    self.approve(message)
+                self._messages[place, start] = message
         if effective:
             for place, _, start, _, oid, _ in effective:
                 self.in_force[oid] = max((place, start), self.in_force.get(oid, (0, 0)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +18,9 @@ from typing import Self
 from tidemark.clock import Lsn, Xid8
 from tidemark.decode.assembly import Assembled, Rows, Where
 from tidemark.decode.kernels import Bytes
-from tidemark.errors import LogDiskFailed, LogInUse
+from tidemark.errors import LogDiskFailed, LogInUse, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
-from tidemark.log.disk import Disk, File
+from tidemark.log.disk import Disk, File, failure
 from tidemark.log.index import IndexPart
 from tidemark.log.segment import Head, index_path, segment_path
 from tidemark.log.tail import Tail
@@ -58,7 +60,10 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "lock"
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise failure(error, "open", path) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,10 +91,14 @@ class LogWriter:
         self._segments = segments
         self._segment_bytes = segment_bytes
         self._xid = 0
-        self._segment = disk.open(segment_path(folder, tail.number))
-        self._index = disk.open(index_path(folder, tail.number))
-        self._size = self._synced = disk.size(self._segment.path)
-        self._index_size = disk.size(self._index.path)
+        with ExitStack() as failing:
+            self._segment = disk.open(segment_path(folder, tail.number))
+            failing.callback(disk.close, self._segment)
+            self._index = disk.open(index_path(folder, tail.number))
+            failing.callback(disk.close, self._index)
+            self._size = self._synced = disk.size(self._segment.path)
+            self._index_size = disk.size(self._index.path)
+            failing.pop_all()
         self._durable = tail.position
         self._head_end = 0
         self._broken = False
@@ -124,9 +133,13 @@ class LogWriter:
         """How many streamed transactions have not ended."""
         return len(self._tail.assembler.streamed)
 
-    def begin_session(self, note: bytes, xid: Xid8) -> None:
-        """A new connection: what was open is forgotten, since it is sent again."""
-        self._tail.begin_session()
+    def begin_session(self, note: bytes, xid: Xid8, approve: Callable[[bytes], None] | None = None) -> None:
+        """A new connection: what was open is forgotten, since it is sent again.
+
+        `approve` is shown every Relation message of it, and may refuse with an error: then nothing of that block is
+        written, and the session is over.
+        """
+        self._tail.begin_session(approve)
         self._xid = xid.value
         self._write(Kind.SESSION, note, Assembled())
 
@@ -138,29 +151,35 @@ class LogWriter:
         """Write frames, and the position that the source named after them. Nothing is written of what it refuses."""
         if self._size + HEADER_BYTES + len(frames) > self._segment_bytes and self._size > self._head_end:
             self._roll()
-        with self._breaking():
-            where = Where(self._tail.number, self._size, self._size + HEADER_BYTES)
+        where = Where(self._tail.number, self._size, self._size + HEADER_BYTES)
+        try:
             rows, end = self._tail.take(frames, where, position.value, self._xid, endpos.value)
+        except TidemarkError:
+            self._tail.begin_session()
+            raise
         self._write(Kind.MESSAGES, view(frames[:end]), rows)
         return Appended(rows.commits, end < len(frames))
 
     def sync(self) -> None:
         """Return when everything appended is durable."""
-        if self._size > self._synced:
-            position = self._tail.position
-            with self._breaking():
+        with self._breaking():
+            size, position = self._size, self._tail.position
+            if size > self._synced:
                 self._disk.sync(self._segment)
-                self._synced, self._durable = self._size, position
+                self._synced, self._durable = size, position
                 self._append_index(Kind.SYNCED, b"")
 
     def trim(self, applied: Lsn) -> None:
-        """Remove segments that nobody needs whose lake has everything up to `applied`. Their index stays."""
-        for number in sorted(self._segments):
-            if number >= self._first_needed(applied.value):
-                return
-            with self._breaking():
+        """Remove segments that nobody needs whose lake has everything up to `applied`. Their index stays.
+
+        One is gone for good before the next one goes: a power loss that brings some back leaves no gap.
+        """
+        with self._breaking():
+            first_needed = self._first_needed(applied.value)
+            for number in [number for number in sorted(self._segments) if number < first_needed]:
                 self._disk.remove(segment_path(self.folder, number))
-            del self._segments[number]
+                self._disk.sync_folder(self.folder)
+                del self._segments[number]
 
     def close(self) -> None:
         """Let go of the log, without syncing."""
@@ -208,10 +227,11 @@ class LogWriter:
         self.sync()
         with self._breaking():
             self._disk.sync(self._index)
+            head = self._tail.next_head(self._size)
+            begun = begin_segment(self._disk, self.folder, self._tail, head, self._xid)
             self._disk.close(self._segment)
             self._disk.close(self._index)
-            head = self._tail.next_head(self._size)
-            self._segment, self._index = begin_segment(self._disk, self.folder, self._tail, head, self._xid)
+            self._segment, self._index = begun
             self._size = self._synced = self._disk.size(self._segment.path)
             self._index_size = self._disk.size(self._index.path)
             self._head_end = self._size
@@ -242,15 +262,23 @@ class _Breaking:
 
 
 def begin_segment(disk: Disk, folder: Path, tail: Tail, head: Head, xid: int) -> tuple[File, File]:
-    """Create a segment and its index; return when both, and their names, are on the disk."""
-    stamp = Stamp(0, tail.position, xid)
+    """Create a segment and its index; return when both, and their names, are on the disk.
+
+    The index says that the head is durable: without a sound head, it is what proves damage.
+    """
     payload = head.packed()
-    segment = disk.create(segment_path(folder, tail.number))
-    disk.append(segment, packed(Kind.HEAD, tail.number, 0, stamp, payload), payload)
-    disk.sync(segment)
-    rows = IndexPart(Assembled(standing=tail.standing()), HEADER_BYTES + len(payload)).packed()
-    index = disk.create(index_path(folder, tail.number))
-    disk.append(index, packed(Kind.INDEX, tail.number, 0, stamp, rows), rows)
-    disk.sync(index)
-    disk.sync_folder(folder)
+    end = HEADER_BYTES + len(payload)
+    header = packed(Kind.HEAD, tail.number, 0, Stamp(0, tail.position, xid), payload)
+    rows = IndexPart(Assembled(standing=tail.standing()), end).packed()
+    first = packed(Kind.INDEX, tail.number, 0, Stamp(end, tail.position, xid), rows)
+    files = []
+    with ExitStack() as failing:
+        for path, parts in (segment_path, (header, payload)), (index_path, (first, rows)):
+            files.append(disk.create(path(folder, tail.number)))
+            failing.callback(disk.close, files[-1])
+            disk.append(files[-1], *parts)
+            disk.sync(files[-1])
+        disk.sync_folder(folder)
+        failing.pop_all()
+    segment, index = files
     return segment, index

@@ -1,0 +1,57 @@
+"""Looking at a log without writing to it: every block of every segment, and what the index says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, LogDamaged
+from tidemark.log.blocks import blocks, view
+from tidemark.log.disk import Disk
+from tidemark.log.recovery import read_index
+from tidemark.log.segment import INDEX, SEGMENT, numbers, segment_path
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """One segment. `segment_bytes` is None where the bytes are gone and only the index is kept."""
+
+    number: int
+    segment_bytes: int | None
+    blocks: int
+    commits: int
+    first: Lsn | None
+    last: Lsn | None
+    position: Lsn
+    torn_bytes: int
+
+
+def inspect(folder: Path, disk: Disk | None = None) -> Iterator[Inspected]:
+    """Check every block; what is not sound before the end of the last segment is an error that says where."""
+    disk = disk or Disk()
+    if not folder.is_dir():
+        raise InvalidValue(f"there is no folder {folder}", "the folder that tidemark receive was given with --log")
+    names = disk.names(folder)
+    segments, indexes = numbers(names, SEGMENT), numbers(names, INDEX)
+    if not indexes:
+        raise InvalidValue(f"there is no log in {folder}", "the folder that tidemark receive was given with --log")
+    for number in sorted({*segments, *indexes}):
+        yield _inspected(folder, disk, number, number in segments, last=number == max(indexes))
+
+
+def _inspected(folder: Path, disk: Disk, number: int, has_bytes: bool, *, last: bool) -> Inspected:
+    rows = [part.rows for part in read_index(folder, disk, number, whole=not last)]
+    lsns = [int(lsn) for part in rows if len(part) for lsn in part.commits["lsn"][[0, -1]]]
+    count, end, size, position = 0, 0, 0, max(lsns, default=0)
+    if has_bytes:
+        data = disk.map(segment_path(folder, number))
+        size = len(data)
+        for block in blocks(view(data), number):
+            count, end, position = count + 1, block.end, max(position, block.position)
+        if end < size and not last:
+            raise LogDamaged(f"{segment_path(folder, number)} is damaged at byte {end}", "a backup of this file")
+    first, last_commit = (Lsn(lsns[0]), Lsn(lsns[-1])) if lsns else (None, None)
+    commits = sum(map(len, rows))
+    return Inspected(number, size if has_bytes else None, count, commits, first, last_commit, Lsn(position), size - end)

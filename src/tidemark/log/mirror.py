@@ -1,0 +1,69 @@
+"""Whose log this is: the identity of the source, the slot and the publications, in a small file beside the segments.
+
+It is written whole or not at all. A log without it was never used.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import LogDamaged
+from tidemark.log.disk import Disk
+from tidemark.source.identity import Identity, Switch
+
+NAME = "mirror.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """What a log belongs to. `start` is where it begins: the position of the slot when it was created."""
+
+    identity: Identity
+    name: str
+    start: Lsn
+
+
+def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
+    """The mirror that this folder belongs to, or None."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        plain = json.loads(disk.read(path))
+        history = plain["history"]
+        switches = None if history is None else tuple(Switch(line, Lsn.parse(lsn)) for line, lsn in history)
+        identity = Identity(
+            plain["system_identifier"], plain["database_oid"], plain["database"], plain["timeline"], switches
+        )
+        return Mirror(identity, plain["name"], Lsn.parse(plain["start"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDamaged(f"{path} is not what we wrote", "a backup of this file, or a new log") from error
+
+
+def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
+    """Make the folder this mirror's."""
+    identity = mirror.identity
+    history = None if identity.history is None else [[switch.timeline, str(switch.lsn)] for switch in identity.history]
+    plain = {
+        "system_identifier": identity.system_identifier,
+        "database_oid": identity.database_oid,
+        "database": identity.database,
+        "timeline": identity.timeline,
+        "history": history,
+        "name": mirror.name,
+        "start": str(mirror.start),
+    }
+    new = folder / f"{NAME}.new"
+    if new.exists():
+        disk.remove(new)
+    file = disk.create(new)
+    try:
+        disk.append(file, json.dumps(plain, indent=2).encode() + b"\n")
+        disk.sync(file)
+    finally:
+        disk.close(file)
+    disk.replace(new, folder / NAME)
+    disk.sync_folder(folder)
