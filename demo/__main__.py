@@ -1,22 +1,28 @@
-"""`make demo`: a busy database, examined, prepared and read at one exact position. Ends by itself."""
+"""`make demo`: a busy database, examined, prepared, received live and read at exact positions. Ends by itself."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import LiteralString
 
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.decoded import call_witness
+from harness.mirrored import Mirrored, connected, receiving
 from harness.postgres import Server, installs, start_server
-from harness.recorded import Recorder, decode
 from tidemark.cli.main import run
 from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.types import Types
 from tidemark.decode.warm import warm
+from tidemark.log.reader import LogReader
+from tidemark.receive.options import ReceiveOptions
 from tidemark.source.session import Session
 from tidemark.source.slot import create_slot, drop_slot, exact_snapshot
 
@@ -43,7 +49,7 @@ def main() -> None:
     with load(server, database):
         examine_and_prepare(database)
         read_at_an_exact_position(database)
-        join_copy_and_stream(database)
+        receive_live(database)
         tell_snapshots_from_positions(database)
     if sys.stdin.isatty() and sys.stdout.isatty():
         say(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")
@@ -78,31 +84,66 @@ def _read(database: Database, snapshot_id: str, query: LiteralString) -> int:
         return int(session.row(query)[0])
 
 
-def join_copy_and_stream(database: Database) -> None:
-    """What a table held at one LSN, and the changes up to another, against what it held there."""
-    say("The table at LSN A, and the decoded stream from A to B, against the table at LSN B")
-    names = database.names
+def receive_live(database: Database) -> None:
+    """Everything the source commits into a log, seen from outside; killed, started again, and compared."""
+    say("tidemark receive, live: what the source commits, on our disk before it is confirmed")
+    names, judge = database.names, "judge"
     create_slot(database.dsn(), names.slot, wait_s=30)
-    recorder = Recorder(database, names.slot, ",".join(names.all_publications))
-    a, before = _history(database)
-    time.sleep(2)
-    b, after = _history(database)
-    recording = recorder.recording(binary=True)
-    begin = time.perf_counter()
-    batches = decode(recording, {})
-    taken_s = time.perf_counter() - begin
-    between = 0
-    for batch in batches:
-        if batch.relation.name == "pgbench_history":
-            chosen = (batch.commit_lsns > a.value) & (batch.commit_lsns <= b.value)
-            delta = batch.new[[column.name for column in batch.relation.columns].index("delta")]
-            between += int(delta.array.to_numpy(zero_copy_only=False)[chosen].sum())
-    print(f"  A {a}: sum of deltas {before}; stream: {between:+}; B {b}: {after}", end="  ")
-    print("equal" if before + between == after else "DIFFERENT")
-    changes = sum(len(batch) for batch in batches)
-    print(f"  {len(recording.messages)} messages, {changes} changes of 4 tables decoded in {taken_s:.2f} s")
+    database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{judge}')")
+    with tempfile.TemporaryDirectory() as folder:
+        options = ReceiveOptions(database.dsn(), Path(folder) / "log", names)
+        mirror = Mirrored(database, options, judge, names.all_publications)
+        with receiving(mirror) as process:
+            _show_positions(mirror, seconds=4)
+            process.kill()
+        print("  kill -9; started again")
+        with receiving(mirror) as process:
+            _show_positions(mirror, seconds=2)
+            join_copy_and_stream(mirror)
+            process.stop()
+            process.wait()
+        count = mirror.require_equal_so_far()
+        print(f"  {count} transactions in the log; the same {count}, message by message, in a second slot read by SQL")
     with database.session() as session:
         drop_slot(session, names.slot)
+    database.admin(f"select pg_drop_replication_slot('{judge}')")
+
+
+def _show_positions(mirror: Mirrored, seconds: int) -> None:
+    with connected(mirror.options.folder) as client:
+        reader, before = LogReader(mirror.options.folder), 0
+        for second in range(seconds + 1):
+            position = client.position()
+            (at,) = mirror.database.admin("select pg_current_wal_flush_lsn()::text")[0]
+            reader.refresh()
+            commits = len(reader.commits())
+            if second:
+                behind = f"({Lsn.parse(at) - position.received} bytes behind)"
+                print(f"  source {at:>11}  received {position.received!s:>11} {behind:<21}", end="  ")
+                print(f"durable {position.durable!s:>11}  {commits - before:>5} transactions/s", flush=True)
+            before = commits
+            time.sleep(1)
+
+
+def join_copy_and_stream(mirror: Mirrored) -> None:
+    """What a table held at one LSN, and the changes up to another, against what it held there."""
+    say("The table at LSN A, and the changes in the log from A to B, against the table at LSN B")
+    a, before = _history(mirror.database)
+    time.sleep(2)
+    b, after = _history(mirror.database)
+    with connected(mirror.options.folder) as client:
+        client.wait(b, limit_s=30)
+    begin, changes, between = time.perf_counter(), 0, 0
+    for batch in LogReader(mirror.options.folder).read(a, b, Types()):
+        if isinstance(batch, ChangeBatch):
+            changes += len(batch)
+            if batch.relation.name == "pgbench_history":
+                column = [column.name for column in batch.relation.columns].index("delta")
+                between += int(batch.new[column].array.to_numpy(zero_copy_only=False).sum())
+    taken_s = time.perf_counter() - begin
+    print(f"  A {a}: sum of deltas {before}; log: {between:+}; B {b}: {after}", end="  ")
+    print("equal" if before + between == after else "DIFFERENT")
+    print(f"  {changes} changes of 4 tables decoded in {taken_s:.2f} s")
 
 
 def _history(database: Database) -> tuple[Lsn, int]:

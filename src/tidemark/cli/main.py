@@ -9,6 +9,8 @@ import click
 
 from tidemark import __version__
 from tidemark.cli.doctor import doctor
+from tidemark.cli.log import log
+from tidemark.cli.receive import receive
 from tidemark.cli.setup import setup
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
@@ -25,6 +27,8 @@ def tidemark() -> None:
 
 
 tidemark.add_command(doctor)
+tidemark.add_command(log)
+tidemark.add_command(receive)
 tidemark.add_command(setup)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Pattern
+
+_SIZE = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|TB)?")
+_UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,6 +31,32 @@ class DsnType(click.ParamType[Dsn]):
             return value if isinstance(value, Dsn) else Dsn(value)
         except InvalidValue as error:
             self.fail(str(error), param, ctx)
+
+
+class LsnType(click.ParamType[Lsn]):
+    """A position in the WAL."""
+
+    name = "lsn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
+        """Read it as PostgreSQL prints it."""
+        try:
+            return value if isinstance(value, Lsn) else Lsn.parse(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes, with the units that PostgreSQL's settings have."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read `512MB`."""
+        match = _SIZE.fullmatch(str(value))
+        if match is None:
+            self.fail(f"not a size: {value!r}; write a number and kB, MB, GB or TB", param, ctx)
+        return int(match[1]) << _UNITS[match[2] or "B"]
 
 
 class NameType(click.ParamType[MirrorNames]):

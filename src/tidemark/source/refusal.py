@@ -10,14 +10,13 @@ import ctypes
 import re
 import select
 import time
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from psycopg import pq
 
 from tidemark.errors import AuthenticationRefused, SourceBusy, SourceError, SourceUnreachable
 from tidemark.source.dsn import Dsn
+from tidemark.source.libpq import libpq
 from tidemark.source.sqlstate import error_for, rule_for
 
 _VERBOSE = 2  # PQERRORS_VERBOSE of libpq-fe.h
@@ -54,7 +53,7 @@ def _said_no(conninfo: str, doing: str, first_said: str, patience_s: float) -> S
 
 def _failure(attempt: Any, patience_s: float) -> str:
     """What libpq says in full about this attempt; empty if it succeeds this time or takes too long."""
-    _libpq().PQsetErrorVerbosity(attempt.pgconn_ptr, _VERBOSE)
+    libpq().PQsetErrorVerbosity(ctypes.c_void_p(attempt.pgconn_ptr), _VERBOSE)
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         status = pq.PollingStatus(attempt.connect_poll())
@@ -64,14 +63,3 @@ def _failure(attempt: Any, patience_s: float) -> str:
         poll.register(attempt.socket, _POLL[status])
         poll.poll(200)
     return ""
-
-
-@cache
-def _libpq() -> ctypes.CDLL:
-    """The libpq that psycopg has loaded into this process."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    paths = [line.split(maxsplit=5)[5] for line in maps if "/libpq" in line]
-    path = next((path for path in paths if "psycopg_binary" in path), paths[0])
-    library = ctypes.CDLL(path)
-    library.PQsetErrorVerbosity.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    return library

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, LiteralString, Self
@@ -23,6 +23,7 @@ from tidemark.errors import ObjectMissing, SettingsNotPinned, SourceError
 from tidemark.source.dsn import Dsn
 from tidemark.source.refusal import refusal
 from tidemark.source.sqlstate import translated
+from tidemark.source.waiting import bounded
 
 PINNED: Mapping[str, str] = MappingProxyType(
     {
@@ -43,6 +44,9 @@ PINNED: Mapping[str, str] = MappingProxyType(
 
 # Only a superuser may set these, so they are looked at: with them on, a damaged page reads as an empty one.
 REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
+
+
+GRACE_S = 5.0  # how long after its own timeout a server may take to say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,8 @@ class Session:
     def __init__(self, connection: psycopg.Connection[Any], timeouts: Timeouts) -> None:
         self._connection = connection
         self._settings = dict(PINNED) | timeouts.settings(connection.info.server_version)
-        with translated("pinning the session's settings"):
+        self._limit_s = timeouts.statement_s + GRACE_S if timeouts.statement_s else 0.0
+        with translated("pinning the session's settings"), bounded(connection.pgconn, timeouts.connect_s):
             (backend_pid,) = self._connection.execute("select pg_backend_pid()").fetchone() or (None,)
             self.pooled = backend_pid != connection.pgconn.backend_pid
             if not self.pooled:
@@ -129,7 +134,7 @@ class Session:
 
     def rows(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
         """All rows of a query, as tuples."""
-        with self._pinned_statement(), translated("reading from the source"):
+        with self._pinned_statement(), translated("reading from the source"), self._bounded():
             return self._connection.execute(query, parameters).fetchall()
 
     def row(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
@@ -139,17 +144,17 @@ class Session:
 
     def records(self, query: LiteralString, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
         """All rows of a query, by column name."""
-        with self._pinned_statement(), translated("reading from the source"):
+        with self._pinned_statement(), translated("reading from the source"), self._bounded():
             return self._connection.cursor(row_factory=dict_row).execute(query, parameters).fetchall()
 
     def execute(self, statement: sql.Composed, doing: str) -> None:
         """Run a statement that returns nothing; `doing` says what for."""
-        with self._pinned_statement(), translated(doing):
+        with self._pinned_statement(), translated(doing), self._bounded():
             self._connection.execute(statement)
 
     def command(self, command: sql.SQL | sql.Composed, doing: str) -> tuple[Any, ...]:
         """The first row that a replication command answers with."""
-        with translated(doing):
+        with translated(doing), self._bounded():
             return tuple(self._connection.execute(command).fetchone() or ())
 
     @contextmanager
@@ -200,6 +205,10 @@ class Session:
                 yield
         else:
             yield
+
+    def _bounded(self) -> AbstractContextManager[None]:
+        """The server's statement_timeout ends what takes too long; this ends what the server does not."""
+        return bounded(self._connection.pgconn, self._limit_s)
 
     def _set(self, *, local: bool) -> None:
         """One statement without parameters, because a replication connection takes no others."""

@@ -9,8 +9,6 @@ Creating a slot waits for every transaction that was running. That wait is bound
 
 from __future__ import annotations
 
-import select
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.names import PREFIX, require_ours
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.sqlstate import error_for, translated
+from tidemark.source.waiting import answered
 
 PLUGIN = "pgoutput"
 CANCEL_WAIT_S = 10.0
@@ -163,14 +162,14 @@ def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait_s: float
         connection.pgconn.send_query(command.as_bytes(connection))
         blocked: SourceError | None = None
         try:
-            if not _answered(connection.pgconn, wait_s):
+            if not answered(connection.pgconn, wait_s):
                 blocked = _blocked(dsn, replication, wait_s)
         except BaseException:
             connection.cancel_safe()
             raise
         if blocked is not None:
             connection.cancel_safe()
-            if not _answered(connection.pgconn, wait_s=CANCEL_WAIT_S):
+            if not answered(connection.pgconn, wait_s=CANCEL_WAIT_S):
                 raise blocked
         row = _one_row(connection.pgconn, blocked)
     name, consistent_point, snapshot_id, _ = row
@@ -192,22 +191,6 @@ def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
     else:
         waited, hint = "transactions that have just ended", "again"
     return SlotBlocked(f"a slot was not created within {wait_s:g} s: it waits for {waited}", hint, found)
-
-
-def _answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
-    """Read until the command has its result or the time is over."""
-    deadline = time.monotonic() + wait_s
-    poll = select.poll()
-    poll.register(pgconn.socket, select.POLLIN)
-    pgconn.flush()
-    pgconn.consume_input()
-    while pgconn.is_busy():
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return False
-        if poll.poll(min(left_s, 1.0) * 1000):
-            pgconn.consume_input()
-    return True
 
 
 def _one_row(pgconn: pq.abc.PGconn, blocked: SourceError | None) -> list[Any]:

@@ -1,0 +1,209 @@
+"""`make bench-receive`: our receive beside pg_recvlogical on the same backlog, and how soon a commit is received.
+
+Both read the same WAL through slots of their own that start at the same place, with the same plugin options, into files
+on the same disk, each in a process of its own, start-up included. The backlog: pgbench, and one big transaction.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bench.figures import report
+from harness.database import MIRROR, Database, add_roles, create_database
+from harness.postgres import Server, installs, start_server
+from tidemark.clock import Lsn
+from tidemark.receive.client import ReceiveClient
+from tidemark.receive.connection import Plugin
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.process import ReceiveProcess
+from tidemark.source.names import MirrorNames
+
+CLIENTS, TRANSACTIONS, BIG = 8, 20_000, 400_000  # a transaction of pgbench has four changes
+REPEATS, LAG_SAMPLES, LAG_RATE = 2, 1500, 500
+MODES = [(streaming, binary) for streaming in (True, False) for binary in (True, False)]
+
+
+def main() -> None:
+    """Fill a backlog, read it by turns; then measure the lag."""
+    server = start_server(installs()[18], {"max_replication_slots": 60, "max_wal_senders": 20, "max_wal_size": "8GB"})
+    add_roles(server)
+    database = create_database(server)
+    server.program("pgbench", "--initialize", "--scale=10", "--quiet", database.dsn("app").reveal())
+    database.run("create table big (id int primary key, v text, n numeric(10,2))")
+    database.admin("create publication backlog for all tables")
+    runs = [(mode, turn) for turn in range(REPEATS) for mode in MODES]
+    names = {run: (_prepare(database, f"ours_{at}"), f"theirs_{at}") for at, run in enumerate(runs)}
+    for _, theirs in names.values():
+        database.admin(f"select pg_create_logical_replication_slot('{theirs}', 'pgoutput')")
+    end = _fill(server, database)
+    figures: dict[str, float] = {}
+    walls: dict[tuple[bool, bool], list[tuple[float, float, float, float]]] = {mode: [] for mode in MODES}
+    for (mode, turn), (ours, theirs) in names.items():
+        if turn % 2:
+            theirs_s, theirs_cpu_s = _theirs(database, theirs, end, mode)
+        ours_s, ours_cpu_s = _ours(database, ours, end, mode)
+        if turn % 2 == 0:
+            theirs_s, theirs_cpu_s = _theirs(database, theirs, end, mode)
+        walls[mode].append((ours_s, ours_cpu_s, theirs_s, theirs_cpu_s))
+        print(f"  streaming {mode[0]}, binary {mode[1]}: {ours_s:.2f} s, pg_recvlogical {theirs_s:.2f} s", flush=True)
+    for (streaming, binary), turns in walls.items():
+        name = f"{'streamed' if streaming else 'whole'}_{'binary' if binary else 'text'}"
+        ours_s, ours_cpu_s, theirs_s, theirs_cpu_s = (min(turn[at] for turn in turns) for at in range(4))
+        figures |= {
+            f"{name}_over_pg_recvlogical": ours_s / theirs_s,
+            f"{name}_wall_s": ours_s,
+            f"{name}_cpu_s": ours_cpu_s,
+            f"{name}_pg_recvlogical_wall_s": theirs_s,
+            f"{name}_pg_recvlogical_cpu_s": theirs_cpu_s,
+        }
+    figures["receive_over_pg_recvlogical"] = max(
+        value for key, value in figures.items() if key.endswith("_over_pg_recvlogical")
+    )
+    figures["changes"] = 4 * CLIENTS * TRANSACTIONS + BIG
+    report("receive", figures | _lags(database))
+    server.remove()
+
+
+def _prepare(database: Database, name: str) -> MirrorNames:
+    """A mirror with its publication and slot; it starts where the slot does."""
+    names = MirrorNames(name)
+    options = "publish_generated_columns = stored"
+    tables = "pgbench_accounts, pgbench_branches, pgbench_tellers, pgbench_history, big"
+    database.run("alter table pgbench_history replica identity full")
+    database.admin(f"create publication {names.publication} for table {tables} with ({options})")
+    database.admin(f"select pg_create_logical_replication_slot('{names.slot}', 'pgoutput')")
+    return names
+
+
+def _fill(server: Server, database: Database) -> Lsn:
+    begin = time.monotonic()
+    options = [f"--client={CLIENTS}", f"--transactions={TRANSACTIONS}", "--no-vacuum"]
+    process = server.start_program("pgbench", *options, database.dsn("app").reveal())
+    process.wait()
+    database.run(f"insert into big select i, 'some text ' || i, i / 100.0 from generate_series(1, {BIG}) i")
+    (end,) = database.admin("select pg_current_wal_insert_lsn()::text")[0]
+    database.admin("select pg_logical_emit_message(true, 'bench', 'the end')", "checkpoint")
+    print(f"{4 * CLIENTS * TRANSACTIONS + BIG} changes written in {time.monotonic() - begin:.0f} s", flush=True)
+    return Lsn.parse(end)
+
+
+def _options(database: Database, names: MirrorNames, folder: Path) -> ReceiveOptions:
+    return ReceiveOptions(database.dsn(MIRROR), folder, names)
+
+
+def _ours(database: Database, names: MirrorNames, end: Lsn, mode: tuple[bool, bool]) -> tuple[float, float]:
+    streaming, binary = mode
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "said").open("w") as said:
+        options = replace(
+            _options(database, names, Path(folder) / "log"), endpos=end, streaming=streaming, binary=binary
+        )
+        begin, before = time.monotonic(), _children_cpu_s()
+        with ReceiveProcess.start(options, stderr=said) as process:
+            process.wait()
+        return time.monotonic() - begin, _children_cpu_s() - before
+
+
+def _theirs(database: Database, slot: str, end: Lsn, mode: tuple[bool, bool]) -> tuple[float, float]:
+    plugin = Plugin(("backlog",), *mode)
+    said = [f"--option={name}={value}" for name, value in plugin.options()]
+    dsn = database.server.dsn("postgres", database.name)
+    program = database.server.install.program("pg_recvlogical")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(program), "--dbname", dsn, "--slot", slot, "--start", "--no-loop", f"--endpos={end}", *said]
+        begin, before = time.monotonic(), _children_cpu_s()
+        subprocess.run([*command, "--file", f"{folder}/out"], check=True, capture_output=True)
+        return time.monotonic() - begin, _children_cpu_s() - before
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _lags(database: Database) -> dict[str, float]:
+    """From COMMIT's return to a moved `received`: at a steady rate, and on an idle server by a nudge."""
+    names = _prepare(database, "lag")
+    folder = Path(tempfile.mkdtemp())
+    with (folder / "said").open("w") as said:
+        options = _options(database, names, folder / "log")
+        with ReceiveProcess.start(options, stderr=said) as process, _client(options) as client:
+            busy = _busy_lags_ms(database, client)
+            idle = [_nudged_ms(database, client) for _ in range(50)]
+            process.stop()
+            process.wait()
+    shutil.rmtree(folder)
+    return {
+        "received_lag_ms_p50": statistics.median(busy),
+        "received_lag_ms_p99": statistics.quantiles(busy, n=100)[98],
+        "idle_lag_ms_p50": statistics.median(idle),
+        "idle_lag_ms_p99": statistics.quantiles(idle, n=100)[98],
+    }
+
+
+@contextmanager
+def _client(options: ReceiveOptions) -> Iterator[ReceiveClient]:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client = ReceiveClient(options.folder)
+            break
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+    while client.position().state != "streaming":
+        time.sleep(0.05)
+    with client:
+        yield client
+
+
+def _busy_lags_ms(database: Database, client: ReceiveClient) -> list[float]:
+    """One transaction in so many is measured, while others commit at the same rate."""
+    stop = threading.Event()
+
+    def load() -> None:
+        with database.connect() as connection:
+            due = time.monotonic()
+            while not stop.is_set():
+                connection.execute("update pgbench_accounts set abalance = abalance + 1 where aid = 1")
+                due += 1 / (LAG_RATE / 2)
+                time.sleep(max(0.0, due - time.monotonic()))
+
+    loads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in loads:
+        thread.start()
+    lags = []
+    with database.connect() as connection:
+        for n in range(LAG_SAMPLES):
+            connection.execute("update pgbench_accounts set abalance = %s where aid = 2", [n])
+            committed = time.monotonic()
+            row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+            client.wait(Lsn.parse((row or ("",))[0]), 10)
+            lags.append((time.monotonic() - committed) * 1000)
+            time.sleep(0.002)
+    stop.set()
+    for thread in loads:
+        thread.join()
+    return lags
+
+
+def _nudged_ms(database: Database, client: ReceiveClient) -> float:
+    """The insert position of an idle server, which no keepalive may ever name."""
+    (lsn,) = database.admin("select pg_current_wal_insert_lsn()::text")[0]
+    begin = time.monotonic()
+    client.wait(Lsn.parse(lsn), 10)
+    return (time.monotonic() - begin) * 1000
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""A mirror that receives, for tests: its database, publications and log, and a second slot that judges the log.
+
+The judge is PostgreSQL: the same WAL decoded through another slot, read by SQL. The log must hold the same transactions
+with the same messages, each exactly once.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.database import MIRROR, Database
+from harness.proxy import Proxy
+from tidemark.clock import Lsn
+from tidemark.decode.frames import windows
+from tidemark.errors import ReceiveFailed
+from tidemark.log.reader import LogReader
+from tidemark.receive.client import ReceiveClient
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.process import ReceiveProcess
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A committed transaction: its xid in 32 bits, its commit LSN, and its messages as pgoutput sends them whole."""
+
+    xid: int
+    lsn: Lsn
+    messages: tuple[bytes, ...]
+
+
+@dataclass
+class Mirrored:
+    """A database with a mirror's publications and slots, and where the mirror's log is."""
+
+    database: Database
+    options: ReceiveOptions
+    judge: str
+    publications: tuple[str, ...]
+
+    def through(self, proxy: Proxy) -> ReceiveOptions:
+        """The same by way of a proxy."""
+        source = self.options.source.reveal().replace(f"port={self.database.server.port}", f"port={proxy.port}")
+        return replace(self.options, source=Dsn(source))
+
+    def by_sql(self) -> list[Transaction]:
+        """What was committed since the mirror was made, as the judge's slot has it."""
+        names, binary = ", ".join(self.publications), str(self.options.binary).lower()
+        plugin = f"'proto_version', '1', 'messages', 'true', 'publication_names', '{names}', 'binary', '{binary}'"
+        flush = "select pg_logical_emit_message(true, 'judge', 'everything before this is flushed')"
+        peek = f"select data from pg_logical_slot_peek_binary_changes('{self.judge}', null, null, {plugin})"
+        found = _transactions(row[0] for row in self.database.admin(flush, peek))
+        return [each for each in found if not any(message[10:16] == b"judge\0" for message in each.messages)]
+
+    def in_log(self) -> list[Transaction]:
+        """What the log holds."""
+        return read_log(self.options.folder)
+
+    def require_equal(self) -> int:
+        """The log holds what SQL says to the end; only our own nudges may have come after the process was stopped."""
+        received = LogReader(self.options.folder).received
+        later = [each.lsn for each in self.by_sql() if each.lsn > received and not _only_said(each)]
+        assert not later, f"{len(later)} committed after {received} and not received, the first {later[0]}"
+        return self.require_equal_so_far()
+
+    def require_equal_so_far(self) -> int:
+        """As far as the log reaches it holds what SQL says, each transaction once, in order; how many there are."""
+        found = self.in_log()
+        received = LogReader(self.options.folder).received
+        expected = [each for each in self.by_sql() if each.lsn <= received]
+        missing = sorted({each.lsn for each in expected} - {each.lsn for each in found})
+        extra = sorted({each.lsn for each in found} - {each.lsn for each in expected})
+        assert not missing, f"{len(missing)} of {len(expected)} missing, the first {missing[0]}"
+        assert not extra, f"{len(extra)} too many, the first {extra[0]}"
+        assert [each.lsn for each in found] == [each.lsn for each in expected], "order or number differ"
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.messages == theirs.messages, f"{theirs.lsn} differs"
+            assert ours.xid == theirs.xid
+        return len(found)
+
+    def catch_up(self, limit_s: float = 60) -> None:
+        """Wait until the log has everything committed so far."""
+        (lsn,) = self.database.admin("select pg_current_wal_insert_lsn()::text")[0]
+        with connected(self.options.folder, limit_s) as client:
+            client.wait(Lsn.parse(lsn), limit_s)
+
+
+def mirrored(database: Database, folder: Path, *tables: str, **options: Any) -> Mirrored:
+    """Publish tables to a mirror, and call the judge; nothing is received yet."""
+    names = MirrorNames(database.name)
+    generated = ", publish_generated_columns = stored" if database.server.install.major >= 18 else ""
+    database.admin(
+        f"create publication {names.publication} for table {', '.join(tables)} "
+        f"with (publish = 'insert, update, delete, truncate'{generated})",
+        f"select pg_create_logical_replication_slot('{names.slot}', 'pgoutput')",
+    )
+    judge = f"judge_{database.name}"
+    database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{judge}')")
+    receive = ReceiveOptions(database.dsn(MIRROR), folder / "log", names, **options)
+    return Mirrored(database, receive, judge, (names.publication,))
+
+
+@contextmanager
+def receiving(
+    mirror: Mirrored, options: ReceiveOptions | None = None, *, module: str = "tidemark.receive"
+) -> Iterator[ReceiveProcess]:
+    """A receiving process, ended with the context whatever it does; what it says is kept beside the log."""
+    with (
+        (mirror.options.folder.parent / "said").open("ab") as said,
+        ReceiveProcess.start(options or mirror.options, module=module, stderr=said) as process,
+    ):
+        yield process
+
+
+@contextmanager
+def connected(folder: Path, limit_s: float = 30) -> Iterator[ReceiveClient]:
+    """A client of whoever receives into this folder, as soon as there is someone."""
+    with eventually(lambda: ReceiveClient(folder), limit_s) as client:
+        yield client
+
+
+def eventually(attempt: Callable[[], Any], limit_s: float = 30) -> Any:
+    """What the attempt gives once it gives something; its last error if it never does."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            found = attempt()
+        except (ReceiveFailed, FileNotFoundError):
+            if time.monotonic() > deadline:
+                raise
+        else:
+            if found:
+                return found
+            assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def ended(process: ReceiveProcess, limit_s: float = 90) -> Lsn:
+    """Wait for a process's end, as its parent does; one that does not end is killed, so that a test does."""
+    watchdog = threading.Timer(limit_s, process.process.kill)
+    watchdog.start()
+    try:
+        return process.wait()
+    finally:
+        watchdog.cancel()
+
+
+def receive_all(mirror: Mirrored, options: ReceiveOptions | None = None) -> Lsn:
+    """Have one process receive everything committed so far, and end in good order; where it ended."""
+    with receiving(mirror, options) as process:
+        mirror.catch_up()
+        process.stop()
+        return ended(process)
+
+
+def streaming(mirror: Mirrored, limit_s: float = 30) -> int:
+    """The walsender that feeds the mirror, as soon as there is one."""
+    query = f"select active_pid from pg_replication_slots where slot_name = '{mirror.options.names.slot}'"
+    found = eventually(lambda: [pid for (pid,) in mirror.database.admin(query) if pid], limit_s)
+    assert isinstance(found[0], int)
+    return found[0]
+
+
+def said(mirror: Mirrored) -> str:
+    """What the receiving processes have said."""
+    return (mirror.options.folder.parent / "said").read_text()
+
+
+def read_log(folder: Path) -> list[Transaction]:
+    """Every transaction of a log, with its messages as they would have come whole: no xid of a stream, no aborts."""
+    reader = LogReader(folder)
+    found = []
+    for part in reader.transactions(Lsn.ZERO, reader.received):
+        buffers = reader.buffers(part)
+        for at, commit in enumerate(part.commits):
+            rows = part.some(at, at + 1)
+            messages = []
+            for place, _, start, end, _ in rows.extents.tolist():
+                buffer = buffers[place]
+                for window in windows(buffer, np.array([start]), np.array([end]), 65536, 64 << 20):
+                    for s, n in zip(window.starts.tolist(), window.lengths.tolist(), strict=True):
+                        messages.append(buffer[s : s + n].tobytes())
+            if commit["streamed"]:
+                messages = [m for m in map(_unstreamed(set(rows.aborted.tolist())), messages) if m]
+            found.append(Transaction(int(commit["xid"]) & 0xFFFFFFFF, Lsn(int(commit["lsn"])), _content(messages)))
+    return found
+
+
+def _only_said(transaction: Transaction) -> bool:
+    return all(message[:1] == b"M" for message in transaction.messages)
+
+
+def _unstreamed(aborted: set[int]) -> Callable[[bytes], bytes]:
+    def plain(message: bytes) -> bytes:
+        (xid,) = struct.unpack_from("!I", message, 1)
+        return b"" if xid in aborted else message[:1] + message[5:]
+
+    return plain
+
+
+def _content(messages: list[bytes]) -> tuple[bytes, ...]:
+    """Changes and what was said: descriptions come more or less often, and begin and end stand beside."""
+    return tuple(m for m in messages if m[:1] in (b"I", b"U", b"D", b"T", b"M"))
+
+
+def _transactions(messages: Iterator[bytes]) -> Iterator[Transaction]:
+    xid, inside = 0, list[bytes]()
+    for message in messages:
+        if message[:1] == b"B":
+            (xid,) = struct.unpack_from("!I", message, 17)
+            inside = []
+        elif message[:1] == b"C":
+            (end,) = struct.unpack_from("!Q", message, 10)
+            yield Transaction(xid, Lsn(end), _content(inside))
+        else:
+            inside.append(message)

@@ -1,0 +1,89 @@
+"""A TCP proxy in front of a server that does to connections what networks do: cut, stall, slow, half-close, split."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Proxy:
+    """Listens on a port of its own. The attributes may be changed at any time, and concern every connection."""
+
+    target: int
+    stalled: bool = False  # nothing passes, nobody is told
+    bytes_per_s: float | None = None
+    piece_bytes: int = 65536  # 1 splits everything at every byte
+    port: int = 0
+    _connections: list[tuple[socket.socket, socket.socket]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def cut(self) -> None:
+        """End every connection at once, in both directions."""
+        for pair in self._connections:
+            for end in pair:
+                _hang_up(end, socket.SHUT_RDWR)
+
+    def half_close(self) -> None:
+        """The client hears that the server has ended; the server hears nothing."""
+        for client, _ in self._connections:
+            _hang_up(client, socket.SHUT_WR)
+
+    def close(self) -> None:
+        """No more connections, old or new."""
+        self._listening.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # when it is closed
+            while True:
+                client, _ = self._listening.accept()
+                self._join(client)
+
+    def _join(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target))
+        except OSError:
+            client.close()
+            return
+        self._connections.append((client, server))
+        for source, sink in ((client, server), (server, client)):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._pass, args=[source, sink], daemon=True).start()
+
+    def _wait_while_stalled(self) -> None:
+        while self.stalled:
+            time.sleep(0.01)
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while True:
+                if not select.select([source], [], [], 0.1)[0]:
+                    continue
+                data = source.recv(self.piece_bytes)
+                self._wait_while_stalled()
+                if not data:
+                    break
+                sink.sendall(data)
+                if self.bytes_per_s:
+                    time.sleep(len(data) / self.bytes_per_s)
+        except (OSError, ValueError):
+            pass
+        for end in (source, sink):
+            _hang_up(end, socket.SHUT_RDWR)
+            end.close()
+        self._connections = [pair for pair in self._connections if source not in pair]
+
+
+def _hang_up(end: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(how)

@@ -1,0 +1,94 @@
+"""Asking a receiving process, from any other process on the machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark.clock import Lsn
+from tidemark.errors import LogBehind, ReceiveFailed
+from tidemark.receive.control import NAME, at_folder
+
+_GONE = "tidemark receive, which must run for this"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a receiving process has come, and what it is doing."""
+
+    received: Lsn
+    durable: Lsn
+    state: str
+
+
+class ReceiveClient:
+    """One connection; questions are answered in order. Not shared between threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            address, descriptor = at_folder(folder, NAME)
+            try:
+                self._socket.connect(address)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._socket.close()
+            raise ReceiveFailed(f"nobody receives into {folder}", _GONE) from error
+        self._lines = self._socket.makefile("r")
+
+    def position(self) -> Position:
+        """How far it has come now."""
+        _, _, received, _, durable, _, state = self._ask("position").split(maxsplit=6)
+        return Position(Lsn.parse(received), Lsn.parse(durable), state)
+
+    def wait(self, lsn: Lsn, limit_s: float) -> Lsn:
+        """Return when everything up to `lsn` is in the log; the position then."""
+        verb, reached = self._ask(f"wait {lsn} {limit_s * 1000:.0f}").split()
+        if verb == "timeout":
+            raise LogBehind(f"{lsn} was not received within {limit_s:g} s; the log reaches {reached}", "again later")
+        return Lsn.parse(reached)
+
+    def nudge(self) -> Lsn:
+        """Have everything that is committed now received; the position then."""
+        return Lsn.parse(self._ask("nudge").split()[1])
+
+    def sync(self) -> Lsn:
+        """Have everything that was received made durable; the position then."""
+        return Lsn.parse(self._ask("sync").split()[1])
+
+    def reply(self) -> None:
+        """Have the server asked for its position."""
+        self._ask("reply")
+
+    def applied(self, lsn: Lsn) -> None:
+        """Say that the lake has everything up to `lsn`: segments that hold no more than that can go."""
+        self._ask(f"applied {lsn}")
+
+    def _ask(self, line: str) -> str:
+        try:
+            self._socket.sendall(f"{line}\n".encode())
+            answer = self._lines.readline()
+        except OSError:
+            answer = ""
+        if not answer:
+            raise ReceiveFailed(f"the process that receives into {self._folder} has ended", _GONE)
+        if answer.startswith("error "):
+            raise ReceiveFailed(f"{line}: {answer[6:].strip()}")
+        return answer.strip()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()

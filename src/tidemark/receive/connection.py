@@ -1,0 +1,162 @@
+"""The replication connection: starting the stream, answering the server, noticing that it is gone.
+
+r  Status update   int64 written, int64 flushed, int64 applied, int64 our time, int8 1 if we want a reply
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import psycopg
+from psycopg import pq, sql
+
+from tidemark.clock import Lsn
+from tidemark.decode.kernels import Bytes
+from tidemark.errors import ConnectionLost, SourceError
+from tidemark.receive.drain import Drain, Dry
+from tidemark.source.session import Session
+from tidemark.source.sqlstate import error_for, translated
+from tidemark.source.waiting import answered
+
+_STATUS = struct.Struct("!cQQQqB")
+_EPOCH_S = 946_684_800  # PostgreSQL counts from 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """How pgoutput is asked to speak."""
+
+    publications: tuple[str, ...]
+    streaming: bool
+    binary: bool
+
+    def options(self) -> Sequence[tuple[str, str]]:
+        """Protocol 2 is enough: it knows streamed transactions, and every version we support has it."""
+        options = [
+            ("proto_version", "2" if self.streaming else "1"),
+            ("publication_names", ", ".join(f'"{name}"' for name in self.publications)),
+            ("messages", "true"),
+        ]
+        return options + [(name, "true") for name in ("streaming", "binary") if getattr(self, name)]
+
+
+class Replication:
+    """A running stream. Everything on it is non-blocking."""
+
+    def __init__(self, session: Session, slot: str, start: Lsn, plugin: Plugin, silence_s: float) -> None:
+        self._session = session
+        self._pgconn = session.connection.pgconn
+        self._silence_s = silence_s
+        self._heard = self._said = time.monotonic()
+        self._unsent = False
+        self._start(slot, start, plugin)
+        self._pgconn.nonblocking = 1
+        self.drain = Drain(self._pgconn)
+
+    def _start(self, slot: str, start: Lsn, plugin: Plugin) -> None:
+        options = [sql.SQL("{} {}").format(sql.SQL(name), sql.Literal(value)) for name, value in plugin.options()]
+        command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
+            sql.Identifier(slot), sql.SQL(str(start)), sql.SQL(", ").join(options)
+        )
+        doing = f"starting to stream from slot {slot}"
+        with translated(doing):
+            self._pgconn.send_query(command.as_bytes(self._session.connection))
+            if not answered(self._pgconn, self._silence_s):
+                raise ConnectionLost(f"{doing}: the server did not answer within {self._silence_s:g} s", "again")
+            result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise _refused(doing, result)
+
+    @property
+    def socket(self) -> int:
+        """What to wait for."""
+        return self._pgconn.socket
+
+    @property
+    def wants(self) -> int:
+        """For what: also for room to send, while something is unsent."""
+        return select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    def read(self, buffer: Bytes, used: int) -> tuple[Dry, int]:
+        """Fill the buffer; the end of the stream is an error that says why."""
+        before = self.drain.messages
+        why, used = self.drain.into(buffer, used)
+        if self.drain.messages > before:
+            self._heard = time.monotonic()
+        return why, used
+
+    def ended(self) -> SourceError:
+        """Why the stream ended."""
+        doing = "receiving from the source"
+        if self._pgconn.status == pq.ConnStatus.BAD:
+            return ConnectionLost(f"{doing}: {_line(self._pgconn.get_error_message())}", "again")
+        result = self._pgconn.get_result()
+        if result is not None and result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK):
+            return ConnectionLost(f"{doing}: the server ended the stream", "again: it is shutting down")
+        return _refused(doing, result)
+
+    def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:
+        """Tell the server what we have; it keeps what is not flushed."""
+        micros = int((time.time() - _EPOCH_S) * 1e6)
+        update = _STATUS.pack(b"r", written.value, flushed.value, flushed.value, micros, wants_reply)
+        with translated("reporting to the source"):
+            self._pgconn.put_copy_data(update)
+        self._said = time.monotonic()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is unsent, as far as there is room."""
+        with translated("reporting to the source"):
+            self._unsent = self._pgconn.flush() == 1
+
+    def silent_for_s(self) -> float:
+        """How long the server has said nothing."""
+        return time.monotonic() - self._heard
+
+    def pretend_heard(self) -> None:
+        """We do not listen now: that nothing is heard says nothing."""
+        self._heard = time.monotonic()
+
+    def said_before_s(self) -> float:
+        """How long ago we reported."""
+        return time.monotonic() - self._said
+
+    def require_alive(self) -> None:
+        """A server that does not answer for so long is gone, whatever the network says."""
+        if self.silent_for_s() > self._silence_s:
+            raise ConnectionLost(f"the source has said nothing for {self._silence_s:g} s", "again")
+
+    def finish(self, patience_s: float = 2.0) -> None:
+        """End the stream in good order, so that the slot is soon free; what still comes is not looked at."""
+        scratch, deadline = np.empty(1 << 20, np.uint8), time.monotonic() + patience_s
+        waiting = select.poll()
+        waiting.register(self._pgconn.socket, select.POLLIN)
+        with suppress(psycopg.Error):
+            self._pgconn.put_copy_end()
+            while time.monotonic() < deadline and self.read(scratch, 0)[0] is not Dry.ENDED:
+                self._pgconn.flush()
+                waiting.poll(100)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.close()
+
+
+def _refused(doing: str, result: pq.abc.PGresult | None) -> SourceError:
+    if result is None:
+        return ConnectionLost(f"{doing}: the server closed the connection", "again")
+    state = result.error_field(pq.DiagnosticField.SQLSTATE)
+    said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    text = said.decode(errors="replace") if said else _line(result.get_error_message())
+    return error_for(state.decode() if state else None, doing, text)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,229 @@
+"""The local socket on which other processes ask: how far it has come, and to be told when it has come further.
+
+The protocol is in docs/receive-protocol.md: a line is asked, a line is answered, in order. Nobody who asks can hold up
+the stream; who asks nonsense gets an error and is still served.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue
+from tidemark.receive.watch import Nudged
+from tidemark.receive.writing import Progress
+
+NAME = "receive.sock"
+NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.020, 1.0
+MOST_LINE_BYTES = 1024
+MOST_LINES, MOST_UNSENT_BYTES = 1000, 1 << 16  # of one who asks and does not listen; then we do not listen either
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What was asked for and is for the loop to do."""
+
+    reply: bool = False
+    sync: bool = False
+    applied: Lsn | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A question that is answered when the log has come so far. `nudge` is the number of the nudge asked for."""
+
+    verb: str
+    target: Lsn
+    deadline: float | None = None
+    nudge_at: float | None = None
+    nudge: int | None = None
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: socket.socket
+    unread: bytes = b""
+    unsent: bytes = b""
+    waiting: _Waiting | None = None
+    asked_all: bool = False
+    closing: bool = False
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> int:
+        """What to wait for. That it hung up altogether is heard in any case."""
+        full = len(self.lines) >= MOST_LINES or len(self.unsent) >= MOST_UNSENT_BYTES
+        return (0 if full or self.asked_all else select.POLLIN) | (select.POLLOUT if self.unsent else 0)
+
+
+def at_folder(folder: Path, name: str) -> tuple[str, int]:
+    """An address for a socket in a folder whose path may be longer than an address can be, and what to close."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"/proc/self/fd/{descriptor}/{name}", descriptor
+
+
+class Control:
+    """The listening socket and those who have connected."""
+
+    def __init__(self, folder: Path, nudge: Callable[[], int], wal_segment_bytes: int = 1) -> None:
+        self._path = folder / NAME
+        self._path.unlink(missing_ok=True)
+        self._nudge = nudge
+        self.wal_segment_bytes = wal_segment_bytes  # 1 until it is known: then only what is so with any size counts
+        self.wishes = Wishes()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        address, descriptor = at_folder(folder, NAME)
+        try:
+            self._listening.bind(address)
+        finally:
+            os.close(descriptor)
+        self._path.chmod(0o600)
+        self._listening.listen(64)
+        self._clients: dict[int, _Client] = {}
+
+    def watched(self) -> dict[int, int]:
+        """Descriptors to wait for, and for what."""
+        wanted = {self._listening.fileno(): select.POLLIN}
+        for descriptor, client in self._clients.items():
+            wanted[descriptor] = client.wanted
+        return wanted
+
+    def serve(self, descriptor: int) -> None:
+        """Something happened there."""
+        if descriptor == self._listening.fileno():
+            with suppress(OSError):
+                connection, _ = self._listening.accept()
+                connection.setblocking(False)
+                self._clients[connection.fileno()] = _Client(connection)
+        elif descriptor in self._clients:
+            self._read(self._clients[descriptor])
+
+    def settle(self, progress: Progress, state: str, nudged: Nudged) -> float | None:
+        """Answer whom the news concerns; in how many seconds to come again, if anybody waits."""
+        now, next_s = time.monotonic(), None
+        for client in list(self._clients.values()):
+            self._advance(client, progress, state, nudged, now)
+            self._send(client)
+            if client.waiting is not None:
+                due = [at for at in (client.waiting.deadline, client.waiting.nudge_at) if at is not None]
+                next_s = min([max(0.0, at - now) for at in due] + ([next_s] if next_s is not None else []), default=1.0)
+        return next_s
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        for client in self._clients.values():
+            client.connection.close()
+        self._clients.clear()
+        self._listening.close()
+        self._path.unlink(missing_ok=True)
+
+    def _read(self, client: _Client) -> None:
+        try:
+            data = client.connection.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            client.closing = True
+            return
+        if not data:  # once: no more questions; again, which only a hang-up brings about: nobody hears an answer
+            client.closing, client.asked_all = client.asked_all, True
+            return
+        *lines, client.unread = (client.unread + data).split(b"\n")
+        client.lines += [line.decode(errors="replace") for line in lines]
+        if len(client.unread) > MOST_LINE_BYTES:
+            client.closing = True
+
+    def _advance(self, client: _Client, progress: Progress, state: str, nudged: Nudged, now: float) -> None:
+        while not client.closing:
+            if client.waiting is not None:
+                answer = self._waited(client.waiting, progress, nudged, now)
+                if answer is None:
+                    return
+                client.unsent += f"{answer}\n".encode()
+                client.waiting = None
+            if not client.lines:
+                return
+            answer = self._answer(client, client.lines.pop(0), progress, state, now)
+            if answer is not None:
+                client.unsent += f"{answer}\n".encode()
+
+    def _answer(self, client: _Client, line: str, progress: Progress, state: str, now: float) -> str | None:
+        verb, *words = line.split() or [""]
+        try:
+            match verb, words:
+                case "position", []:
+                    return f"position received {progress.received} durable {progress.durable} state {state}"
+                case "wait", [lsn, *limit] if len(limit) <= 1:
+                    deadline = now + _seconds(limit[0]) if limit else None
+                    target = page_start(Lsn.parse(lsn), self.wal_segment_bytes)
+                    client.waiting = _Waiting("received", target, deadline, now + NUDGE_AFTER_S)
+                case "sync", []:
+                    self.wishes.sync = True
+                    client.waiting = _Waiting("durable", progress.received)
+                case "nudge", []:
+                    client.waiting = _Waiting("nudged", Lsn.ZERO, nudge=self._nudge())
+                case "reply", []:
+                    self.wishes.reply = True
+                    return "ok"
+                case "applied", [lsn]:
+                    self.wishes.applied = Lsn.parse(lsn)
+                    return "ok"
+                case _:
+                    return f"error {line[:80]!r} is no question; docs/receive-protocol.md lists them"
+        except (InvalidValue, ValueError) as error:
+            return f"error {' '.join(str(error).split())}"
+        return None
+
+    def _waited(self, waiting: _Waiting, progress: Progress, nudged: Nudged, now: float) -> str | None:
+        if waiting.verb == "durable":
+            return f"durable {progress.durable}" if progress.durable >= waiting.target else None
+        if waiting.verb == "nudged":
+            return self._nudged(waiting, progress, nudged)
+        if progress.received >= waiting.target:
+            return f"received {progress.received}"
+        if waiting.deadline is not None and now >= waiting.deadline:
+            return f"timeout {progress.received}"
+        if waiting.nudge_at is not None and now >= waiting.nudge_at:
+            self._nudge()
+            waiting.nudge_at = now + NUDGE_AGAIN_S
+        return None
+
+    def _nudged(self, waiting: _Waiting, progress: Progress, nudged: Nudged) -> str | None:
+        if nudged.number < (waiting.nudge or 0):
+            return None
+        if nudged.failure is not None:
+            return f"error {' '.join(str(nudged.failure).split())}"
+        return f"nudged {progress.received}" if progress.received >= nudged.lsn else None
+
+    def _send(self, client: _Client) -> None:
+        try:
+            while client.unsent:
+                client.unsent = client.unsent[client.connection.send(client.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            client.closing = True
+        if client.closing or (client.asked_all and not (client.waiting or client.lines or client.unsent)):
+            del self._clients[client.connection.fileno()]
+            client.connection.close()
+
+
+def _seconds(milliseconds: str) -> float:
+    seconds = float(milliseconds) / 1000
+    if math.isnan(seconds):  # later than no time, and earlier than none: it would be looked for without a pause
+        raise InvalidValue(f"not a number of milliseconds: {milliseconds}")
+    return seconds
+
+
+def page_start(lsn: Lsn, wal_segment_bytes: int) -> Lsn:
+    """A position just after a page's header is the page's start: nothing can have been committed between the two."""
+    header = 40 if lsn.value % wal_segment_bytes == 40 else 24
+    return Lsn(lsn.value - header) if lsn.value % 8192 == header else lsn

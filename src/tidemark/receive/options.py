@@ -1,0 +1,80 @@
+"""What a receiving process is told, as one value that can be handed over as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+
+
+class WalPolicy(Enum):
+    """What is done when the slot holds back more WAL at the source than `wal_limit_bytes`."""
+
+    WARN = "warn"  # say so, and go on
+    HOLD = "hold"  # stop; the slot and the WAL stay
+    DROP = "drop"  # stop, and drop the slot so that the source is free; the mirror must be synced anew
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveOptions:
+    """All limits of one process. Seconds and bytes."""
+
+    source: Dsn
+    folder: Path
+    names: MirrorNames
+    endpos: Lsn | None = None
+    sync_interval_s: float = 0.2
+    sync_bytes: int = 32 << 20
+    segment_bytes: int = 128 << 20
+    budget_bytes: int = 64 << 30
+    wal_limit_bytes: int = 32 << 30
+    wal_policy: WalPolicy = WalPolicy.WARN
+    status_interval_s: float = 10.0
+    silence_s: float = 60.0
+    watch_interval_s: float = 5.0
+    in_use_patience_s: float = 90.0
+    slot_wait_s: float = 60.0
+    streaming: bool = True
+    binary: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith(("_s", "_bytes")) and not value > 0:
+                raise InvalidValue(f"{field.name} is {value!r}", "a number above 0")
+        if self.budget_bytes < 2 * self.segment_bytes:
+            raise InvalidValue(
+                f"a disk budget of {self.budget_bytes} bytes for segments of {self.segment_bytes}",
+                "room for at least two segments: one cannot be removed while the next is written",
+            )
+
+    def as_json(self) -> str:
+        """For a child process, over a pipe that only it reads: the connection string may hold a password."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain |= {
+            "source": self.source.reveal(),
+            "folder": str(self.folder),
+            "names": self.names.mirror,
+            "endpos": str(self.endpos) if self.endpos else None,
+            "wal_policy": self.wal_policy.value,
+        }
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> ReceiveOptions:
+        """What `as_json` gave."""
+        plain = json.loads(text)
+        plain |= {
+            "source": Dsn(plain["source"]),
+            "folder": Path(plain["folder"]),
+            "names": MirrorNames(plain["names"]),
+            "endpos": Lsn.parse(plain["endpos"]) if plain["endpos"] else None,
+            "wal_policy": WalPolicy(plain["wal_policy"]),
+        }
+        return cls(**plain)

@@ -1,0 +1,124 @@
+"""The receiving process as its parent sees it, and as it sees its parent.
+
+The parent hands over the options on the child's standard input, and reads from a pipe that only the child writes to:
+
+    done 0/3A4B5C68      it ended in good order, and everything up to there is durable
+    failed CLASS JSON    it ended with this error, its arguments as JSON
+    (end of file)        it died
+
+A child whose parent is gone stops: its pipe has no reader any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from tidemark import errors
+from tidemark.clock import Lsn
+from tidemark.errors import ExitCode, ReceiveFailed, TidemarkError, policy_of
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.receiver import Receiver
+
+
+@dataclass(slots=True)
+class ReceiveProcess:
+    """A child that receives."""
+
+    process: subprocess.Popen[bytes]
+    pipe: int
+
+    @classmethod
+    def start(cls, options: ReceiveOptions, *, module: str = "tidemark.receive", stderr: Any = None) -> ReceiveProcess:
+        """Start it and return at once."""
+        reading, writing = os.pipe()
+        command = [sys.executable, "-m", module, str(writing)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr, pass_fds=[writing])
+        os.close(writing)
+        assert process.stdin is not None  # noqa: S101
+        process.stdin.write(options.as_json().encode())
+        process.stdin.close()
+        return cls(process, reading)
+
+    def wait(self) -> Lsn:
+        """Wait for its end: where it ended, or the error that ended it."""
+        said = b""
+        while piece := os.read(self.pipe, 4096):
+            said += piece
+        code = self.process.wait()
+        word, *rest = said.decode().split(maxsplit=1) or ["died"]
+        if word == "done":
+            return Lsn.parse(rest[0].strip())
+        if word == "failed":
+            name, arguments = rest[0].split(maxsplit=1)
+            raise _error(name, arguments)
+        raise ReceiveFailed(
+            f"the receiving process died (exit code {code})", "again: what it had received is in the log"
+        )
+
+    def stop(self) -> None:
+        """Ask it to end in good order."""
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """End it as a power failure would, as far as a process is concerned."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Have it ended, whatever it does, and let go of the pipe."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.pipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+
+def _error(name: str, arguments: str) -> TidemarkError:
+    kind = getattr(errors, name, TidemarkError)
+    message, hint, *_ = json.loads(arguments)
+    error = kind(message, hint)
+    assert isinstance(error, TidemarkError)  # noqa: S101
+    return error
+
+
+def serve(arguments: list[str], options_text: str) -> ExitCode:
+    """The child's side: receive, and say on the pipe how it ended."""
+    pipe = int(arguments[0])
+    os.set_inheritable(pipe, False)
+    receiver = Receiver(ReceiveOptions.from_json(options_text), _tell, pipe)
+
+    def stop(_: int, __: FrameType | None) -> None:
+        receiver.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        done = receiver.run()
+    except TidemarkError as error:
+        _say(pipe, f"failed {type(error).__name__} {json.dumps([error.message, error.hint])}\n")
+        _tell(str(error))
+        return policy_of(error).exit_code
+    _say(pipe, f"done {done}\n")
+    return ExitCode.OK
+
+
+def _say(pipe: int, text: str) -> None:
+    with suppress(BrokenPipeError):
+        os.write(pipe, text.encode())
+
+
+def _tell(text: str) -> None:
+    print(f"tidemark receive: {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,124 @@
+"""One stream: what it sends into the log, and back to it what is durable.
+
+It never waits for a disk. While a block is being written more is gathered, so blocks are small when little comes and
+large when much does. When there is no room, in memory or in the log's budget, nothing is read: then the source waits.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from contextlib import suppress
+
+import numpy as np
+
+from tidemark.clock import Lsn
+from tidemark.decode.kernels import Bytes
+from tidemark.errors import SourceError
+from tidemark.receive.connection import Replication
+from tidemark.receive.drain import Dry
+from tidemark.receive.points import Point, reached
+from tidemark.receive.station import IDLE_S, Station
+
+NAP_S, NAP_BELOW_BYTES = 0.0003, 8192  # after a small read, let some arrive: waking us costs the server, too
+
+
+class Pump:
+    """From a stream's start to its end."""
+
+    def __init__(self, station: Station, replication: Replication) -> None:
+        self._station = station
+        self._replication = replication
+        self._buffer: Bytes | None = None
+        self._used = 0
+        self._handed = self._confirmed = Lsn.ZERO
+        self._unread = True  # libpq may hold what came with the stream's start: no event will tell of it
+
+    def run(self) -> None:
+        """Until there is nothing more to do. Raises when the connection is lost."""
+        station, replication = self._station, self._replication
+        while not station.ended():
+            station.require_sound()
+            if station.writing.refused is not None:
+                raise station.writing.refused
+            readable = not self._holding()
+            wanted = replication.wants if readable else replication.wants & ~select.POLLIN
+            limit_s = 0.0 if readable and self._unread else IDLE_S
+            events = station.wait(replication.socket if wanted else None, wanted, limit_s)
+            if readable and (self._unread or events & (select.POLLIN | select.POLLHUP | select.POLLERR)):
+                self._take()
+            else:
+                self._hand_over()
+            if events & select.POLLOUT:
+                replication.flush()
+                self._unread = True  # libpq reads while it cannot send
+            self._report()
+
+    def finish(self) -> None:
+        """At a good end: have all of it durable, and the source know."""
+        station = self._station
+        station.writing.sync()
+        deadline = time.monotonic() + station.options.silence_s
+        while station.progress.durable < station.progress.received and time.monotonic() < deadline:
+            station.writing.check()
+            time.sleep(0.002)
+        with suppress(SourceError):
+            self._replication.report(station.progress.received, self._durable())
+        self._replication.finish()
+
+    def _holding(self) -> bool:
+        """Whether nothing may be read now: the log has no more room, or the disk is behind."""
+        station, budget_bytes = self._station, self._station.options.budget_bytes
+        full = station.progress.size_bytes >= budget_bytes
+        station.become(f"holding the log has reached its budget of {budget_bytes:,} bytes" if full else "streaming")
+        if not full and self._buffer is None:
+            self._buffer = station.writing.free_buffer()
+        if not full and self._buffer is not None:
+            return False
+        self._replication.pretend_heard()
+        return True
+
+    def _take(self) -> None:
+        """Everything that has arrived, into the buffer at hand."""
+        buffer, before = self._buffer, self._used
+        assert buffer is not None  # noqa: S101 - _holding saw to it
+        why, self._used = self._replication.read(buffer, before)
+        got, self._unread = self._used - before, why is Dry.FULL
+        if why is Dry.FULL and self._used == 0:
+            self._station.writing.give_back(buffer)
+            self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)
+            return
+        self._hand_over(at_once=why is not Dry.DRY)
+        if why is Dry.ENDED:
+            raise self._replication.ended()
+        if why is Dry.DRY and got < NAP_BELOW_BYTES:
+            time.sleep(NAP_S)
+
+    def _hand_over(self, *, at_once: bool = False) -> None:
+        """Have what was gathered written, as one block."""
+        position, writing = Lsn(self._replication.drain.position), self._station.writing
+        nothing = self._used == 0 and position <= self._handed
+        if self._buffer is None or nothing or (writing.busy and not at_once):
+            return
+        writing.append(self._buffer, self._used, position)
+        self._buffer, self._used, self._handed = None, 0, position
+
+    def _report(self) -> None:
+        """Tell the server what is durable: when there is news, when it asks, and from time to time."""
+        replication, options = self._replication, self._station.options
+        wishes, durable = self._station.control.wishes, self._durable()
+        silent = replication.silent_for_s() > options.silence_s / 2
+        due_s = min(options.status_interval_s, 1.0) if silent else options.status_interval_s
+        asked = replication.drain.take_reply_wish()
+        if durable > self._confirmed or asked or wishes.reply or replication.said_before_s() >= due_s:
+            replication.report(self._station.progress.received, durable, wants_reply=wishes.reply or silent)
+            wishes.reply = False
+            if durable > self._confirmed:
+                self._confirmed = durable
+                reached(Point.CONFIRMED)
+        replication.require_alive()
+
+    def _durable(self) -> Lsn:
+        """What may be confirmed: commits and positions that the server named, and never endpos itself."""
+        progress, endpos = self._station.progress, self._station.options.endpos
+        return progress.durable if endpos is None or progress.durable < endpos else progress.durable_commit

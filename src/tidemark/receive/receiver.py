@@ -1,0 +1,129 @@
+"""From the first connection to the last: checked, streamed from, lost, made again after a growing pause.
+
+Every connection is checked as the first was. What was open when one was lost is sent again by the server. An error that
+is no reason to try again ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidemark.clock import Lsn
+from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, policy_of
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import Mirror, write_mirror
+from tidemark.log.recovery import open_log
+from tidemark.receive.beginning import mirror_of
+from tidemark.receive.checks import Source, check_slot, check_source
+from tidemark.receive.connection import Plugin, Replication
+from tidemark.receive.formats import Formats
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.points import Point, reached
+from tidemark.receive.pump import Pump
+from tidemark.receive.station import Station, stop_signal
+from tidemark.receive.watch import drop_if_told, stated
+from tidemark.receive.writing import Progress
+from tidemark.source.session import Session, Timeouts
+
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+
+
+class Receiver:
+    """One process's work. `stop` may be called from a signal handler."""
+
+    def __init__(self, options: ReceiveOptions, tell: Callable[[str], None], parent: int | None = None) -> None:
+        self._options = options
+        self._tell = tell
+        self._parent = parent
+        self._disk = Disk()
+        self._stopping = stop_signal()
+        self._station: Station | None = None
+        self._in_use_since: float | None = None
+        self._met: set[int] = set()
+
+    def stop(self) -> None:
+        """End in good order as soon as possible."""
+        os.eventfd_write(self._stopping, 1)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it has come, once the log is open."""
+        return self._station.progress if self._station is not None else None
+
+    def run(self) -> Lsn:
+        """Receive until endpos or until stopped; the position up to which everything is durable."""
+        mirror = mirror_of(self._options, self._disk)
+        with open_log(self._options.folder, mirror.start, self._disk, self._options.segment_bytes) as log:
+            self._tell(f"the log reaches {log.received}; if the slot holds back WAL: {stated(self._options)}")
+            station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
+            try:
+                self._follow(station, mirror)
+                return self._finished(station)
+            except TidemarkError as error:
+                drop_if_told(self._options, error)
+                raise
+            finally:
+                station.close()
+
+    def _finished(self, station: Station) -> Lsn:
+        progress, endpos = station.writing.finish(), self._options.endpos
+        reached(Point.ENDED)
+        return endpos if endpos is not None and not station.stopped else progress.durable
+
+    def _follow(self, station: Station, mirror: Mirror) -> None:
+        pause_s = PAUSE_S
+        while not station.ended():
+            before = station.position
+            try:
+                mirror = self._stream(station, mirror)
+            except SourceError as error:
+                if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
+                    raise
+                pause_s = PAUSE_S if station.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
+                station.become(f"waiting {' '.join(error.message.split())}; again in {pause_s:g} s")
+                reached(Point.CONNECTION_LOST)
+                station.pause(pause_s)
+
+    def _in_use_too_long(self, error: SourceError) -> bool:
+        """Our own last connection may hold the slot for a while; someone else may hold it for ever."""
+        if not isinstance(error, ObjectInUse):
+            self._in_use_since = None
+            return False
+        self._in_use_since = self._in_use_since or time.monotonic()
+        return time.monotonic() - self._in_use_since > self._options.in_use_patience_s
+
+    def _stream(self, station: Station, mirror: Mirror) -> Mirror:
+        """One connection, from its checks to its end."""
+        source = self._checked(station, mirror)
+        if source.identity != mirror.identity:
+            mirror = replace(mirror, identity=source.identity)
+            write_mirror(self._options.folder, self._disk, mirror)
+        formats = Formats(source.types, self._met)
+        binary = self._options.binary and source.all_binary and formats.all_binary()
+        plugin = Plugin(source.publications, self._options.streaming, binary)
+        note = {"at": time.time(), "timeline": source.identity.timeline, "options": dict(plugin.options())}
+        station.writing.begin_session(json.dumps(note).encode(), source.xid, formats.approve if binary else None)
+        reached(Point.SESSION_BEGUN)
+        with Session.open(self._options.source, "receive", Timeouts(statement_s=0), replication=True) as session:
+            slot, silence_s = self._options.names.slot, self._options.silence_s
+            replication = Replication(session, slot, station.position, plugin, silence_s)
+            reached(Point.STREAM_STARTED)
+            self._tell(f"streaming from {station.position}, {'binary' if plugin.binary else 'text'}")
+            self._in_use_since = None
+            pump = Pump(station, replication)
+            pump.run()
+            pump.finish()
+        return mirror
+
+    def _checked(self, station: Station, mirror: Mirror) -> Source:
+        options, position = self._options, station.position
+        with Session.open(options.source, "check") as session:
+            source = check_source(session, options.source, options.names, mirror.identity, position)
+            check_slot(session, options.names, position)
+            (size,) = session.row("select setting::int from pg_settings where name = 'wal_segment_size'")
+        station.control.wal_segment_bytes = size
+        return source

@@ -1,0 +1,124 @@
+"""What lives as long as the process: the thread that writes the log, the watch over the source, the local socket.
+
+And the one place that waits: for the stream, for the disk, for those who ask, for a signal and for our parent's death.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from tidemark.clock import Lsn
+from tidemark.log.writer import LogWriter
+from tidemark.receive.control import Control, page_start
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.watch import Watch
+from tidemark.receive.writing import Progress, Writing
+
+IDLE_S = 1.0
+
+
+class Station:
+    """`state` is what those who ask are told: a word, and after it why."""
+
+    def __init__(
+        self, options: ReceiveOptions, log: LogWriter, tell: Callable[[str], None], stopping: int, parent: int | None
+    ) -> None:
+        self.options = options
+        self.tell = tell
+        self.stopped = False
+        self.writing = Writing(log, options.sync_interval_s, options.sync_bytes, options.endpos)
+        self.watch = Watch(options)
+        self.control = Control(options.folder, self.watch.nudge)
+        self._stopping = stopping
+        self._parent = parent
+        self._state = "connecting"
+
+    @property
+    def progress(self) -> Progress:
+        """How far the log has come."""
+        return self.writing.progress
+
+    @property
+    def position(self) -> Lsn:
+        """Where to go on from."""
+        return self.writing.progress.received
+
+    def ended(self) -> bool:
+        """Whether there is nothing more to do."""
+        return self.stopped or self.progress.ended or self._at_endpos()
+
+    def _at_endpos(self) -> bool:
+        endpos, segment_bytes = self.options.endpos, self.control.wal_segment_bytes
+        return endpos is not None and self.progress.received >= page_start(endpos, segment_bytes)
+
+    def become(self, state: str) -> None:
+        """Change the state; a new one is said aloud."""
+        if state != self._state:
+            self._state = state
+            self.tell(state)
+
+    def require_sound(self) -> None:
+        """Raise what went wrong in another thread, and pass on what they found."""
+        self.writing.check()
+        if self.watch.failure is not None:
+            raise self.watch.failure
+        while self.watch.warnings:
+            self.tell(self.watch.warnings.pop(0))
+        if self.watch.seen is not None:
+            self.writing.know(self.watch.seen.xid)
+            self.watch.seen = None
+
+    def pause(self, pause_s: float) -> None:
+        """Serve those who ask for a while."""
+        end = time.monotonic() + pause_s
+        while not self.stopped and (left_s := end - time.monotonic()) > 0:
+            self.require_sound()
+            self.wait(None, 0, left_s)
+
+    def wait(self, stream: int | None, wanted: int, limit_s: float = IDLE_S) -> int:
+        """Wait until something happens, and see to it unless it is the stream's: those events are returned."""
+        self._carry_out_wishes()
+        again_s = self._settle()
+        poll = select.poll()
+        poll.register(self._stopping, select.POLLIN)
+        poll.register(self.writing.wakeup, select.POLLIN)
+        for descriptor, events in self.control.watched().items():
+            poll.register(descriptor, events)
+        if self._parent is not None:
+            poll.register(self._parent, 0)  # it has an error when nobody reads any more
+        if stream is not None:
+            poll.register(stream, wanted)
+        happened = dict(poll.poll(1000 * (limit_s if again_s is None else min(limit_s, again_s))))
+        self.stopped = self.stopped or self._stopping in happened or self._parent in happened
+        if self.writing.wakeup in happened:
+            self.writing.clear_wakeup()
+        for descriptor in happened:
+            self.control.serve(descriptor)
+        self._settle()
+        return happened.get(stream, 0) if stream is not None else 0
+
+    def close(self) -> None:
+        """Let go of all of it."""
+        self.control.close()
+        self.watch.close()
+        self.writing.close()
+
+    def _settle(self) -> float | None:
+        return self.control.settle(self.progress, self._state, self.watch.nudged)
+
+    def _carry_out_wishes(self) -> None:
+        wishes = self.control.wishes
+        if wishes.sync:
+            wishes.sync = False
+            self.writing.sync()
+        if wishes.applied is not None:
+            self.writing.trim(wishes.applied)
+            wishes.applied = None
+
+
+def stop_signal() -> int:
+    """A descriptor that a signal handler may write to."""
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -1,0 +1,154 @@
+"""A second, ordinary session on the source, in a thread: it looks after the slot and moves positions on.
+
+It nudges: one transactional logical message, committed with synchronous_commit=local, moves the stream past everything
+before it, for all who wait. It looks from time to time: at the WAL that the slot holds back, at the slot and the
+publications themselves, and at the present transaction id. What it cannot look at because the connection failed it
+looks at later; what it finds wrong ends the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.clock import Lsn, Xid8
+from tidemark.errors import NotPermitted, Retry, TidemarkError, UnsupportedServer, WalLimitReached, policy_of
+from tidemark.receive.checks import check_publications, check_slot_alive, read_xid
+from tidemark.receive.options import ReceiveOptions, WalPolicy
+from tidemark.source.session import Session, Timeouts
+from tidemark.source.slot import drop_slot
+
+PREFIX = "tidemark"
+_SHARES = (0.5, 0.8)  # of the limit, at which it is said what will happen
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the last look found."""
+
+    retained_bytes: int
+    xid: Xid8
+
+
+@dataclass(frozen=True, slots=True)
+class Nudged:
+    """The last nudge: for whom, where its message lies, or why there is none."""
+
+    number: int
+    lsn: Lsn
+    failure: TidemarkError | None
+
+
+class Watch:
+    """`seen`, `warnings` and `failure` are for others to read; `nudge` is for them to call."""
+
+    def __init__(self, options: ReceiveOptions) -> None:
+        self._options = options
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._asked = 0
+        self.nudged = Nudged(0, Lsn.ZERO, None)
+        self._warned = 0.0
+        self.seen: Seen | None = None
+        self.warnings: list[str] = []
+        self.failure: TidemarkError | None = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def nudge(self) -> int:
+        """Have a message committed: one for all who ask before it is sent. The number is this asking's."""
+        self._asked += 1
+        self._wanted.set()
+        return self._asked
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._stopping:
+            try:
+                with Session.open(self._options.source, "watch", Timeouts(statement_s=10)) as session:
+                    pause_s = 0.0
+                    self._serve(session)
+            except TidemarkError as error:
+                self.nudged = Nudged(self._asked, self.nudged.lsn, error)
+                if policy_of(error).retry is Retry.NEVER and not self._stopping:
+                    self.failure = error
+                    return
+                pause_s = min(5.0, pause_s * 2 or 0.1)
+                time.sleep(pause_s)
+
+    def _serve(self, session: Session) -> None:
+        looked = 0.0
+        while not self._stopping:
+            if time.monotonic() - looked >= self._options.watch_interval_s:
+                self._look(session)
+                looked = time.monotonic()
+            if self._asked > self.nudged.number:
+                self.nudged = self._emit(session, self._asked)
+            left_s = looked + self._options.watch_interval_s - time.monotonic()
+            if self._wanted.wait(max(0.0, left_s)):
+                self._wanted.clear()
+
+    def _emit(self, session: Session, number: int) -> Nudged:
+        """A role that may not, or a standby, is no reason to stop: who waits is told."""
+        try:
+            with session.transaction(read_only=False):
+                session.execute(sql.SQL("set local synchronous_commit = local").format(), "nudging the source")
+                (lsn,) = session.row("select pg_logical_emit_message(true, %s, '')::text", [PREFIX])
+            return Nudged(number, Lsn.parse(lsn), None)
+        except (NotPermitted, UnsupportedServer) as error:
+            return Nudged(number, self.nudged.lsn, error)
+
+    def _look(self, session: Session) -> None:
+        slot = check_slot_alive(session, self._options.names)
+        check_publications(session, self._options.names)
+        self.seen = Seen(slot.retained_bytes or 0, read_xid(session))
+        self._judge(slot.retained_bytes or 0)
+
+    def _judge(self, retained: int) -> None:
+        share = retained / self._options.wal_limit_bytes
+        step = max((step for step in (*_SHARES, 1.0) if share >= step), default=0.0)
+        if step > self._warned:
+            self.warnings.append(
+                f"slot {self._options.names.slot} holds back {retained:,} bytes of WAL, {share:.0%} of the limit; "
+                f"{stated(self._options)}"
+            )
+        self._warned = step
+        if share < 1.0 or self._options.wal_policy is WalPolicy.WARN:
+            return
+        raise WalLimitReached(
+            f"slot {self._options.names.slot} holds back {retained:,} bytes of WAL, and the limit is "
+            f"{_limit(self._options)}: {_OUTCOMES[self._options.wal_policy]}",
+            "what keeps the log from growing, more disk, or another limit",
+        )
+
+
+_OUTCOMES = {
+    WalPolicy.WARN: "that is said, and receiving goes on",
+    WalPolicy.HOLD: "receiving stops; the slot stays, and with it the WAL",
+    WalPolicy.DROP: "receiving stops and the slot is dropped; the mirror must be synced anew",
+}
+
+
+def stated(options: ReceiveOptions) -> str:
+    """The policy in words, before it bites."""
+    return f"at {_limit(options)} {_OUTCOMES[options.wal_policy]}"
+
+
+def _limit(options: ReceiveOptions) -> str:
+    return f"{options.wal_limit_bytes:,} bytes"
+
+
+def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:
+    """Carry out the policy `drop`, once the stream has ended and the slot is free."""
+    if isinstance(error, WalLimitReached) and options.wal_policy is WalPolicy.DROP:
+        with Session.open(options.source, "drop slot") as session:
+            drop_slot(session, options.names.slot)

@@ -1,0 +1,46 @@
+"""A receiving process with faults: killed at the n-th time that it comes to a named point, or with a slow disk.
+
+KILL_AT="synced:3"      kill -9 of itself, there
+SLOW_SYNC_S="20"        every sync of the log takes so long
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+
+from tidemark.log.disk import Disk, File
+from tidemark.receive.points import Point, attach
+from tidemark.receive.process import serve
+
+
+def kill_at(name: str, times: int) -> None:
+    seen: Counter[Point] = Counter()
+
+    def observe(point: Point) -> None:
+        seen[point] += 1
+        if point is Point(name) and seen[point] >= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    attach(observe)
+
+
+def slow_syncs(seconds: float) -> None:
+    sync = Disk.sync
+
+    def slow(self: Disk, file: File) -> None:
+        time.sleep(seconds)
+        sync(self, file)
+
+    Disk.sync = slow  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    if point := os.environ.get("KILL_AT"):
+        kill_at(point.rpartition(":")[0], int(point.rpartition(":")[2]))
+    if seconds := os.environ.get("SLOW_SYNC_S"):
+        slow_syncs(float(seconds))
+    sys.exit(serve(sys.argv[1:], sys.stdin.read()))

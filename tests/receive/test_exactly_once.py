@@ -1,0 +1,198 @@
+"""Whatever happens to the server, the network or the process: every transaction is in the log, exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.database import Database, create_database
+from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving
+from harness.postgres import Server, installs
+from harness.postgres.server import Mode
+from harness.proxy import Proxy
+from tidemark.clock import Lsn
+from tidemark.log.reader import LogReader
+from tidemark.receive.points import Point
+
+NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
+TABLES = ("create table t (id int primary key, v text)", "create table u (id int primary key, v text, n numeric)")
+
+
+@contextmanager
+def writing(database: Database) -> Iterator[None]:
+    """Transactions small and large, savepoints and rollbacks; goes on while the server comes and goes."""
+    stop = threading.Event()
+
+    def write(first: int) -> None:
+        n = first
+        while not stop.is_set():
+            try:
+                with database.connect() as connection:
+                    while not stop.is_set():
+                        n += 10
+                        connection.execute(f"insert into t values ({n}, 'small')".encode())
+                        connection.execute(f"update t set v = 'changed' where id = {n}".encode())
+                        rows = f"generate_series({n * 1000}, {n * 1000 + 700})"
+                        connection.execute("begin")
+                        connection.execute(f"insert into u select i, repeat('x', 100), i from {rows} i".encode())
+                        connection.execute("savepoint s")
+                        connection.execute(f"delete from u where id % 3 = 0 and id in (select {rows})".encode())
+                        connection.execute("rollback to savepoint s" if n % 20 else "release savepoint s")
+                        connection.execute("rollback" if n % 70 == 0 else "commit")
+                        time.sleep(0.01)
+            except Exception:  # noqa: BLE001 - the server went away, as it is meant to
+                time.sleep(0.05)
+
+    threads = [threading.Thread(target=write, args=[first]) for first in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def small_memory(database: Database) -> None:
+    database.admin(f"alter database {database.name} set logical_decoding_work_mem = '64kB'")
+
+
+@pytest.fixture
+def mirror(db: Database, tmp_path: Path) -> Mirrored:
+    db.run(*TABLES)
+    small_memory(db)
+    return mirrored(db, tmp_path, "t", "u", silence_s=3.0, status_interval_s=1.0, segment_bytes=1 << 20)
+
+
+def begun(mirror: Mirrored) -> None:
+    """Return when there is a stream: from then on a process tries again by itself."""
+    with connected(mirror.options.folder) as client:
+        eventually(lambda: client.position().state == "streaming")
+
+
+def go_on_to_the_end(mirror: Mirrored) -> None:
+    """Nothing disturbs any more: catch up, stop, and compare."""
+    with receiving(mirror) as process:
+        mirror.catch_up()
+        process.stop()
+        process.wait()
+    assert mirror.require_equal() > 10
+
+
+def test_under_load_the_log_holds_what_sql_says(mirror: Mirrored) -> None:
+    with receiving(mirror):
+        with writing(mirror.database):
+            time.sleep(1.5)
+        mirror.catch_up()
+    go_on_to_the_end(mirror)
+    reader = LogReader(mirror.options.folder)
+    assert reader.commits()["streamed"].sum() > 10
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("binary", [True, False])
+@NEWEST
+def test_streamed_or_whole_text_or_binary(db: Database, tmp_path: Path, streaming: bool, binary: bool) -> None:
+    db.run(*TABLES)
+    small_memory(db)
+    mirror = mirrored(db, tmp_path, "t", "u", streaming=streaming, binary=binary)
+    with receiving(mirror), writing(db):
+        time.sleep(0.7)
+    go_on_to_the_end(mirror)
+
+
+@pytest.mark.parametrize("point", list(Point), ids=lambda point: point.name.lower())
+@NEWEST
+def test_killed_at_every_point_and_started_again(
+    mirror: Mirrored, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(mirror.database.server.port)
+    with writing(mirror.database):
+        for times in (1, 4):
+            monkeypatch.setenv("KILL_AT", f"{point.value}:{1 if point in ONCE else times}")
+            options = mirror.through(proxy)
+            if point is Point.ENDED:
+                (now,) = mirror.database.admin("select pg_current_wal_insert_lsn()::text")[0]
+                options = replace(options, endpos=Lsn.parse(now))
+            with receiving(mirror, options, module="tests.receive.child") as process:
+                if point is Point.CONNECTION_LOST:
+                    begun(mirror)
+                while process.process.poll() is None:
+                    if point is Point.CONNECTION_LOST:
+                        proxy.cut()
+                    time.sleep(0.2)
+                assert process.process.returncode == -9
+    monkeypatch.delenv("KILL_AT")
+    proxy.close()
+    go_on_to_the_end(mirror)
+
+
+ONCE = (Point.SESSION_BEGUN, Point.STREAM_STARTED, Point.ENDED)
+
+
+@NEWEST
+def test_killed_at_any_time(mirror: Mirrored) -> None:
+    with writing(mirror.database):
+        for turn in range(6):
+            with receiving(mirror) as process:
+                with connected(mirror.options.folder):
+                    time.sleep(0.05 + 0.07 * turn)
+                process.kill()
+    go_on_to_the_end(mirror)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate", "crash"])
+def test_the_server_restarts(start: Callable[..., Server], tmp_path: Path, mode: Mode) -> None:
+    server = start()
+    database = create_database(server)
+    database.run(*TABLES)
+    mirror = mirrored(database, tmp_path, "t", "u", silence_s=3.0, segment_bytes=1 << 20)
+    with receiving(mirror) as process:
+        begun(mirror)
+        with writing(database):
+            time.sleep(0.5)
+            server.restart(mode)
+            time.sleep(0.5)
+        mirror.catch_up()
+        assert process.process.poll() is None, "the same process went on"
+    go_on_to_the_end(mirror)
+
+
+NETWORKS: dict[str, Callable[[Proxy], None]] = {
+    "cut": Proxy.cut,
+    "half-closed": Proxy.half_close,
+    "stalled": lambda proxy: setattr(proxy, "stalled", True),
+    "slow": lambda proxy: setattr(proxy, "bytes_per_s", 300_000),
+    "split": lambda proxy: setattr(proxy, "piece_bytes", 1),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@NEWEST
+def test_the_network_fails(mirror: Mirrored, network: str) -> None:
+    proxy = Proxy(mirror.database.server.port)
+    with receiving(mirror, mirror.through(proxy)) as process:
+        begun(mirror)
+        with writing(mirror.database):
+            for _ in range(3):
+                time.sleep(0.4)
+                NETWORKS[network](proxy)
+            time.sleep(0.4)
+        if network == "stalled":  # longer than the silence that is borne
+            time.sleep(4)
+            proxy.stalled = False
+            proxy.cut()
+        proxy.bytes_per_s, proxy.piece_bytes = None, 65536
+        mirror.catch_up()
+        assert process.process.poll() is None, "the same process went on"
+        process.stop()
+        process.wait()
+    proxy.close()
+    mirror.require_equal()
