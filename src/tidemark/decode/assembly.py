@@ -59,6 +59,7 @@ RELATIONS = np.dtype(
 )
 # Where a logical message lies that belongs to no transaction.
 SAID = np.dtype([("place", "<u8"), ("start", "<u8"), ("end", "<u8")])
+KINDS = (COMMITS, EXTENTS, ABORTED, RELATIONS, RELATIONS, SAID)
 
 _EVENTS = 16_384
 
@@ -100,7 +101,12 @@ class Assembled:
         if len(parts) == 1:
             return parts[0]
         names = ("commits", "extents", "aborted", "relations", "standing", "said")
-        return cls(*(np.concatenate([getattr(part, name) for part in (cls(), *parts)]) for name in names))
+        return cls(
+            *(
+                joined_rows([getattr(part, name) for part in parts], kind)
+                for name, kind in zip(names, KINDS, strict=True)
+            )
+        )
 
     def some(self, first: int, last: int) -> Assembled:
         """The transactions from one to before another, with their rows."""
@@ -110,6 +116,14 @@ class Assembled:
             start = int(self.commits[name][:first].sum())
             cut[name] = getattr(self, name)[start : start + int(self.commits[name][first:last].sum())]
         return Assembled(commits=self.commits[first:last], **cut)
+
+
+def joined_rows(parts: Sequence[Rows], kind: np.dtype[Any]) -> Rows:
+    """Rows of one kind, one after the other. np.concatenate takes 12 µs for each part of structured rows."""
+    some = [part for part in parts if len(part)]
+    if len(some) <= 1:
+        return some[0] if some else np.empty(0, kind)
+    return np.frombuffer(b"".join([part.tobytes() for part in some]), kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.decode.assembly import COMMITS, Assembled, Rows
+from tidemark.decode.assembly import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.extents import Reading, Said, decode_assembled, describe
 from tidemark.decode.kernels import Bytes, Longs
@@ -72,7 +72,7 @@ class LogReader:
     def commits(self) -> Rows:
         """All commits of the index, in order; also those whose bytes are gone."""
         parts = [self._indexes[number].rows().commits for number in sorted(self._indexes)]
-        return np.concatenate([np.empty(0, COMMITS), *parts])
+        return joined_rows(parts, COMMITS)
 
     def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
         """What a session saw that read this snapshot and, in the same statement, this insert position."""
@@ -115,15 +115,19 @@ class LogReader:
         wanted = sorted({(int(place), int(block)) for rows in needed for place, block in np.unique(rows).tolist()})
         buffers: dict[int, Bytes] = {}
         for place, offset in wanted:
-            path = segment_path(self._folder, place)
             if place not in buffers:
-                found = self._mapped(path)
-                if found is None:
-                    raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
-                buffers[place] = found[1]
+                buffers[place] = self._segment(place)
             if block_at(view(buffers[place]), place, offset) is None:
+                path = segment_path(self._folder, place)
                 raise LogDamaged(f"{path} is damaged in the block at byte {offset}", "tidemark log, which looks at all")
         return buffers
+
+    def _segment(self, number: int) -> Bytes:
+        path = segment_path(self._folder, number)
+        found = self._mapped(path)
+        if found is None:
+            raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
+        return found[1]
 
     def _follow(self, number: int, closed: bool) -> None:
         """Read on in an index. One that is closed is sound to its end, or rows would be missing without a word."""

@@ -35,6 +35,7 @@ class Tail:
     assembler: Assembler = field(default_factory=Assembler)
     in_force: dict[int, _Key] = field(default_factory=dict)
     approve: Callable[[bytes], None] | None = None
+    blocks: int = 0
     _messages: dict[_Key, bytes] = field(default_factory=dict)
 
     @classmethod
@@ -63,7 +64,7 @@ class Tail:
             ]
         self.in_force = {oid: (number, moved[key][0]) for oid, key in self.in_force.items()}
         self._messages = {(number, moved[key][0]): self._messages[key] for key in keys}
-        self.number = number
+        self.number, self.blocks = number, 0
         state, rows = self.assembler.held()
         opened_rows = replace(rows, standing=self.standing())
         return Head(self.last_commit, previous_bytes, tuple(state), bytes(frames), opened_rows)
@@ -85,6 +86,7 @@ class Tail:
 
         What commits above `endpos` is left, with all that follows it.
         """
+        self.blocks += 1
         rows, end = self.assembler.feed_until(frames, where, endpos)
         self._describe(rows, frames, where)
         rows = self._without_known(rows)

@@ -18,7 +18,7 @@ from typing import Self
 from tidemark.clock import Lsn, Xid8
 from tidemark.decode.assembly import Assembled, Rows, Where
 from tidemark.decode.kernels import Bytes
-from tidemark.errors import LogDiskFailed, LogInUse, TidemarkError
+from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
 from tidemark.log.disk import Disk, File, failure
 from tidemark.log.index import IndexPart
@@ -26,6 +26,7 @@ from tidemark.log.segment import Head, index_path, segment_path
 from tidemark.log.tail import Tail
 
 SEGMENT_BYTES = 128 << 20
+SEGMENT_BLOCKS = 32_768  # each takes recovery 0.1 ms
 NO_ENDPOS = Lsn(2**63 - 1)
 _NONE = 2**63  # a place after all places
 
@@ -149,14 +150,17 @@ class LogWriter:
 
     def append(self, frames: Bytes, position: Lsn = Lsn.ZERO, endpos: Lsn = NO_ENDPOS) -> Appended:
         """Write frames, and the position that the source named after them. Nothing is written of what it refuses."""
-        if self._size + HEADER_BYTES + len(frames) > self._segment_bytes and self._size > self._head_end:
+        self._require_sound()
+        full = self._size + HEADER_BYTES + len(frames) > self._segment_bytes and self._size > self._head_end
+        if full or self._tail.blocks >= SEGMENT_BLOCKS:
             self._roll()
         where = Where(self._tail.number, self._size, self._size + HEADER_BYTES)
-        try:
-            rows, end = self._tail.take(frames, where, position.value, self._xid, endpos.value)
-        except TidemarkError:
-            self._tail.begin_session()
-            raise
+        with self._breaking(unless=SourceError):
+            try:
+                rows, end = self._tail.take(frames, where, position.value, self._xid, endpos.value)
+            except SourceError:
+                self._tail.begin_session()
+                raise
         self._write(Kind.MESSAGES, view(frames[:end]), rows)
         return Appended(rows.commits, end < len(frames))
 
@@ -237,10 +241,13 @@ class LogWriter:
             self._head_end = self._size
             self._segments[self._tail.number] = Segment(self._size)
 
-    def _breaking(self) -> _Breaking:
+    def _breaking(self, unless: type[TidemarkError] | None = None) -> _Breaking:
+        self._require_sound()
+        return _Breaking(self, unless)
+
+    def _require_sound(self) -> None:
         if self._broken:
             raise LogDiskFailed(f"the log in {self.folder} failed before", "open it again")
-        return _Breaking(self)
 
     def fail(self) -> None:
         """Refuse everything from now on."""
@@ -248,16 +255,20 @@ class LogWriter:
 
 
 class _Breaking:
-    """While it is entered, any error leaves the writer unusable: what the files hold is for recovery to say."""
+    """While it is entered, any error leaves the writer unusable: what the files hold is for recovery to say.
 
-    def __init__(self, writer: LogWriter) -> None:
+    `unless` is the kind of error that says nothing about the files.
+    """
+
+    def __init__(self, writer: LogWriter, unless: type[TidemarkError] | None) -> None:
         self._writer = writer
+        self._unless = unless
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        if kind is not None:
+        if kind is not None and not (self._unless is not None and issubclass(kind, self._unless)):
             self._writer.fail()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
+from tidemark.receive.writing import BUFFER_BYTES
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 
@@ -48,7 +49,7 @@ class ReceiveOptions:
             value = getattr(self, field.name)
             if field.name.endswith(("_s", "_bytes")) and not value > 0:
                 raise InvalidValue(f"{field.name} is {value!r}", "a number above 0")
-        if self.budget_bytes < 2 * self.segment_bytes:
+        if self.budget_bytes < 2 * max(self.segment_bytes, BUFFER_BYTES):  # a segment holds a block, however large
             raise InvalidValue(
                 f"a disk budget of {self.budget_bytes} bytes for segments of {self.segment_bytes}",
                 "room for at least two segments: one cannot be removed while the next is written",

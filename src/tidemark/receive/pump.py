@@ -43,7 +43,7 @@ class Pump:
                 raise station.writing.refused
             readable = not self._holding()
             wanted = replication.wants if readable else replication.wants & ~select.POLLIN
-            limit_s = 0.0 if readable and self._unread else IDLE_S
+            limit_s = 0.0 if readable and self._unread else min(IDLE_S, station.report_every_s)
             events = station.wait(replication.socket if wanted else None, wanted, limit_s)
             if readable and (self._unread or events & (select.POLLIN | select.POLLHUP | select.POLLERR)):
                 self._take()
@@ -108,7 +108,7 @@ class Pump:
         replication, options = self._replication, self._station.options
         wishes, durable = self._station.control.wishes, self._durable()
         silent = replication.silent_for_s() > options.silence_s / 2
-        due_s = min(options.status_interval_s, 1.0) if silent else options.status_interval_s
+        due_s = min(self._station.report_every_s, 1.0) if silent else self._station.report_every_s
         asked = replication.drain.take_reply_wish()
         if durable > self._confirmed or asked or wishes.reply or replication.said_before_s() >= due_s:
             replication.report(self._station.progress.received, durable, wants_reply=wishes.reply or silent)

@@ -32,6 +32,9 @@ from tidemark.source.session import Session, Timeouts
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
 
+_SETTINGS = "select name, setting::int from pg_settings where name in ('wal_segment_size', 'wal_sender_timeout')"
+
+
 class Receiver:
     """One process's work. `stop` may be called from a signal handler."""
 
@@ -124,6 +127,7 @@ class Receiver:
         with Session.open(options.source, "check") as session:
             source = check_source(session, options.source, options.names, mirror.identity, position)
             check_slot(session, options.names, position)
-            (size,) = session.row("select setting::int from pg_settings where name = 'wal_segment_size'")
-        station.control.wal_segment_bytes = size
+            settings = dict(session.rows(_SETTINGS))
+        station.control.wal_segment_bytes = settings["wal_segment_size"]
+        station.bear_with(settings["wal_sender_timeout"] / 1000)
         return source

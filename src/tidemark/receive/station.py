@@ -29,6 +29,7 @@ class Station:
         self.options = options
         self.tell = tell
         self.stopped = False
+        self.report_every_s = options.status_interval_s
         self.writing = Writing(log, options.sync_interval_s, options.sync_bytes, options.endpos)
         self.watch = Watch(options)
         self.control = Control(options.folder, self.watch.nudge)
@@ -53,6 +54,11 @@ class Station:
     def _at_endpos(self) -> bool:
         endpos, segment_bytes = self.options.endpos, self.control.wal_segment_bytes
         return endpos is not None and self.progress.received >= page_start(endpos, segment_bytes)
+
+    def bear_with(self, server_timeout_s: float) -> None:
+        """Report so often that the server never takes us for dead: while nothing is read, its asking is not heard."""
+        wish_s = self.options.status_interval_s
+        self.report_every_s = min(wish_s, server_timeout_s / 3) if server_timeout_s else wish_s
 
     def become(self, state: str) -> None:
         """Change the state; a new one is said aloud."""

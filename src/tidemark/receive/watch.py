@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from tidemark.clock import Lsn, Xid8
-from tidemark.errors import NotPermitted, Retry, TidemarkError, UnsupportedServer, WalLimitReached, policy_of
+from tidemark.errors import (
+    NotPermitted,
+    ObjectInUse,
+    Retry,
+    TidemarkError,
+    UnsupportedServer,
+    WalLimitReached,
+    policy_of,
+)
 from tidemark.receive.checks import check_publications, check_slot_alive, read_xid
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.session import Session, Timeouts
@@ -151,4 +159,16 @@ def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:
     """Carry out the policy `drop`, once the stream has ended and the slot is free."""
     if isinstance(error, WalLimitReached) and options.wal_policy is WalPolicy.DROP:
         with Session.open(options.source, "drop slot") as session:
-            drop_slot(session, options.names.slot)
+            _drop_when_free(session, options.names.slot)
+
+
+def _drop_when_free(session: Session, slot: str, patience_s: float = 30.0) -> None:
+    """A walsender that is busy decoding notices only after a while that we have hung up."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return drop_slot(session, slot)
+        except ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
