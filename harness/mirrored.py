@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,12 +59,11 @@ class Mirrored:
         plugin = f"'proto_version', '1', 'messages', 'true', 'publication_names', '{names}', 'binary', '{binary}'"
         flush = "select pg_logical_emit_message(true, 'judge', 'everything before this is flushed')"
         peek = f"select data from pg_logical_slot_peek_binary_changes('{self.judge}', null, null, {plugin})"
-        found = _transactions(row[0] for row in self.database.admin(flush, peek))
-        return [each for each in found if not any(message[10:16] == b"judge\0" for message in each.messages)]
+        return _without_judges(_transactions(row[0] for row in self.database.admin(flush, peek)))
 
     def in_log(self) -> list[Transaction]:
         """What the log holds."""
-        return read_log(self.options.folder)
+        return _without_judges(read_log(self.options.folder))
 
     def require_equal(self) -> int:
         """The log holds what SQL says to the end; only our own nudges may have come after the process was stopped."""
@@ -194,6 +193,10 @@ def read_log(folder: Path) -> list[Transaction]:
                 messages = [m for m in map(_unstreamed(set(rows.aborted.tolist())), messages) if m]
             found.append(Transaction(int(commit["xid"]) & 0xFFFFFFFF, Lsn(int(commit["lsn"])), _content(messages)))
     return found
+
+
+def _without_judges(transactions: Iterable[Transaction]) -> list[Transaction]:
+    return [each for each in transactions if not any(message[10:16] == b"judge\0" for message in each.messages)]
 
 
 def _only_said(transaction: Transaction) -> bool:

@@ -108,6 +108,18 @@ def test_streamed_or_whole_text_or_binary(db: Database, tmp_path: Path, streamin
     go_on_to_the_end(mirror)
 
 
+@NEWEST
+def test_a_row_larger_than_every_buffer_and_segment(mirror: Mirrored) -> None:
+    with receiving(mirror):
+        for n in (1, 2):
+            mirror.database.run(
+                f"insert into t values ({n}, repeat('large', 3000000))", f"insert into t values (-{n}, '')"
+            )
+        mirror.catch_up()
+    assert max(len(m) for each in mirror.in_log() for m in each.messages) > 15_000_000
+    mirror.require_equal()
+
+
 @pytest.mark.parametrize("point", list(Point), ids=lambda point: point.name.lower())
 @NEWEST
 def test_killed_at_every_point_and_started_again(

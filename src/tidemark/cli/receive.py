@@ -54,11 +54,17 @@ _POLICIES = [policy.value for policy in WalPolicy]
     help="warn: say so and go on. hold: stop; slot and WAL stay. drop: stop and drop the slot; the mirror must be "
     "synced anew.",
 )
+@click.option(
+    "--accept-altered-publication",
+    is_flag=True,
+    help="Go on although a publication was altered since it was last looked at. What it left out meanwhile is missing.",
+)
 @click.option("--text", is_flag=True, help="Have values sent as text even where all could come in binary.")
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
 def receive(
     source: Dsn, folder: Path, names: MirrorNames | None, endpos: Lsn | None, budget_bytes: int, wal_limit_bytes: int,
-    wal_policy: str, text: bool, quiet: bool,
+    wal_policy: str,
+    accept_altered_publication: bool, text: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Receive from SOURCE into a log, until stopped or until --endpos.
 
@@ -77,6 +83,7 @@ def receive(
         wal_limit_bytes=wal_limit_bytes,
         wal_policy=WalPolicy(wal_policy),
         binary=not text,
+        accept_altered_publication=accept_altered_publication,
     )
     from tidemark.receive.receiver import Receiver  # not before: it brings the compiler, half a second
 

@@ -6,7 +6,8 @@ It is written whole or not at all. A log without it was never used.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.clock import Lsn
@@ -19,11 +20,15 @@ NAME = "mirror.json"
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What a log belongs to. `start` is where it begins: the position of the slot when it was created."""
+    """What a log belongs to. `start` is where it begins: the position of the slot when it was created.
+
+    `marks` tell whether its publications are still the ones that were found fit.
+    """
 
     identity: Identity
     name: str
     start: Lsn
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
@@ -38,7 +43,7 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
         identity = Identity(
             plain["system_identifier"], plain["database_oid"], plain["database"], plain["timeline"], switches
         )
-        return Mirror(identity, plain["name"], Lsn.parse(plain["start"]))
+        return Mirror(identity, plain["name"], Lsn.parse(plain["start"]), dict(plain["marks"]))
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{path} is not what we wrote", "a backup of this file, or a new log") from error
 
@@ -55,6 +60,7 @@ def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
         "history": history,
         "name": mirror.name,
         "start": str(mirror.start),
+        "marks": dict(mirror.marks),
     }
     new = folder / f"{NAME}.new"
     if new.exists():

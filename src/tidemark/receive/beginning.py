@@ -39,6 +39,6 @@ def _begin(options: ReceiveOptions, disk: Disk) -> Mirror:
             start = create_slot(options.source, options.names.slot, options.slot_wait_s).consistent_point
         else:
             start = check_slot(session, options.names, None).confirmed_flush or Lsn.ZERO
-    mirror = Mirror(source.identity, options.names.mirror, start)
+    mirror = Mirror(source.identity, options.names.mirror, start, source.marks)
     write_mirror(options.folder, disk, mirror)
     return mirror

@@ -27,7 +27,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.facts import OLDEST, Facts, read_facts
 from tidemark.source.identity import Identity, check_same, locate
 from tidemark.source.names import MirrorNames
-from tidemark.source.publication import ALL_OPERATIONS, INSERT_OPERATIONS, Published, read_publication
+from tidemark.source.publication import ALL_OPERATIONS, INSERT_OPERATIONS, Published, read_marks, read_publication
 from tidemark.source.session import Session
 from tidemark.source.slot import PLUGIN, Slot, SlotHealth, read_slot
 
@@ -40,6 +40,7 @@ class Source:
 
     identity: Identity
     publications: tuple[str, ...]
+    marks: Mapping[str, str]
     types: Mapping[int, PgType]
     all_binary: bool
     xid: Xid8
@@ -56,7 +57,8 @@ def check_source(session: Session, dsn: Dsn, names: MirrorNames, known: Identity
     columns = _columns(session, publications)
     types = {column.type.oid: column.type for column in columns}
     all_binary = all(decoded_from_binary(oid, types) for oid in types)
-    return Source(located.identity, publications, types, all_binary, read_xid(session))
+    marks = read_marks(session, publications)
+    return Source(located.identity, publications, marks, types, all_binary, read_xid(session))
 
 
 def _check_server(facts: Facts) -> None:
@@ -90,6 +92,19 @@ def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:
     if wrong:
         raise PublicationDiffers("; ".join(wrong), "tidemark setup --print, which gives the SQL for the owner")
     return there
+
+
+def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) -> None:
+    """Refuse publications that were altered since they were `known`, also if they are as they must be again."""
+    present = read_marks(session, names.all_publications)
+    altered = sorted(key for key, mark in known.items() if present.get(key, mark) != mark)
+    gone = sorted(key for key in known if key not in present and " " not in key)
+    if altered or gone:
+        raise PublicationDiffers(
+            f"{', '.join(altered + gone)} was altered or created anew since we last looked: what it left out in "
+            "between was never sent",
+            "a resync of the mirror; or --accept-altered-publication, if nothing was left out",
+        )
 
 
 def _left_out(published: Published, operations: tuple[str, ...], version_num: int) -> list[str]:

@@ -18,7 +18,7 @@ from psycopg import pq, sql
 
 from tidemark.clock import Lsn
 from tidemark.decode.kernels import Bytes
-from tidemark.errors import ConnectionLost, SourceError
+from tidemark.errors import ConnectionLost, ObjectMissing, PublicationDiffers, SourceError
 from tidemark.receive.drain import Drain, Dry
 from tidemark.source.session import Session
 from tidemark.source.sqlstate import error_for, translated
@@ -99,7 +99,11 @@ class Replication:
         result = self._pgconn.get_result()
         if result is not None and result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK):
             return ConnectionLost(f"{doing}: the server ended the stream", "again: it is shutting down")
-        return _refused(doing, result)
+        refused = _refused(doing, result)
+        if isinstance(refused, ObjectMissing):
+            # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
+            return PublicationDiffers(refused.message, "a resync of the mirror: the slot cannot pass that change")
+        return refused
 
     def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:
         """Tell the server what we have; it keeps what is not flushed."""

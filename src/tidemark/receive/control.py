@@ -22,7 +22,7 @@ from tidemark.receive.watch import Nudged
 from tidemark.receive.writing import Progress
 
 NAME = "receive.sock"
-NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.020, 1.0
+ASK_AFTER_S, NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.005, 0.020, 1.0
 MOST_LINE_BYTES = 1024
 MOST_LINES, MOST_UNSENT_BYTES = 1000, 1 << 16  # of one who asks and does not listen; then we do not listen either
 
@@ -38,11 +38,15 @@ class Wishes:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A question that is answered when the log has come so far. `nudge` is the number of the nudge asked for."""
+    """A question that is answered when the log has come so far. `nudge` is the number of the nudge asked for.
+
+    At `ask_at` the server is asked for its position, at `nudge_at` it is given a reason to have another one.
+    """
 
     verb: str
     target: Lsn
     deadline: float | None = None
+    ask_at: float | None = None
     nudge_at: float | None = None
     nudge: int | None = None
 
@@ -113,7 +117,11 @@ class Control:
             self._advance(client, progress, state, nudged, now)
             self._send(client)
             if client.waiting is not None:
-                due = [at for at in (client.waiting.deadline, client.waiting.nudge_at) if at is not None]
+                due = [
+                    at
+                    for at in (client.waiting.deadline, client.waiting.ask_at, client.waiting.nudge_at)
+                    if at is not None
+                ]
                 next_s = min([max(0.0, at - now) for at in due] + ([next_s] if next_s is not None else []), default=1.0)
         return next_s
 
@@ -164,7 +172,7 @@ class Control:
                 case "wait", [lsn, *limit] if len(limit) <= 1:
                     deadline = now + _seconds(limit[0]) if limit else None
                     target = page_start(Lsn.parse(lsn), self.wal_segment_bytes)
-                    client.waiting = _Waiting("received", target, deadline, now + NUDGE_AFTER_S)
+                    client.waiting = _Waiting("received", target, deadline, now + ASK_AFTER_S, now + NUDGE_AFTER_S)
                 case "sync", []:
                     self.wishes.sync = True
                     client.waiting = _Waiting("durable", progress.received)
@@ -191,6 +199,8 @@ class Control:
             return f"received {progress.received}"
         if waiting.deadline is not None and now >= waiting.deadline:
             return f"timeout {progress.received}"
+        if waiting.ask_at is not None and now >= waiting.ask_at:
+            self.wishes.reply, waiting.ask_at = True, None
         if waiting.nudge_at is not None and now >= waiting.nudge_at:
             self._nudge()
             waiting.nudge_at = now + NUDGE_AGAIN_S

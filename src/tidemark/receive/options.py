@@ -43,6 +43,7 @@ class ReceiveOptions:
     slot_wait_s: float = 60.0
     streaming: bool = True
     binary: bool = True
+    accept_altered_publication: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -20,7 +20,8 @@ from tidemark.receive.drain import Dry
 from tidemark.receive.points import Point, reached
 from tidemark.receive.station import IDLE_S, Station
 
-NAP_S, NAP_BELOW_BYTES = 0.0003, 8192  # after a small read, let some arrive: waking us costs the server, too
+NAPS_S = (0.0003, 0.001, 0.001, 0.001)  # who waits in poll is woken by every message, which costs the server, too
+BLOCK_BYTES = 256 << 10  # enough to be written, also if it goes on coming
 
 
 class Pump:
@@ -79,20 +80,29 @@ class Pump:
         return True
 
     def _take(self) -> None:
-        """Everything that has arrived, into the buffer at hand."""
-        buffer, before = self._buffer, self._used
-        assert buffer is not None  # noqa: S101 - _holding saw to it
-        why, self._used = self._replication.read(buffer, before)
-        got, self._unread = self._used - before, why is Dry.FULL
-        if why is Dry.FULL and self._used == 0:
-            self._station.writing.give_back(buffer)
+        """What has arrived, and what arrives while we nap, until a nap brings nothing or there is enough."""
+        why = self._read()
+        for nap_s in NAPS_S:
+            if why is not Dry.DRY or self._used >= BLOCK_BYTES:
+                break
+            before = self._used
+            time.sleep(nap_s)
+            why = self._read()
+            if self._used == before:
+                break
+        if why is Dry.FULL and self._used == 0 and self._buffer is not None:
+            self._station.writing.give_back(self._buffer)
             self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)
             return
         self._hand_over(at_once=why is not Dry.DRY)
         if why is Dry.ENDED:
             raise self._replication.ended()
-        if why is Dry.DRY and got < NAP_BELOW_BYTES:
-            time.sleep(NAP_S)
+
+    def _read(self) -> Dry:
+        assert self._buffer is not None  # noqa: S101 - _holding saw to it
+        why, self._used = self._replication.read(self._buffer, self._used)
+        self._unread = why is Dry.FULL
+        return why
 
     def _hand_over(self, *, at_once: bool = False) -> None:
         """Have what was gathered written, as one block."""

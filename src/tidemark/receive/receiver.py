@@ -18,7 +18,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.recovery import open_log
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import Source, check_slot, check_source
+from tidemark.receive.checks import Source, check_marks, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
@@ -102,9 +102,12 @@ class Receiver:
     def _stream(self, station: Station, mirror: Mirror) -> Mirror:
         """One connection, from its checks to its end."""
         source = self._checked(station, mirror)
-        if source.identity != mirror.identity:
-            mirror = replace(mirror, identity=source.identity)
+        if (source.identity, source.marks) != (mirror.identity, mirror.marks):
+            for lost in sorted(set(mirror.marks) - set(source.marks)):
+                self._tell(f"{lost} is not published any more: what is written to that table is not received")
+            mirror = replace(mirror, identity=source.identity, marks=source.marks)
             write_mirror(self._options.folder, self._disk, mirror)
+        station.watch.marks = mirror.marks
         formats = Formats(source.types, self._met)
         binary = self._options.binary and source.all_binary and formats.all_binary()
         plugin = Plugin(source.publications, self._options.streaming, binary)
@@ -126,6 +129,8 @@ class Receiver:
         options, position = self._options, station.position
         with Session.open(options.source, "check") as session:
             source = check_source(session, options.source, options.names, mirror.identity, position)
+            if not options.accept_altered_publication:
+                check_marks(session, options.names, mirror.marks)
             check_slot(session, options.names, position)
             settings = dict(session.rows(_SETTINGS))
         station.control.wal_segment_bytes = settings["wal_segment_size"]

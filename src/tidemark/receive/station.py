@@ -97,7 +97,10 @@ class Station:
             poll.register(self._parent, 0)  # it has an error when nobody reads any more
         if stream is not None:
             poll.register(stream, wanted)
-        happened = dict(poll.poll(1000 * (limit_s if again_s is None else min(limit_s, again_s))))
+        if stream is not None and self.control.wishes.reply:
+            limit_s = 0.0  # it is sent when this returns
+        limit_s = limit_s if again_s is None else min(limit_s, again_s)
+        happened = dict(poll.poll(1000 * limit_s))
         self.stopped = self.stopped or self._stopping in happened or self._parent in happened
         if self.writing.wakeup in happened:
             self.writing.clear_wakeup()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -24,7 +25,7 @@ from tidemark.errors import (
     WalLimitReached,
     policy_of,
 )
-from tidemark.receive.checks import check_publications, check_slot_alive, read_xid
+from tidemark.receive.checks import check_marks, check_publications, check_slot_alive, read_xid
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.slot import drop_slot
@@ -51,7 +52,7 @@ class Nudged:
 
 
 class Watch:
-    """`seen`, `warnings` and `failure` are for others to read; `nudge` is for them to call."""
+    """`seen`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call."""
 
     def __init__(self, options: ReceiveOptions) -> None:
         self._options = options
@@ -60,6 +61,7 @@ class Watch:
         self._asked = 0
         self.nudged = Nudged(0, Lsn.ZERO, None)
         self._warned = 0.0
+        self.marks: Mapping[str, str] = {}
         self.seen: Seen | None = None
         self.warnings: list[str] = []
         self.failure: TidemarkError | None = None
@@ -118,6 +120,7 @@ class Watch:
     def _look(self, session: Session) -> None:
         slot = check_slot_alive(session, self._options.names)
         check_publications(session, self._options.names)
+        check_marks(session, self._options.names, self.marks)
         self.seen = Seen(slot.retained_bytes or 0, read_xid(session))
         self._judge(slot.retained_bytes or 0)
 

@@ -162,6 +162,23 @@ _SCHEMAS = """
 """
 
 
+def read_marks(session: Session, names: Iterable[str]) -> dict[str, str]:
+    """What changes when a publication is altered or created anew, or a table's place in it, and at no other time.
+
+    By the publication's name, and by that and the table's oid; the catalogue row's oid and xmin. pgoutput goes by the
+    publication as it was at each change: what was left out for a while is missing, though all is well now.
+    """
+    return dict(session.rows(_MARKS, [list(names)] * 2))
+
+
+_MARKS = """
+    select pubname::text, oid || '/' || xmin from pg_publication where pubname = any(%s)
+    union all
+    select p.pubname || ' oid ' || r.prrelid, r.oid || '/' || r.xmin
+      from pg_publication_rel r join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)
+"""
+
+
 def verify(session: Session, wants: Iterable[Wanted]) -> None:
     """Refuse to go on with publications that are not as they must be."""
     wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
