@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import psycopg
 
 from harness.database import Database
 
@@ -15,9 +18,8 @@ def inserting(database: Database, clients: int) -> Iterator[None]:
 
     Every other transaction has a savepoint, every third commits asynchronously, one in seven is rolled back.
     """
-    stop = threading.Event()
 
-    def insert(client: int) -> None:
+    def insert(client: int, stop: threading.Event) -> None:
         with database.connect() as connection:
             n = 0
             while not stop.is_set():
@@ -31,7 +33,49 @@ def inserting(database: Database, clients: int) -> Iterator[None]:
                 connection.execute("insert into t values (%s)", [f"{client}-{n}-b"])
                 connection.execute("rollback" if n % 7 == 3 else "commit")
 
-    threads = [threading.Thread(target=insert, args=[client]) for client in range(clients)]
+    with _running(insert, clients):
+        yield
+
+
+@contextmanager
+def writing(database: Database) -> Iterator[None]:
+    """Three clients on `t (id int, v text)` and `u (id int, v text, n numeric)`, also while the server comes and goes.
+
+    Small transactions, and some that are streamed where the work memory is small, with savepoints and rollbacks.
+    """
+
+    def write(client: int, stop: threading.Event) -> None:
+        n = client
+        while not stop.is_set():
+            try:
+                with database.connect() as connection:
+                    while not stop.is_set():
+                        n += 10
+                        _write(connection, n)
+            except psycopg.Error:  # the server went away, as it is meant to
+                time.sleep(0.05)
+
+    with _running(write, clients=3):
+        yield
+
+
+def _write(connection: psycopg.Connection[tuple[object, ...]], n: int) -> None:
+    connection.execute(f"insert into t values ({n}, 'small')".encode())
+    connection.execute(f"update t set v = 'changed' where id = {n}".encode())
+    rows = f"generate_series({n * 1000}, {n * 1000 + 700})"
+    connection.execute("begin")
+    connection.execute(f"insert into u select i, repeat('x', 100), i from {rows} i".encode())
+    connection.execute("savepoint s")
+    connection.execute(f"delete from u where id % 3 = 0 and id in (select {rows})".encode())
+    connection.execute("rollback to savepoint s" if n % 20 else "release savepoint s")
+    connection.execute("rollback" if n % 70 == 0 else "commit")
+    time.sleep(0.01)
+
+
+@contextmanager
+def _running(work: Callable[[int, threading.Event], None], clients: int) -> Iterator[None]:
+    stop = threading.Event()
+    threads = [threading.Thread(target=work, args=[client, stop]) for client in range(1, clients + 1)]
     for thread in threads:
         thread.start()
     try:

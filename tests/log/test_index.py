@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.log.history import START
 from tests.log.messages import block, frames, plain, stream_commit
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
-from tidemark.decode.assembly import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
+from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 from tidemark.errors import LogBehind, LogDamaged
 from tidemark.log.index import IndexPart, hidden, unpacked, widened
 from tidemark.log.reader import LogReader

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.database import Database, create_database
+from harness.load import writing
 from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving
 from harness.postgres import Server, installs
 from harness.postgres.server import Mode
@@ -22,42 +21,6 @@ from tidemark.receive.points import Point
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 TABLES = ("create table t (id int primary key, v text)", "create table u (id int primary key, v text, n numeric)")
-
-
-@contextmanager
-def writing(database: Database) -> Iterator[None]:
-    """Transactions small and large, savepoints and rollbacks; goes on while the server comes and goes."""
-    stop = threading.Event()
-
-    def write(first: int) -> None:
-        n = first
-        while not stop.is_set():
-            try:
-                with database.connect() as connection:
-                    while not stop.is_set():
-                        n += 10
-                        connection.execute(f"insert into t values ({n}, 'small')".encode())
-                        connection.execute(f"update t set v = 'changed' where id = {n}".encode())
-                        rows = f"generate_series({n * 1000}, {n * 1000 + 700})"
-                        connection.execute("begin")
-                        connection.execute(f"insert into u select i, repeat('x', 100), i from {rows} i".encode())
-                        connection.execute("savepoint s")
-                        connection.execute(f"delete from u where id % 3 = 0 and id in (select {rows})".encode())
-                        connection.execute("rollback to savepoint s" if n % 20 else "release savepoint s")
-                        connection.execute("rollback" if n % 70 == 0 else "commit")
-                        time.sleep(0.01)
-            except Exception:  # noqa: BLE001 - the server went away, as it is meant to
-                time.sleep(0.05)
-
-    threads = [threading.Thread(target=write, args=[first]) for first in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def small_memory(database: Database) -> None:

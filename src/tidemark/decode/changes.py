@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.assembly import Rows
 from tidemark.decode.cells import MOST_CELLS, UNCHANGED, BatchTooLarge, Cells, Column
 from tidemark.decode.kernels import Bytes, Flags, Ints, Longs
 from tidemark.decode.letters import ORIGIN, RELATION, TRUNCATE, TYPE
 from tidemark.decode.messages import Reader, Relation, read_origin, read_relation, read_truncate, read_type
 from tidemark.decode.relations import Scope
+from tidemark.decode.rows import Rows
 from tidemark.decode.scan import Format, Messages, RowCells, find_values
 from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import UnknownRelation

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.assembly import Assembled, Rows
 from tidemark.decode.changes import ChangeBatch, Limits, Sequence, Transactions, decode_changes
 from tidemark.decode.frames import HEAD, Window, windows
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.letters import MESSAGE, TRUNCATE
 from tidemark.decode.messages import LogicalMessage, Reader, Transaction, read_message, read_relation
 from tidemark.decode.relations import Scope
+from tidemark.decode.rows import Assembled, Rows
 from tidemark.decode.scan import Messages, scan
 from tidemark.decode.types import Types
 

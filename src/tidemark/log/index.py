@@ -1,7 +1,7 @@
 """The commit index: who committed where, and where the bytes are.
 
 An index block's payload, little-endian: uint64 how far the segment is described by the index up to here, uint32 how
-many rows there are of each kind, then the rows of each kind (`decode.assembly` says what they are). Transaction ids of
+many rows there are of each kind, then the rows of each kind (`decode.rows` says what they are). Transaction ids of
 commits are full ids here.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.clock import Lsn, Snapshot
-from tidemark.decode.assembly import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
+from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 from tidemark.errors import LogDamaged
 
 _HEAD = struct.Struct("<Q5I")

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.decode.assembly import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.extents import Reading, Said, decode_assembled, describe
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.relations import Scope
+from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.types import Types
 from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import Kind, block_at, blocks, view

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tidemark.clock import Lsn
-from tidemark.decode.assembly import Assembled, Where
+from tidemark.decode.assembly import Where
+from tidemark.decode.rows import Assembled
 from tidemark.errors import LogDamaged
 from tidemark.log.blocks import Block, Kind, Stamp, blocks, packed, stray_blocks, view
 from tidemark.log.disk import Disk

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.decode.assembly import Assembled
+from tidemark.decode.rows import Assembled
 from tidemark.log.blocks import HEADER_BYTES
 from tidemark.log.index import IndexPart, unpacked
 

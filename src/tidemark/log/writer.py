@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.clock import Lsn, Xid8
-from tidemark.decode.assembly import Assembled, Rows, Where
+from tidemark.decode.assembly import Where
 from tidemark.decode.kernels import Bytes
+from tidemark.decode.rows import Assembled, Rows
 from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
 from tidemark.log.disk import Disk, File, failure
