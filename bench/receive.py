@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bench.figures import report
 from harness.database import MIRROR, Database, add_roles, create_database
+from harness.mirrored import take_over_slot
 from harness.postgres import Server, installs, start_server
 from tidemark.clock import Lsn
 from tidemark.receive.client import ReceiveClient
@@ -137,6 +138,7 @@ def _lags(database: Database) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp())
     with (folder / "said").open("w") as said:
         options = _options(database, names, folder / "log")
+        take_over_slot(options)
         with ReceiveProcess.start(options, stderr=said) as process, _client(options) as client:
             busy = _busy_lags_ms(database, client)
             idle = [_nudged_ms(client) for _ in range(200)]

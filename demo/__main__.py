@@ -14,7 +14,7 @@ from typing import LiteralString
 
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.decoded import call_witness
-from harness.mirrored import Mirrored, connected, receiving
+from harness.mirrored import Mirrored, connected, receiving, take_over_slot
 from harness.postgres import Server, installs, start_server
 from tidemark.cli.main import run
 from tidemark.clock import Boundary, Lsn, Snapshot
@@ -92,6 +92,7 @@ def receive_live(database: Database) -> None:
     database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{judge}')")
     with tempfile.TemporaryDirectory() as folder:
         options = ReceiveOptions(database.dsn(), Path(folder) / "log", names)
+        take_over_slot(options)
         mirror = Mirrored(database, options, judge, names.all_publications)
         with receiving(mirror) as process:
             _show_positions(mirror, seconds=4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +22,16 @@ from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.decode.frames import windows
 from tidemark.errors import ReceiveFailed
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.reader import LogReader
+from tidemark.receive.checks import check_source
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+from tidemark.source.session import Session
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Mirrored:
         plugin = f"'proto_version', '1', 'messages', 'true', 'publication_names', '{names}', 'binary', '{binary}'"
         flush = "select pg_logical_emit_message(true, 'judge', 'everything before this is flushed')"
         peek = f"select data from pg_logical_slot_peek_binary_changes('{self.judge}', null, null, {plugin})"
-        return _without_judges(_transactions(row[0] for row in self.database.admin(flush, peek)))
+        return _without_judges(list(_transactions(row[0] for row in self.database.admin(flush, peek))))
 
     def in_log(self) -> list[Transaction]:
         """What the log holds."""
@@ -106,7 +110,16 @@ def mirrored(database: Database, folder: Path, *tables: str, **options: Any) -> 
     judge = f"judge_{database.name}"
     database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{judge}')")
     receive = ReceiveOptions(database.dsn(MIRROR), folder / "log", names, **options)
+    take_over_slot(receive)
     return Mirrored(database, receive, judge, (names.publication,))
+
+
+def take_over_slot(options: ReceiveOptions) -> None:
+    """Have the log begin at a slot that is there already, as after a first start that was killed in the middle."""
+    with Session.open(options.source, "test") as session:
+        source = check_source(session, options.source, options.names, None, Lsn.ZERO)
+    Disk().make_folder(options.folder)
+    write_mirror(options.folder, Disk(), Mirror(source.identity, options.names.mirror, None, source.marks))
 
 
 @contextmanager
@@ -195,8 +208,10 @@ def read_log(folder: Path) -> list[Transaction]:
     return found
 
 
-def _without_judges(transactions: Iterable[Transaction]) -> list[Transaction]:
-    return [each for each in transactions if not any(message[10:16] == b"judge\0" for message in each.messages)]
+def _without_judges(transactions: list[Transaction]) -> list[Transaction]:
+    """Without its own messages, and without what changed nothing published: a stream tells of that, SQL does not."""
+    judges = (any(message[10:16] == b"judge\0" for message in each.messages) for each in transactions)
+    return [each for each, judge in zip(transactions, judges, strict=True) if each.messages and not judge]
 
 
 def _only_said(transaction: Transaction) -> bool:

@@ -101,7 +101,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_done(
     done = received(mirror, *options)
     assert done.returncode == ExitCode.USAGE
     assert said in done.stderr
-    assert not mirror.options.folder.exists()
+    assert not list(mirror.options.folder.glob("*.segment"))
 
 
 @pytest.mark.usefixtures("install")

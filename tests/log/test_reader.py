@@ -272,3 +272,19 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
             open_log(tmp_path, START)
         writer.append(frames(*plain(10, 100, 1, described=True)))
     open_log(tmp_path, START).close()
+
+
+def test_a_description_older_than_the_head_that_its_transaction_commits_under_is_in_force_afterwards(
+    tmp_path: Path,
+) -> None:
+    """pgoutput does not describe a table again that a streamed transaction described, once that is committed."""
+    for size in (10, 300, 1 << 20):
+        with open_log(tmp_path / str(size), START, Quick(), size) as writer:
+            writer.begin_session(b"{}", XID)
+            writer.append(frames(begin(10, 100), relation(name="old"), insert(1), commit(100)))
+            streamed = block(12, 2, first=True)
+            streamed[1] = relation(12, "new")
+            writer.append(frames(*streamed))
+            writer.append(frames(*plain(13, 150), stream_commit(12, 200), *plain(14, 300, 3)))
+        expected = [(100, "old", 1), (200, "new", 2), (300, "new", 3)]
+        assert contents(LogReader(tmp_path / str(size))) == expected

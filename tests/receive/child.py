@@ -11,8 +11,10 @@ import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 from tidemark.log.disk import Disk, File
+from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.points import Point, attach
 from tidemark.receive.process import serve
 
@@ -24,6 +26,15 @@ def kill_at(name: str, times: int) -> None:
         seen[point] += 1
         if point is Point(name) and seen[point] >= times:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    attach(observe)
+
+
+def pause_at(name: str, seconds: float, beside: Path) -> None:
+    def observe(point: Point) -> None:
+        if point is Point(name):
+            (beside / "paused").touch()
+            time.sleep(seconds)
 
     attach(observe)
 
@@ -43,4 +54,8 @@ if __name__ == "__main__":
         kill_at(point.rpartition(":")[0], int(point.rpartition(":")[2]))
     if seconds := os.environ.get("SLOW_SYNC_S"):
         slow_syncs(float(seconds))
-    sys.exit(serve(sys.argv[1:], sys.stdin.read()))
+    options = sys.stdin.read()
+    if point := os.environ.get("PAUSE_AT"):
+        folder = ReceiveOptions.from_json(options).folder
+        pause_at(point.rpartition(":")[0], float(point.rpartition(":")[2]), folder.parent)
+    sys.exit(serve(sys.argv[1:], options))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tidemark.errors import LogBehind, ReceiveFailed
 from tidemark.log.reader import LogReader
 from tidemark.receive import control
 from tidemark.receive.client import ReceiveClient
-from tidemark.receive.control import NAME, at_folder, page_start
+from tidemark.receive.control import MOST_CLIENTS, NAME, at_folder, page_start
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 DOCUMENT = Path(__file__).parents[2] / "docs" / "receive-protocol.md"
@@ -238,3 +239,21 @@ def test_the_document_lists_every_question() -> None:
     assert len(verbs) == 6
     listed = re.findall(r"^\| `(\w+)", DOCUMENT.read_text(), re.MULTILINE)
     assert set(verbs) <= set(listed)
+
+
+@NEWEST
+def test_more_clients_than_are_served_wait_their_turn_and_harm_nobody(mirror: Mirrored) -> None:
+    with connected(mirror.options.folder) as client:
+        address, descriptor = at_folder(mirror.options.folder, NAME)
+        idle = [socket.socket(socket.AF_UNIX) for _ in range(MOST_CLIENTS + 40)]
+        for each in idle:
+            each.setblocking(False)
+            with suppress(BlockingIOError):
+                each.connect(address)
+        os.close(descriptor)
+        mirror.database.run("insert into t values (77)")
+        assert client.nudge() > Lsn.ZERO
+        for each in idle:
+            each.close()
+        mirror.catch_up()
+    mirror.require_equal()

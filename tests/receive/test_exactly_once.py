@@ -11,7 +11,7 @@ import pytest
 
 from harness.database import Database, create_database
 from harness.load import writing
-from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving
+from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving, streaming
 from harness.postgres import Server, installs
 from harness.postgres.server import Mode
 from harness.proxy import Proxy
@@ -80,6 +80,19 @@ def test_a_row_larger_than_every_buffer_and_segment(mirror: Mirrored) -> None:
             )
         mirror.catch_up()
     assert max(len(m) for each in mirror.in_log() for m in each.messages) > 15_000_000
+    mirror.require_equal()
+
+
+@NEWEST
+def test_connections_lost_more_often_than_there_are_buffers(mirror: Mirrored) -> None:
+    with receiving(mirror) as process:
+        for n in range(12):
+            pid = streaming(mirror)
+            mirror.database.run(f"insert into t values ({n}, '')")
+            mirror.database.admin(f"select pg_terminate_backend({pid}, 5000)")
+            mirror.catch_up()
+        process.stop()
+        process.wait()
     mirror.require_equal()
 
 

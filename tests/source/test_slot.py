@@ -167,7 +167,7 @@ def test_an_interrupted_wait_leaves_nothing_at_the_source(db: Database, monkeypa
 
     with db.connect() as writer, db.session() as session:
         writer.execute("begin; insert into t values (1)")
-        monkeypatch.setattr("tidemark.source.slot._answered", interrupt)
+        monkeypatch.setattr("tidemark.source.slot.answered", interrupt)
         with pytest.raises(KeyboardInterrupt):
             create_slot(db.dsn(), db.names.slot, wait_s=9)
         with pytest.raises(KeyboardInterrupt), exact_snapshot(db.dsn(), wait_s=9):

@@ -70,6 +70,8 @@ class Disk:
         """Return when everything appended is on the disk."""
         with _failing("sync", file.path):
             os.fdatasync(file.descriptor)
+            if os.fstat(file.descriptor).st_nlink == 0:
+                raise FileNotFoundError(errno.ENOENT, "the file was removed")
 
     def sync_folder(self, folder: Path) -> None:
         """Return when the folder's entries are on the disk."""

@@ -20,14 +20,14 @@ NAME = "mirror.json"
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What a log belongs to. `start` is where it begins: the position of the slot when it was created.
+    """What a log belongs to. `start` is where it begins: the position of its slot; None while that is being created.
 
     `marks` tell whether its publications are still the ones that were found fit.
     """
 
     identity: Identity
     name: str
-    start: Lsn
+    start: Lsn | None
     marks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,7 +43,9 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
         identity = Identity(
             plain["system_identifier"], plain["database_oid"], plain["database"], plain["timeline"], switches
         )
-        return Mirror(identity, plain["name"], Lsn.parse(plain["start"]), dict(plain["marks"]))
+        return Mirror(
+            identity, plain["name"], Lsn.parse(plain["start"]) if plain["start"] else None, dict(plain["marks"])
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{path} is not what we wrote", "a backup of this file, or a new log") from error
 
@@ -59,7 +61,7 @@ def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
         "timeline": identity.timeline,
         "history": history,
         "name": mirror.name,
-        "start": str(mirror.start),
+        "start": str(mirror.start) if mirror.start is not None else None,
         "marks": dict(mirror.marks),
     }
     new = folder / f"{NAME}.new"

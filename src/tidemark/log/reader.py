@@ -83,8 +83,9 @@ class LogReader:
     def transactions(self, after: Lsn, upto: Lsn) -> Iterator[Assembled]:
         """Transactions whose commit lies above `after` and at or below `upto`, a part or more for each segment's index.
 
-        With each part stand the descriptions of tables that were in force before its first transaction; a part ends
-        where another description comes into force that is no transaction's.
+        With each part stand the descriptions of tables that were in force before its first transaction. A part ends
+        where another one comes into force that the part's own frames do not tell in the right order: that is no
+        transaction's, or a streamed transaction's, which may be older than the head of the segment it commits in.
         """
         if self.received < upto:
             raise LogBehind(f"the log reaches {self.received}, and {upto} is asked for", "again when it was received")
@@ -94,7 +95,8 @@ class LogReader:
             if first == last:
                 continue
             count_from = _count_from(rows)
-            cuts = np.unique(np.clip([first, *count_from, last], first, last)).tolist()
+            streamed = (rows.commits["streamed"] != 0) & (rows.commits["relations"] != 0)
+            cuts = np.unique(np.clip([first, *count_from, *np.flatnonzero(streamed) + 1, last], first, last)).tolist()
             for start, end in pairwise(cuts):
                 part = rows.some(start, end)
                 standing = np.concatenate([rows.standing[count_from <= start], rows.some(0, start).relations])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.clock import Lsn
-from tidemark.errors import LogDamaged, NotTheSameSource
+from tidemark.errors import LogDamaged, NotTheSameSource, ObjectExists
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import NAME, Mirror, read_mirror, write_mirror
 from tidemark.log.segment import SEGMENT, numbers
@@ -14,31 +16,38 @@ from tidemark.source.slot import create_slot, read_slot
 
 
 def mirror_of(options: ReceiveOptions, disk: Disk) -> Mirror:
-    """Whose log this is. The first time, the slot is created and the log begins at its position.
-
-    A slot that a first start left behind when it was killed is taken over: nothing was confirmed on it.
-    """
+    """Whose log this is. The first time, the slot is created and the log begins at its position."""
     mirror = read_mirror(options.folder, disk)
-    if mirror is None:
-        return _begin(options, disk)
-    if mirror.name != options.names.mirror:
+    if mirror is not None and mirror.name != options.names.mirror:
         raise NotTheSameSource(
             f"the log in {options.folder} belongs to mirror {mirror.name!r}, not to {options.names.mirror!r}",
             "that mirror's name, or another folder",
         )
-    return mirror
+    return mirror if mirror is not None and mirror.start is not None else _begin(options, disk, mirror)
 
 
-def _begin(options: ReceiveOptions, disk: Disk) -> Mirror:
+def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None) -> Mirror:
+    """Say that a log begins here before the slot is made: a slot that is found later was made by this beginning.
+
+    Without that word a slot is another log's, and going on from it would miss what that log has.
+    """
     disk.make_folder(options.folder)
     if numbers(disk.names(options.folder), SEGMENT):
         raise LogDamaged(f"{options.folder} has segments and no {NAME}", "a backup of that file, or another folder")
     with Session.open(options.source, "begin") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
-        if read_slot(session, options.names.slot) is None:
+        found = read_slot(session, options.names.slot)
+        if found is not None and begun is None:
+            raise ObjectExists(
+                f"slot {options.names.slot} exists, and there is no log in {options.folder}: it is another log's",
+                "the folder of that log; if that is lost, drop the slot and begin anew with a resync",
+            )
+        mirror = Mirror(source.identity, options.names.mirror, None, source.marks)
+        write_mirror(options.folder, disk, mirror)
+        if found is None:
             start = create_slot(options.source, options.names.slot, options.slot_wait_s).consistent_point
         else:
             start = check_slot(session, options.names, None).confirmed_flush or Lsn.ZERO
-    mirror = Mirror(source.identity, options.names.mirror, start, source.marks)
+    mirror = replace(mirror, start=start)
     write_mirror(options.folder, disk, mirror)
     return mirror

@@ -94,8 +94,11 @@ def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:
     return there
 
 
-def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) -> None:
-    """Refuse publications that were altered since they were `known`, also if they are as they must be again."""
+def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) -> Mapping[str, str]:
+    """Refuse publications that were altered since they were `known`, also if they are as they must be again.
+
+    A table that is not published any more is no reason to stop: the others are.
+    """
     present = read_marks(session, names.all_publications)
     altered = sorted(key for key, mark in known.items() if present.get(key, mark) != mark)
     gone = sorted(key for key in known if key not in present and " " not in key)
@@ -105,6 +108,7 @@ def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) 
             "between was never sent",
             "a resync of the mirror; or --accept-altered-publication, if nothing was left out",
         )
+    return present
 
 
 def _left_out(published: Published, operations: tuple[str, ...], version_num: int) -> list[str]:
@@ -141,6 +145,11 @@ def check_slot(session: Session, names: MirrorNames, position: Lsn | None) -> Sl
             f"stop whoever that is; pg_stat_activity knows, and pg_terminate_backend({slot.active_pid}) ends it",
         )
     return slot
+
+
+def check_not_moved(session: Session, names: MirrorNames, position: Lsn) -> None:
+    """The same once more when the slot is ours: until then anybody could have moved it."""
+    _check_position(check_slot_alive(session, names), position)
 
 
 def check_slot_alive(session: Session, names: MirrorNames) -> Slot:

@@ -24,6 +24,7 @@ from tidemark.receive.writing import Progress
 NAME = "receive.sock"
 ASK_AFTER_S, NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.005, 0.020, 1.0
 MOST_LINE_BYTES = 1024
+MOST_CLIENTS = 256
 MOST_LINES, MOST_UNSENT_BYTES = 1000, 1 << 16  # of one who asks and does not listen; then we do not listen either
 
 
@@ -95,7 +96,7 @@ class Control:
 
     def watched(self) -> dict[int, int]:
         """Descriptors to wait for, and for what."""
-        wanted = {self._listening.fileno(): select.POLLIN}
+        wanted = {self._listening.fileno(): select.POLLIN} if len(self._clients) < MOST_CLIENTS else {}
         for descriptor, client in self._clients.items():
             wanted[descriptor] = client.wanted
         return wanted

@@ -8,6 +8,7 @@ Messages become frames in the caller's buffer. A position is what the server say
 
 from __future__ import annotations
 
+import ctypes
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -19,7 +20,7 @@ from numba import types
 from tidemark.decode.frames import HEAD
 from tidemark.decode.kernels import Bytes, Longs, kernel
 from tidemark.errors import MalformedMessage
-from tidemark.source.libpq import address_of
+from tidemark.source.libpq import address_of, libpq
 
 _FUNCTIONS = ("PQgetCopyData", "PQconsumeInput", "PQfreemem")
 _get: Any = types.ExternalFunction("PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
@@ -62,6 +63,12 @@ class Drain:
                 "PostgreSQL's own host and port: something in between does not understand us",
             )
         return Dry(why), int(used)
+
+    def close(self) -> None:
+        """Free the message that is held, if one is; nothing is drained after that."""
+        if self._state[_POINTER]:
+            libpq().PQfreemem(ctypes.c_void_p(int(self._state[_POINTER])))
+            self._state[_POINTER] = 0
 
     @property
     def waiting_bytes(self) -> int:

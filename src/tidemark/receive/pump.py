@@ -55,6 +55,13 @@ class Pump:
                 self._unread = True  # libpq reads while it cannot send
             self._report()
 
+    def close(self) -> None:
+        """Give back what is not needed any more, however it ended."""
+        self._replication.drain.close()
+        if self._buffer is not None:
+            self._station.writing.give_back(self._buffer)
+            self._buffer = None
+
     def finish(self) -> None:
         """At a good end: have all of it durable, and the source know."""
         station = self._station
@@ -90,9 +97,8 @@ class Pump:
             why = self._read()
             if self._used == before:
                 break
-        if why is Dry.FULL and self._used == 0 and self._buffer is not None:
-            self._station.writing.give_back(self._buffer)
-            self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)
+        if why is Dry.FULL and self._used == 0:
+            self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)  # given back as one of the usual
             return
         self._hand_over(at_once=why is not Dry.DRY)
         if why is Dry.ENDED:

@@ -18,7 +18,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.recovery import open_log
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import Source, check_marks, check_slot, check_source
+from tidemark.receive.checks import Source, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
@@ -60,7 +60,7 @@ class Receiver:
     def run(self) -> Lsn:
         """Receive until endpos or until stopped; the position up to which everything is durable."""
         mirror = mirror_of(self._options, self._disk)
-        with open_log(self._options.folder, mirror.start, self._disk, self._options.segment_bytes) as log:
+        with open_log(self._options.folder, mirror.start or Lsn.ZERO, self._disk, self._options.segment_bytes) as log:
             self._tell(f"the log reaches {log.received}; if the slot holds back WAL: {stated(self._options)}")
             station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
             try:
@@ -120,9 +120,14 @@ class Receiver:
             reached(Point.STREAM_STARTED)
             self._tell(f"streaming from {station.position}, {'binary' if plugin.binary else 'text'}")
             self._in_use_since = None
+            with Session.open(self._options.source, "check") as check:
+                check_not_moved(check, self._options.names, station.position)
             pump = Pump(station, replication)
-            pump.run()
-            pump.finish()
+            try:
+                pump.run()
+                pump.finish()
+            finally:
+                pump.close()
         return mirror
 
     def _checked(self, station: Station, mirror: Mirror) -> Source:

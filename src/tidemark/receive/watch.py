@@ -21,6 +21,7 @@ from tidemark.errors import (
     ObjectInUse,
     Retry,
     TidemarkError,
+    UnexpectedSourceError,
     UnsupportedServer,
     WalLimitReached,
     policy_of,
@@ -62,6 +63,7 @@ class Watch:
         self.nudged = Nudged(0, Lsn.ZERO, None)
         self._warned = 0.0
         self.marks: Mapping[str, str] = {}
+        self._lost: set[str] = set()
         self.seen: Seen | None = None
         self.warnings: list[str] = []
         self.failure: TidemarkError | None = None
@@ -94,6 +96,9 @@ class Watch:
                     return
                 pause_s = min(5.0, pause_s * 2 or 0.1)
                 time.sleep(pause_s)
+            except Exception as error:  # noqa: BLE001 - a watch that died without a word would be none
+                self.failure = UnexpectedSourceError(f"watching the source: {error!r}", "please report it")
+                return
 
     def _serve(self, session: Session) -> None:
         looked = 0.0
@@ -120,9 +125,14 @@ class Watch:
     def _look(self, session: Session) -> None:
         slot = check_slot_alive(session, self._options.names)
         check_publications(session, self._options.names)
-        check_marks(session, self._options.names, self.marks)
+        self._notice_lost(check_marks(session, self._options.names, self.marks))
         self.seen = Seen(slot.retained_bytes or 0, read_xid(session))
         self._judge(slot.retained_bytes or 0)
+
+    def _notice_lost(self, present: Mapping[str, str]) -> None:
+        for lost in sorted(set(self.marks) - set(present) - self._lost):
+            self._lost.add(lost)
+            self.warnings.append(f"{lost} is not published any more: what is written to that table is not received")
 
     def _judge(self, retained: int) -> None:
         share = retained / self._options.wal_limit_bytes

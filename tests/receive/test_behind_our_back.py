@@ -1,0 +1,60 @@
+"""A log or a slot that someone removes or moves while we look elsewhere is noticed, never gone on without."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.database import Database
+from harness.mirrored import Mirrored, eventually, mirrored, receive_all, receiving, streaming
+from harness.postgres import installs
+from tidemark.errors import LogDiskFailed, ObjectExists, SlotAhead, SlotRecreated
+from tidemark.receive.points import Point
+
+pytestmark = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
+INSERT = "insert into t select coalesce(max(id), 0) + 1 from t"
+
+
+@pytest.fixture
+def mirror(db: Database, tmp_path: Path) -> Mirrored:
+    db.run("create table t (id int primary key)")
+    mirror = mirrored(db, tmp_path, "t")
+    db.run(INSERT)
+    receive_all(mirror)
+    return mirror
+
+
+def test_a_log_that_is_lost_is_not_begun_anew_without_a_word(mirror: Mirrored) -> None:
+    """A slot without its log has confirmed what that log had."""
+    shutil.rmtree(mirror.options.folder)
+    with receiving(mirror) as process:
+        with pytest.raises(ObjectExists, match="exists, and there is no log in"):
+            process.wait()
+    assert not list(mirror.options.folder.glob("*.segment"))
+
+
+def test_a_log_that_is_removed_under_us_is_not_confirmed_from(mirror: Mirrored) -> None:
+    slot = f"select confirmed_flush_lsn from pg_replication_slots where slot_name = '{mirror.options.names.slot}'"
+    with receiving(mirror) as process:
+        streaming(mirror)
+        shutil.rmtree(mirror.options.folder)
+        mirror.database.run(INSERT)
+        (last,) = mirror.database.admin("select pg_current_wal_insert_lsn()")[0]
+        with pytest.raises(LogDiskFailed, match="cannot sync"):
+            process.wait()
+    assert mirror.database.admin(slot)[0][0] < last
+
+
+def test_a_slot_moved_between_the_look_and_the_stream_is_noticed(
+    mirror: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.database.run(INSERT)
+    monkeypatch.setenv("PAUSE_AT", f"{Point.SESSION_BEGUN.value}:3")
+    name = mirror.options.names.slot
+    with receiving(mirror, module="tests.receive.child") as process:
+        eventually((mirror.options.folder.parent / "paused").exists)
+        mirror.database.admin(f"select pg_replication_slot_advance('{name}', pg_current_wal_lsn())")
+        with pytest.raises((SlotAhead, SlotRecreated), match=f"slot {name}"):
+            process.wait()
