@@ -20,7 +20,7 @@ from tidemark.decode.letters import TWO_PHASE
 from tidemark.decode.messages import refuse_two_phase
 from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, SAID, Assembled
 
-EVENTS = 16_384  # that one call of the kernel may give
+EVENTS = 4_096  # that one call of the kernel may give
 
 
 @dataclass(frozen=True, slots=True)

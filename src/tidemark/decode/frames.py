@@ -36,7 +36,7 @@ def framed(messages: Iterable[bytes]) -> Bytes:
 def windows(buffer: Bytes, starts: Longs, ends: Longs, most: int, most_bytes: int) -> Iterator[Window]:
     """Walk the frames of these pieces of a buffer, so many messages and bytes at a time; a larger one comes alone."""
     piece, at = 0, int(starts[0]) if len(starts) else 0
-    places = np.empty((3, most), np.int64)
+    places = np.empty((3, min(most, int((ends - starts).sum()) // (HEAD + 1) + 1)), np.int64)
     while piece < len(starts):
         found, piece, at, bad = _walk(buffer, starts, ends, piece, at, most_bytes, places)
         if bad != OK:
