@@ -109,6 +109,7 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, mode: tuple[bool, bo
         options = replace(
             _options(database, names, Path(folder) / "log"), endpos=end, streaming=streaming, binary=binary
         )
+        take_over_slot(options)
         begin, before = time.monotonic(), _children_cpu_s()
         with ReceiveProcess.start(options, stderr=said) as process:
             process.wait()
