@@ -41,7 +41,7 @@ class Dry(IntEnum):
 
 
 # What a call leaves for the next: a message taken from libpq that had no room, and what was met.
-_POINTER, _LENGTH, _POSITION, _REPLY, _MESSAGES, _BYTES = _STATE = range(6)
+_POINTER, _LENGTH, _POSITION, _REPLY, _MESSAGES = _STATE = range(5)
 _DRY, _FULL, _ENDED, _UNKNOWN = (int(why) for why in Dry)
 
 
@@ -85,11 +85,6 @@ class Drain:
         """How many messages came in all, keepalives too."""
         return int(self._state[_MESSAGES])
 
-    @property
-    def received_bytes(self) -> int:
-        """How many bytes came in all."""
-        return int(self._state[_BYTES])
-
     def take_reply_wish(self) -> bool:
         """Whether the server has asked for a reply since this was last asked."""
         wanted, self._state[_REPLY] = bool(self._state[_REPLY]), 0
@@ -132,7 +127,6 @@ def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Byt
             consumed = False
             pointer, length = slot[0], np.int64(got)
             state[_MESSAGES] += 1
-            state[_BYTES] += length
         _copy(scratch.ctypes.data, pointer, min(length, len(scratch)))
         if scratch[0] == 119 and length > _XLOG_HEADER:  # w
             size = length - _XLOG_HEADER

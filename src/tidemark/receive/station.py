@@ -73,9 +73,9 @@ class Station:
             raise self.watch.failure
         while self.watch.warnings:
             self.tell(self.watch.warnings.pop(0))
-        if self.watch.seen is not None:
-            self.writing.know(self.watch.seen.xid)
-            self.watch.seen = None
+        if self.watch.xid is not None:
+            self.writing.know(self.watch.xid)
+            self.watch.xid = None
 
     def pause(self, pause_s: float) -> None:
         """Serve those who ask for a while."""

@@ -36,14 +36,6 @@ _SHARES = (0.5, 0.8)  # of the limit, at which it is said what will happen
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the last look found."""
-
-    retained_bytes: int
-    xid: Xid8
-
-
-@dataclass(frozen=True, slots=True)
 class Nudged:
     """The last nudge: for whom, where its message lies, or why there is none."""
 
@@ -53,7 +45,7 @@ class Nudged:
 
 
 class Watch:
-    """`seen`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call."""
+    """`xid`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call."""
 
     def __init__(self, options: ReceiveOptions) -> None:
         self._options = options
@@ -64,7 +56,7 @@ class Watch:
         self._warned = 0.0
         self.marks: Mapping[str, str] = {}
         self._lost: set[str] = set()
-        self.seen: Seen | None = None
+        self.xid: Xid8 | None = None
         self.warnings: list[str] = []
         self.failure: TidemarkError | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -126,7 +118,7 @@ class Watch:
         slot = check_slot_alive(session, self._options.names)
         check_publications(session, self._options.names)
         self._notice_lost(check_marks(session, self._options.names, self.marks))
-        self.seen = Seen(slot.retained_bytes or 0, read_xid(session))
+        self.xid = read_xid(session)
         self._judge(slot.retained_bytes or 0)
 
     def _notice_lost(self, present: Mapping[str, str]) -> None:

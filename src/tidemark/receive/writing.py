@@ -35,7 +35,6 @@ class Progress:
     durable_commit: Lsn
     size_bytes: int
     commits: int
-    open_transactions: int
     ended: bool
 
 
@@ -198,6 +197,5 @@ class Writing:
             durable_commit=self._durable_commit,
             size_bytes=log.size_bytes,
             commits=self._commits,
-            open_transactions=log.open_transactions,
             ended=self._ended,
         )
