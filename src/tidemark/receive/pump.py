@@ -20,8 +20,10 @@ from tidemark.receive.drain import Dry
 from tidemark.receive.points import Point, reached
 from tidemark.receive.station import IDLE_S, Station
 
-NAPS_S = (0.0003, 0.001, 0.001, 0.001)  # who waits in poll is woken by every message, which costs the server, too
-BLOCK_BYTES = 256 << 10  # enough to be written, also if it goes on coming
+# Who waits in poll is woken by every message, which costs the server, too: rather we nap, longer while much comes.
+FIRST_NAP_S, NAP_S, BULK_NAP_S = 0.0003, 0.001, 0.006
+NAPS, BULK_BYTES_PER_S = 4, 8 << 20
+BLOCK_BYTES = 512 << 10  # enough to be written, also if it goes on coming
 
 
 class Pump:
@@ -88,8 +90,8 @@ class Pump:
 
     def _take(self) -> None:
         """What has arrived, and what arrives while we nap, until a nap brings nothing or there is enough."""
-        why = self._read()
-        for nap_s in NAPS_S:
+        why, nap_s = self._read(), FIRST_NAP_S
+        for _ in range(NAPS):
             if why is not Dry.DRY or self._used >= BLOCK_BYTES:
                 break
             before = self._used
@@ -97,6 +99,7 @@ class Pump:
             why = self._read()
             if self._used == before:
                 break
+            nap_s = BULK_NAP_S if self._used - before > nap_s * BULK_BYTES_PER_S else NAP_S
         if why is Dry.FULL and self._used == 0:
             self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)  # given back as one of the usual
             return
