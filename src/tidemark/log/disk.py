@@ -75,8 +75,12 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         """Return when the folder's entries are on the disk."""
-        with _failing("sync", folder):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sync_path(folder)
+
+    def sync_path(self, path: Path) -> None:
+        """Return when what is behind a name is on the disk, whoever wrote it."""
+        with _failing("sync", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:

@@ -1,7 +1,6 @@
 """Reading the log from any process, also while another one appends to it.
 
-A reader follows the indexes: rows appear there after the bytes they speak of, so what it knows of it can read. Bytes
-are read by extent; the block that an extent lies in is checked before anything in it is believed.
+A reader follows the indexes: rows appear there after the bytes they speak of, so what it knows of it can read.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.decode.changes import ChangeBatch, Limits
-from tidemark.decode.extents import Reading, Said, decode_assembled, describe
+from tidemark.decode.extents import Said
 from tidemark.decode.kernels import Bytes, Longs
-from tidemark.decode.relations import Scope
 from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.types import Types
-from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, LogTrimmed
-from tidemark.log.blocks import Kind, block_at, blocks, view
+from tidemark.errors import LogBehind, LogDamaged
+from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import hidden, unpacked
-from tidemark.log.segment import INDEX, index_path, numbers, segment_path
+from tidemark.log.mapped import decoded, mapped_file, mapped_segments
+from tidemark.log.segment import INDEX, index_path, numbers
 
 
 @dataclass(slots=True)
@@ -97,44 +96,25 @@ class LogReader:
             count_from = _count_from(rows)
             streamed = (rows.commits["streamed"] != 0) & (rows.commits["relations"] != 0)
             cuts = np.unique(np.clip([first, *count_from, *np.flatnonzero(streamed) + 1, last], first, last)).tolist()
+            described = np.concatenate([[0], np.cumsum(rows.commits["relations"], dtype=np.int64)])
             for start, end in pairwise(cuts):
                 part = rows.some(start, end)
-                standing = np.concatenate([rows.standing[count_from <= start], rows.some(0, start).relations])
+                standing = np.concatenate([rows.standing[count_from <= start], rows.relations[: described[start]]])
                 yield Assembled(part.commits, part.extents, part.aborted, part.relations, _in_order(standing))
 
     def read(self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None) -> Iterator[ChangeBatch | Said]:
         """The changes of these transactions, in commit order."""
         for part in self.transactions(after, upto):
-            buffers = self.buffers(part)
-            scope = Scope()
-            describe(part.standing, buffers, scope)
-            bare = Assembled(part.commits, part.extents, part.aborted, part.relations)
-            yield from decode_assembled(bare, Reading(buffers, scope, types, limits or Limits()))
+            yield from decoded(part, self._folder, types, limits, self._disk)
 
     def buffers(self, part: Assembled) -> Mapping[int, Bytes]:
         """The segments that these rows speak of, mapped, with every block that is needed found sound."""
-        needed = [part.extents[["place", "block"]], part.standing[["place", "block"]]]
-        wanted = sorted({(int(place), int(block)) for rows in needed for place, block in np.unique(rows).tolist()})
-        buffers: dict[int, Bytes] = {}
-        for place, offset in wanted:
-            if place not in buffers:
-                buffers[place] = self._segment(place)
-            if block_at(view(buffers[place]), place, offset) is None:
-                path = segment_path(self._folder, place)
-                raise LogDamaged(f"{path} is damaged in the block at byte {offset}", "tidemark log, which looks at all")
-        return buffers
-
-    def _segment(self, number: int) -> Bytes:
-        path = segment_path(self._folder, number)
-        found = self._mapped(path)
-        if found is None:
-            raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
-        return found[1]
+        return mapped_segments(part, self._folder, self._disk)
 
     def _follow(self, number: int, closed: bool) -> None:
         """Read on in an index. One that is closed is sound to its end, or rows would be missing without a word."""
         path = index_path(self._folder, number)
-        found = self._mapped(path)
+        found = mapped_file(path, self._disk)
         if found is None:
             if closed:
                 raise LogDamaged(f"{path} is missing, and later ones are there", _HINT)
@@ -150,15 +130,6 @@ class LogReader:
                 followed.parts.append(unpacked(data[block.start : block.end].tobytes(), str(path)).rows)
         if closed and followed.end != len(data):
             raise LogDamaged(f"{path} is damaged at byte {followed.end}", _HINT)
-
-    def _mapped(self, path: Path) -> tuple[int, Bytes] | None:
-        """A file and its number, or None where it is gone."""
-        try:
-            return self._disk.identify(path)
-        except LogDiskFailed as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
 
 
 def _count_from(rows: Assembled) -> Longs:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
-from tidemark.receive.writing import BUFFER_BYTES
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+
+BUFFER_BYTES, BUFFERS = 1 << 20, 8  # what is read and not written yet
 
 
 class WalPolicy(Enum):

@@ -21,9 +21,8 @@ from tidemark.clock import Lsn, Xid8
 from tidemark.decode.kernels import Bytes, read_only
 from tidemark.errors import NotAllBinary
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
+from tidemark.receive.options import BUFFER_BYTES, BUFFERS
 from tidemark.receive.points import Point, reached
-
-BUFFER_BYTES, BUFFERS = 1 << 20, 8
 
 
 @dataclass(frozen=True, slots=True)

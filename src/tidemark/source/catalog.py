@@ -58,9 +58,10 @@ _COLUMNS = """
 """
 
 # Which index may serve as replica identity: RelationGetIndexList in PostgreSQL's relcache.c. A deferrable primary key
-# may not, and publishing updates of such a table makes them fail.
+# may not, and publishing updates of such a table makes them fail; nor can it be a key of ours, since inside a
+# transaction two rows may have it.
 _KEYS = """
-    select i.indrelid, c.relname, i.indisprimary,
+    select i.indrelid, c.relname, i.indisprimary and i.indimmediate,
            i.indimmediate and (t.relreplident = 'd' and i.indisprimary or t.relreplident = 'i' and i.indisreplident),
            (i.indkey::int2[])[0:i.indnkeyatts - 1]
       from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
@@ -122,8 +123,9 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
     identity: dict[int, Key] = {}
     for oid, index, is_primary, is_identity, attnums in session.rows(_KEYS, [oids]):
         key = Key(index, tuple(attnums))
-        primary |= {oid: key} if is_primary else {}
-        identity |= {oid: key} if is_identity and _is_streamed(key, columns[oid], session.version_num) else {}
+        if _is_streamed(key, columns[oid], session.version_num):
+            primary |= {oid: key} if is_primary else {}
+            identity |= {oid: key} if is_identity else {}
     memberships: dict[int, list[Membership]] = defaultdict(list)
     for oid, publication, token in session.rows(_MEMBERSHIPS, [oids, PREFIX]):
         memberships[oid].append(Membership(publication, token))

@@ -32,6 +32,11 @@ PINNED: Mapping[str, str] = MappingProxyType(
 )
 
 
+# What only makes reads faster: a read names its files one by one, and Spark lists more than 32 with a job of their own.
+FASTER: Mapping[str, str] = MappingProxyType({"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"})
+FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)})
+
+
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
     """Spark's own options, passed through: `master` or `remote`, and any `conf`."""
@@ -64,16 +69,18 @@ def spark_session(options: SparkOptions | None = None) -> SparkSession:
 
 def _new_session(options: SparkOptions) -> SparkSession:
     builder = SparkSession.builder.appName("tidemark")
+    where = options.remote or options.master or options.conf.get("spark.master") or "local[*]"
+    here = where.startswith("local")
+    if here:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    if here or options.remote is None:
+        provide_java()
     if options.remote is not None:
         builder = builder.remote(options.remote)
-    else:
-        provide_java()
-        master = options.master or options.conf.get("spark.master")
-        if master is None or master.startswith("local"):
-            os.environ["PYSPARK_PYTHON"] = sys.executable
-        if options.master is not None:
-            builder = builder.master(options.master)
-    for key, value in {**options.conf, **PINNED}.items():
+    elif options.master is not None:
+        builder = builder.master(options.master)
+    faster = {**FASTER, **(FASTER_HERE if here else {})}
+    for key, value in {**faster, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     _require_pinned(session)

@@ -1,0 +1,117 @@
+"""Commits to one Delta table, each with the LSN that it brings the table to as its `txn` version.
+
+A commit has three outcomes: done, refused, or unknown, which is settled by reading the table back. There is one writer:
+Delta refuses a second one whose handle is older than the first one's last commit, because both commit the same `txn`.
+That is the fence behind the lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from tidemark.clock import Lsn
+from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
+from tidemark.lake.columns import OURS, StoredColumn, stored_columns
+from tidemark.lake.files import DataFile
+from tidemark.lake.points import Point, reached
+
+APP = "tidemark"
+CONFIGURATION = {
+    "delta.checkpointInterval": "50",
+    "delta.enableExpiredLogCleanup": "true",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+
+
+class ChangeTable:
+    """The `changes` of one table, held open by its writer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._table = opened(folder)
+
+    @classmethod
+    def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> ChangeTable:
+        """Make it, or take what an earlier attempt made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        schema = pa.schema([*(column.field() for column in columns), *OURS])
+        DeltaTable.create(folder, schema, mode="ignore", configuration=CONFIGURATION)
+        return cls(folder)
+
+    @property
+    def applied(self) -> Lsn:
+        """Every change up to there is in it."""
+        return applied(self._table)
+
+    @property
+    def columns(self) -> tuple[StoredColumn, ...]:
+        """The source's columns that it has."""
+        return stored_columns(schema_of(self._table))
+
+    def require_columns(self, columns: Sequence[StoredColumn]) -> None:
+        """Add the columns that it does not have. Done twice, it does nothing."""
+        there = {column.name for column in self.columns}
+        new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
+        if new:
+            self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+            self._table.update_incremental()
+            reached(Point.COLUMNS_ADDED)
+
+    def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
+        """Add files and with them everything up to `lsn`, in one commit. Never at or below what is applied."""
+        if lsn <= self.applied:
+            raise LakeInUse(f"{self.folder} has {self.applied} already, and {lsn} was to be added", _OTHER)
+        now = int(time.time() * 1000)
+        actions = [AddAction(file.path, file.size_bytes, {}, now, True, file.stats) for file in files]
+        properties = CommitProperties(app_transactions=[Transaction(APP, lsn.value)], max_commit_retries=0)
+        try:
+            self._table.create_write_transaction(
+                list(actions), "append", self._table.schema(), commit_properties=properties
+            )
+            reached(Point.TABLE_COMMITTED)
+        except (DeltaError, OSError) as error:
+            self._settle(files, lsn, error)
+        self._table.update_incremental()
+
+    def _settle(self, files: Sequence[DataFile], lsn: Lsn, error: Exception) -> None:
+        """Find out by reading whether a commit came about; raise if it did not."""
+        try:
+            there = opened(self.folder)
+            paths = set(pa.table(there.get_add_actions())["path"].to_pylist())
+        except Exception as unreadable:
+            raise CommitUnknown(
+                f"whether {self.folder} was brought to {lsn} is not known: {error}", "again: it is settled by reading"
+            ) from unreadable
+        if applied(there) == lsn and all(file.path in paths for file in files):
+            return
+        if there.version() > self._table.version():
+            raise LakeInUse(f"someone else has written to {self.folder}", _OTHER) from error
+        raise CommitUnknown(f"{self.folder} was not brought to {lsn}: {error}", "again") from error
+
+
+def opened(folder: Path) -> DeltaTable:
+    """A Delta table that must be there."""
+    try:
+        return DeltaTable(folder)
+    except (DeltaError, OSError) as error:
+        raise LakeDamaged(f"{folder} is not a Delta table that can be read: {error}", "a backup of the lake") from error
+
+
+def applied(table: DeltaTable) -> Lsn:
+    """The LSN of its last commit of ours."""
+    return Lsn(table.transaction_version(APP) or 0)
+
+
+def schema_of(table: DeltaTable) -> pa.Schema:
+    """Its schema, with the metadata of its fields."""
+    return pa.schema(table.schema().to_arrow())
+
+
+_OTHER = "the other writer, if there is one; otherwise again, which goes by what the table has"

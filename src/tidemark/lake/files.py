@@ -1,0 +1,128 @@
+"""One Parquet file of a Delta table, from its first rows to the statistics that Delta keeps of it.
+
+Rows are gathered to row groups of some megabytes. Dictionaries only for columns of few values: elsewhere they cost time
+and room. A file is synced to disk before anyone is told of it; one that nobody is told of is vacuum's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+GROUP_BYTES = 32 << 20
+_SAMPLE, _FEW = 4096, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A finished file: where it lies in its table's folder, and what Delta is to know of it."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    stats: str
+
+
+class FileWriter:
+    """Writes one file. Rows with other columns than the first need another file."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder = folder
+        self._name = f"{prefix}-{uuid.uuid4().hex}.parquet"
+        self._writer: pq.ParquetWriter | None = None
+        self._gathered: list[pa.Table] = []
+        self._bytes = 0
+        self.rows = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows; they may stay in memory until there are enough for a row group."""
+        self._gathered.append(rows)
+        self._bytes += rows.nbytes
+        self.rows += len(rows)
+        if self._bytes >= GROUP_BYTES:
+            self.flush()
+
+    @property
+    def gathered_bytes(self) -> int:
+        """What is in memory."""
+        return self._bytes
+
+    def flush(self) -> None:
+        """Write what was gathered as a row group."""
+        if not self._gathered:
+            return
+        group = pa.concat_tables(self._gathered)
+        if self._writer is None:
+            path = self._folder / self._name
+            few = [name for name in group.column_names if _few_values(group[name])]
+            self._writer = pq.ParquetWriter(
+                path, group.schema, compression="zstd", compression_level=1, use_dictionary=few, store_schema=False
+            )
+        self._writer.write_table(group, row_group_size=len(group) or None)
+        self._gathered, self._bytes = [], 0
+
+    def close(self) -> DataFile:
+        """Finish the file; it is durable after this."""
+        self.flush()
+        assert self._writer is not None  # noqa: S101 - a file is begun for rows
+        self._writer.close()
+        path = self._folder / self._name
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        stats = json.dumps(_stats(pq.read_metadata(path)))
+        return DataFile(self._name, path.stat().st_size, self.rows, stats)
+
+
+def _few_values(column: pa.ChunkedArray) -> bool:
+    if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
+        return False
+    sample = column.slice(0, _SAMPLE)
+    return bool(pc.count_distinct(sample).as_py() <= max(2, _FEW * len(sample)))
+
+
+def _stats(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Delta's statistics: for every column how many nulls, and the least and greatest of those that compare plainly.
+
+    A column that the file does not have is not there: that tells rows older than it from rows where it is null.
+    """
+    nulls: dict[str, int] = {}
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    columns = list(metadata.schema.to_arrow_schema().names)
+    flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for name in columns:
+        if name not in flat:
+            nulls[name] = 0  # a list: Parquet counts its elements
+            continue
+        chunks = [metadata.row_group(g).column(flat[name]).statistics for g in range(metadata.num_row_groups)]
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        nulls[name] = sum(chunk.null_count for chunk in chunks)
+        bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
+        whole = all(chunk.has_min_max or chunk.num_values == 0 for chunk in chunks)
+        if bounds and whole and (plain := _plain(name, min(b[0] for b in bounds), max(b[1] for b in bounds))):
+            least[name], greatest[name] = plain
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+
+
+def _plain(name: str, low: Any, high: Any) -> tuple[Any, Any] | None:
+    """Bounds as Delta's JSON has them; only of types whose order no engine disputes."""
+    if isinstance(low, (bool, datetime)):
+        return None
+    if isinstance(low, int):
+        return low, high
+    if isinstance(low, date):
+        return low.isoformat(), high.isoformat()
+    return (low, high) if name == "_change_type" else None

@@ -1,0 +1,142 @@
+"""What became of a table, and what that means for a reader at an LSN. Pure.
+
+    waiting   published, and not readable yet: why
+    begun     readable from `lsn` on: what it held there is known, and `base` says which changes came after it
+    altered   as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
+    gap       readable up to `after` and not above, until it is begun anew: why
+    dropped   gone since some position above `after`
+    seen      defined otherwise, in a way that no reader notices
+
+A reader above the position up to which the schema is known at all asks too early; that is not a table's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import NotAnswerable
+from tidemark.schema.fingerprint import Fingerprint
+
+
+class Kind(Enum):
+    """What happened."""
+
+    WAITING = "waiting"
+    BEGUN = "begun"
+    ALTERED = "altered"
+    GAP = "gap"
+    DROPPED = "dropped"
+    SEEN = "seen"
+
+
+_ENDING = frozenset({Kind.BEGUN, Kind.ALTERED, Kind.GAP, Kind.DROPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold."""
+
+    kind: Kind
+    fingerprint: Fingerprint
+    path: str
+    after: Lsn
+    lsn: Lsn
+    excluded: frozenset[Lsn] = frozenset()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions from one to another, both included, at which a table can be read, and as what."""
+
+    begin: Lsn
+    end: Lsn | None
+    fingerprint: Fingerprint
+    base: Boundary
+
+    def holds(self, lsn: Lsn) -> bool:
+        """Whether the position lies in it."""
+        return self.begin <= lsn and (self.end is None or lsn <= self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class TableHistory:
+    """All that happened to one table, in order."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def last(self) -> Event:
+        """What happened last."""
+        return self.events[-1]
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The table as it was last seen."""
+        return self.last.fingerprint
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the lake."""
+        return self.last.path
+
+    @property
+    def live(self) -> bool:
+        """Whether it can be read up to the present."""
+        spans = self.spans()
+        return bool(spans) and spans[-1].end is None
+
+    def spans(self) -> tuple[Span, ...]:
+        """Where it can be read, in order."""
+        spans: list[Span] = []
+        for event in self.events:
+            if event.kind in _ENDING and spans and spans[-1].end is None:
+                spans[-1] = _closed(spans[-1], event.after)
+            if event.kind is Kind.BEGUN:
+                spans.append(Span(event.lsn, None, event.fingerprint, Boundary(event.lsn, event.excluded)))
+            elif event.kind is Kind.ALTERED and spans:
+                spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base))
+        return tuple(span for span in spans if span.end is None or span.begin <= span.end)
+
+    def at(self, lsn: Lsn) -> Span:
+        """The table as it was at a position. Refused, with the reason and where it can be read, if that is unknown."""
+        spans = self.spans()
+        found = next((span for span in reversed(spans) if span.holds(lsn)), None)
+        if found is not None:
+            return found
+        name = f"{self.fingerprint.schema}.{self.fingerprint.name}"
+        raise NotAnswerable(f"{name} cannot be read at {lsn}: {self._why(lsn)}", _where(spans))
+
+    def missing(self, attnum: int) -> str | None:
+        """What rows from before a column was added read as there: its value when the column was first seen.
+
+        Later a rewrite may have written it into the rows; then the catalogue does not say it any more.
+        """
+        columns = (column for event in self.events for column in event.fingerprint.columns)
+        return next((column.missing for column in columns if column.attnum == attnum), None)
+
+    def _why(self, lsn: Lsn) -> str:
+        later = [event for event in self.events if event.after <= lsn and event.reason]
+        return later[-1].reason if later else "it was not mirrored yet"
+
+
+def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
+    """Histories by table."""
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        found.setdefault(event.fingerprint.oid, []).append(event)
+    return {oid: TableHistory(tuple(each)) for oid, each in found.items()}
+
+
+def _closed(span: Span, end: Lsn) -> Span:
+    return Span(span.begin, end, span.fingerprint, span.base)
+
+
+def _where(spans: Sequence[Span]) -> str:
+    if not spans:
+        return "tidemark status, which says what it waits for"
+    said = [f"from {span.begin} on" if span.end is None else f"{span.begin} to {span.end}" for span in spans]
+    return f"a position that can be answered: {', '.join(said)}"

@@ -1,0 +1,75 @@
+"""A lake: whose mirror it is, where its log lies, and what its tables are. Reading it needs no JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
+from tidemark.lake.history import TableHistory, of_events
+from tidemark.lake.registers import Cycle, read_cycle, read_events
+
+NAME = "_tidemark.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """What a lake says of itself, written once. `log` is the folder of the log that it is made from."""
+
+    path: Path
+    mirror: str
+    system_identifier: int
+    database_oid: int
+    database: str
+    version_num: int
+    log: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Lake:
+        """The lake that lies there."""
+        try:
+            plain = json.loads((path / NAME).read_bytes())
+        except FileNotFoundError as error:
+            raise LakeMissing(f"there is no lake at {path}", "the folder that tidemark apply was given") from error
+        except ValueError as error:
+            raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
+        if plain.pop("format", None) != _FORMAT:
+            raise LakeDamaged(f"{path} was written by another version", "the version of Tidemark that wrote it")
+        return cls(**{**plain, "path": path, "log": Path(plain["log"])})
+
+    def create(self) -> None:
+        """Write it, unless it is there; a lake of another mirror is refused."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / NAME).exists():
+            found = Lake.open(self.path)
+            if (found.mirror, found.system_identifier, found.database_oid) != (
+                self.mirror,
+                self.system_identifier,
+                self.database_oid,
+            ):
+                raise NotTheSameSource(
+                    f"{self.path} mirrors database {found.database} of cluster {found.system_identifier} "
+                    f"as {found.mirror}, not {self.database} of {self.system_identifier} as {self.mirror}",
+                    "another folder for this mirror",
+                )
+            if found.log == self.log:
+                return
+        plain = asdict(self) | {"format": _FORMAT, "log": str(self.log)}
+        del plain["path"]
+        new = self.path / f"{NAME}.new"
+        with new.open("w") as file:
+            json.dump(plain, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path / NAME)
+
+    def cycle(self) -> Cycle:
+        """How far it has come."""
+        return read_cycle(self.path)
+
+    def tables(self) -> dict[int, TableHistory]:
+        """What became of every table, by oid."""
+        return of_events(read_events(self.path))

@@ -1,0 +1,54 @@
+"""How a relation of the stream is written: which of its columns goes to which stored column. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.decode.messages import Relation
+from tidemark.decode.types import Types
+from tidemark.lake.columns import StoredColumn, arranged, wanted_columns
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column, Generated
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """For one relation as it was described once: where its changes lie, and a stored column for each of its own."""
+
+    oid: int
+    path: str
+    columns: tuple[StoredColumn, ...]
+
+
+def columns_of(relation: Relation, fingerprint: Fingerprint) -> tuple[Column, ...] | None:
+    """The table's column for each of the relation's, or None if it was described as another table than this.
+
+    A Relation message has no attnums. It fits a fingerprint if every one of its columns is there with the same name,
+    type and modifier, and none that is sent is missing.
+    """
+    by_name = {column.name: column for column in fingerprint.columns}
+    found = [by_name.get(column.name) for column in relation.columns]
+    same = [
+        column is not None and (column.type.oid, column.typmod) == (said.type_oid, said.typmod)
+        for column, said in zip(found, relation.columns, strict=True)
+    ]
+    names = {column.name for column in relation.columns}
+    missing = [c for c in fingerprint.columns if c.generated is Generated.NO and c.name not in names]
+    if not all(same) or missing or relation.oid != fingerprint.oid:
+        return None
+    return tuple(column for column in found if column is not None)
+
+
+def fitting(relation: Relation, fingerprints: Sequence[Fingerprint]) -> Fingerprint | None:
+    """The first of these that the relation fits."""
+    return next((each for each in fingerprints if columns_of(relation, each) is not None), None)
+
+
+def layout_of(
+    relation: Relation, fingerprint: Fingerprint, path: str, stored: Sequence[StoredColumn], types: Types
+) -> Layout:
+    """How this relation's changes are written, given what is stored already."""
+    columns = columns_of(relation, fingerprint) or ()
+    kept: Mapping[int, StoredColumn] = arranged(stored, wanted_columns(columns, types))
+    return Layout(relation.oid, path, tuple(kept[column.attnum] for column in columns))

@@ -1,0 +1,49 @@
+"""Named moments of a writer at which a test can kill it. In production nothing is attached, and nothing happens.
+
+locked             the lake's lock is ours
+looked             the source's catalogue was read
+planned            what to apply is known, nothing is written
+file written       one file is durable, nobody was told; on an executor
+written            all files of the cycle are durable, no table was committed
+table created      a table is there, without a change
+columns added      a table has new columns, without their values
+table committed    one table has its changes, perhaps not all tables
+all committed      every table has, `_cycles` does not say so
+cycle told         `_cycles` says so, the log was not told that it can let go
+history told       `_tables` says what became of a table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+
+class Point(Enum):
+    """One of them."""
+
+    LOCKED = "locked"
+    LOOKED = "looked"
+    PLANNED = "planned"
+    FILE_WRITTEN = "file written"
+    WRITTEN = "written"
+    TABLE_CREATED = "table created"
+    COLUMNS_ADDED = "columns added"
+    TABLE_COMMITTED = "table committed"
+    ALL_COMMITTED = "all committed"
+    CYCLE_TOLD = "cycle told"
+    HISTORY_TOLD = "history told"
+
+
+_attached: list[Callable[[Point], None]] = []
+
+
+def attach(observer: Callable[[Point], None]) -> None:
+    """Have this called at every point from now on."""
+    _attached.append(observer)
+
+
+def reached(point: Point) -> None:
+    """Say that it was reached."""
+    for observer in _attached:
+        observer(point)

@@ -1,0 +1,180 @@
+"""The two small Delta tables of a lake: `_tables`, what became of every table, and `_cycles`, how far it has come.
+
+A cycle's row is written when every table has its changes: `safe` is then true of all of them. `known` is the position
+up to which the schema of every table is known. Both are also the `txn` versions of the commit, which are read at once
+however many cycles there were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tidemark.clock import Lsn
+from tidemark.errors import LakeInUse
+from tidemark.lake.commits import APP, CONFIGURATION, opened
+from tidemark.lake.history import Event, Kind
+from tidemark.lake.points import Point, reached
+from tidemark.schema.plain import from_plain, to_plain
+
+TABLES, CYCLES = "_tables", "_cycles"
+_KNOWN = f"{APP}.known"
+_COMPACT_EVERY = 100
+
+_TABLES_SCHEMA = pa.schema(
+    [
+        ("at", pa.timestamp("us", "UTC")),
+        ("oid", pa.int64()),
+        ("schema", pa.string()),
+        ("name", pa.string()),
+        ("path", pa.string()),
+        ("event", pa.string()),
+        ("after", pa.int64()),
+        ("lsn", pa.int64()),
+        ("excluded", pa.list_(pa.field("element", pa.int64()))),
+        ("reason", pa.string()),
+        ("fingerprint", pa.string()),
+        ("number", pa.int64()),
+    ]
+)
+_CYCLES_SCHEMA = pa.schema(
+    [
+        ("at", pa.timestamp("us", "UTC")),
+        ("safe", pa.int64()),
+        ("known", pa.int64()),
+        ("source_time", pa.timestamp("us", "UTC")),
+        ("changes", pa.int64()),
+        ("tables", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """How far the lake has come; `source_time` is what the source's clock said when it was at `known`."""
+
+    safe: Lsn
+    known: Lsn
+    source_time: datetime | None = None
+    changes: int = 0
+    tables: int = 0
+
+
+class _Register:
+    """A Delta table of few rows, kept in few files."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self.folder, self._schema = folder, schema
+        DeltaTable.create(folder, schema, mode="ignore", configuration=CONFIGURATION)
+        self.table = opened(folder)
+
+    def add(self, rows: Sequence[dict[str, object]], *transactions: Transaction) -> None:
+        try:
+            write_deltalake(
+                self.table,
+                pa.Table.from_pylist(list(rows), self._schema),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=list(transactions), max_commit_retries=0),
+            )
+        except Exception as error:
+            there = opened(self.folder)
+            if there.transaction_version(APP) != transactions[0].version or there.version() != self.table.version() + 1:
+                raise LakeInUse(f"{self.folder} could not be written: {error}", "again; or the other writer") from error
+        self.table = opened(self.folder)
+        if self.table.version() % _COMPACT_EVERY == 0:
+            self.table.optimize.compact()
+            self.table.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
+
+
+class Tables(_Register):
+    """`_tables`, as its writer holds it."""
+
+    def __init__(self, lake: Path) -> None:
+        super().__init__(lake / TABLES, _TABLES_SCHEMA)
+        self._number = self.table.transaction_version(APP) or 0
+
+    def tell(self, event: Event) -> None:
+        """Add an event."""
+        self._number += 1
+        row = {
+            "at": datetime.now(UTC),
+            "oid": event.fingerprint.oid,
+            "schema": event.fingerprint.schema,
+            "name": event.fingerprint.name,
+            "path": event.path,
+            "event": event.kind.value,
+            "after": event.after.value,
+            "lsn": event.lsn.value,
+            "excluded": sorted(lsn.value for lsn in event.excluded),
+            "reason": event.reason,
+            "fingerprint": json.dumps(to_plain(event.fingerprint)),
+            "number": self._number,
+        }
+        self.add([row], Transaction(APP, self._number))
+        reached(Point.HISTORY_TOLD)
+
+
+class Cycles(_Register):
+    """`_cycles`, as its writer holds it."""
+
+    def __init__(self, lake: Path) -> None:
+        super().__init__(lake / CYCLES, _CYCLES_SCHEMA)
+
+    @property
+    def last(self) -> Cycle:
+        """How far the lake has come."""
+        return _last(self.table)
+
+    def tell(self, cycle: Cycle) -> None:
+        """Add a row, once every table has what it says."""
+        row = {
+            "at": datetime.now(UTC),
+            "safe": cycle.safe.value,
+            "known": cycle.known.value,
+            "source_time": cycle.source_time,
+            "changes": cycle.changes,
+            "tables": cycle.tables,
+        }
+        self.add([row], Transaction(APP, cycle.safe.value), Transaction(_KNOWN, cycle.known.value))
+        reached(Point.CYCLE_TOLD)
+
+
+def read_events(lake: Path) -> tuple[Event, ...]:
+    """What became of every table, in order."""
+    if not (lake / TABLES).exists():
+        return ()
+    rows = opened(lake / TABLES).to_pyarrow_table().sort_by("number").to_pylist()
+    return tuple(
+        Event(
+            Kind(row["event"]),
+            from_plain(json.loads(row["fingerprint"])),
+            row["path"],
+            Lsn(row["after"]),
+            Lsn(row["lsn"]),
+            frozenset(map(Lsn, row["excluded"])),
+            row["reason"],
+        )
+        for row in rows
+    )
+
+
+def read_cycle(lake: Path) -> Cycle:
+    """How far the lake has come, by its `txn` versions alone."""
+    if not (lake / CYCLES).exists():
+        return Cycle(Lsn.ZERO, Lsn.ZERO)
+    return _last(opened(lake / CYCLES))
+
+
+def read_times(lake: Path) -> pa.Table:
+    """All cycles: when, how far, and the source's clock."""
+    return opened(lake / CYCLES).to_pyarrow_table().sort_by([("known", "ascending"), ("safe", "ascending")])
+
+
+def _last(table: DeltaTable) -> Cycle:
+    return Cycle(Lsn(table.transaction_version(APP) or 0), Lsn(table.transaction_version(_KNOWN) or 0))

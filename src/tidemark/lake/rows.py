@@ -1,0 +1,137 @@
+"""What the stream said as rows of `changes`.
+
+    I  insert
+    U  update_preimage, if the old row or its key was sent, and update_postimage
+    D  delete, with the old row or its key
+    T  truncate
+
+A value that was not sent because it did not change is taken from the old row where that is whole, else marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.kernels import Flags, Longs
+from tidemark.decode.letters import DELETE, INSERT, UPDATE
+from tidemark.lake.columns import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ORDINAL,
+    OURS,
+    TRUNCATE,
+    UNCHANGED,
+    XID,
+    StoredColumn,
+)
+
+INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED = (
+    *("insert", "delete", "update_preimage", "update_postimage", "truncate"),
+)
+_TYPES = pa.array([INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED])
+_INSERTED, _DELETED, _PREIMAGE, _POSTIMAGE, _TRUNCATED = range(5)
+_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, where PostgreSQL's clock begins
+
+
+class _Order:
+    """Which rows a batch gives: for each the change it belongs to, and if it is an old row, which."""
+
+    def __init__(self, batch: ChangeBatch) -> None:
+        kinds = batch.kinds
+        old = np.full(len(batch), -1, np.int64)
+        old[batch.old_of] = np.arange(len(batch.old_of))
+        updated = kinds == UPDATE
+        pairs = updated & (old >= 0)
+        self.change: Longs = np.repeat(np.arange(len(batch)), 1 + pairs)
+        first = np.diff(self.change, prepend=-1) > 0
+        self.old: Longs = np.where(first & (pairs | (kinds == DELETE))[self.change], old[self.change], -1)
+        kind = np.full(len(self.change), _TRUNCATED, np.int32)
+        kind[(kinds == INSERT)[self.change]] = _INSERTED
+        kind[(kinds == DELETE)[self.change]] = _DELETED
+        kind[updated[self.change]] = np.where(self.old[updated[self.change]] >= 0, _PREIMAGE, _POSTIMAGE)
+        self.kind = kind
+        self.plain = len(batch.old_of) == 0
+
+
+def change_rows(batch: ChangeBatch, columns: Sequence[StoredColumn], keep: Flags | None = None) -> pa.Table:
+    """The rows of a batch, its columns under their stored names; only those of the changes that `keep` chooses."""
+    order = _Order(batch)
+    full = np.zeros(len(batch), bool)
+    full[batch.old_of[batch.old_full]] = True
+    arrays: dict[str, pa.Array] = {}
+    fields: list[pa.Field] = []
+    for at, column in enumerate(columns):
+        indices = _indices(batch, order, at, full)
+        arrays[column.name] = _taken(batch, at, indices, column.type, text=False)
+        fields.append(column.field())
+        if _has_text(batch, at):
+            arrays[column.companion().name] = _taken(batch, at, indices, pa.string(), text=True)
+            fields.append(column.companion().field())
+    arrays |= _ours(batch, order, _marks(batch, order, columns, full))
+    rows = pa.table(list(arrays.values()), schema=pa.schema([*fields, *OURS]))
+    return rows if keep is None else rows.filter(pa.array(keep[order.change]))
+
+
+def _indices(batch: ChangeBatch, order: _Order, at: int, full: Flags) -> pa.Array | None:
+    """Where each row's value lies among the new rows followed by the old ones; None if they are the new ones."""
+    if order.plain:
+        return None
+    chosen = np.where(order.old >= 0, len(batch) + order.old, order.change)
+    unchanged = batch.unchanged[at]
+    if unchanged is not None:
+        old_of = np.full(len(batch), -1, np.int64)
+        old_of[batch.old_of] = np.arange(len(batch.old_of))
+        borrowed = (order.old < 0) & (unchanged & full)[order.change]
+        chosen = np.where(borrowed, len(batch) + old_of[order.change], chosen)
+    return pa.array(chosen)
+
+
+def _taken(batch: ChangeBatch, at: int, indices: pa.Array | None, kind: pa.DataType, *, text: bool) -> pa.Array:
+    new = batch.new[at].exact if text else batch.new[at].array
+    if indices is None:
+        return new
+    old = batch.old[at].exact if text else batch.old[at].array
+    new = pa.nulls(len(batch), kind) if new is None else new
+    old = pa.nulls(len(batch.old_of), kind) if old is None else old
+    return pa.concat_arrays([new, old]).take(indices)
+
+
+def _has_text(batch: ChangeBatch, at: int) -> bool:
+    return batch.new[at].exact is not None or (len(batch.old_of) > 0 and batch.old[at].exact is not None)
+
+
+def _marks(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], full: Flags) -> pa.Array:
+    """Which columns of a row were not sent, in words; the same few patterns occur again and again."""
+    marked = [at for at in range(len(columns)) if batch.unchanged[at] is not None]
+    if not marked:
+        return pa.nulls(len(order.change), pa.string())
+    flags = np.stack([np.asarray(batch.unchanged[at], bool) for at in marked], axis=1) & ~full[:, None]
+    patterns, which = np.unique(flags, axis=0, return_inverse=True)
+    texts = [
+        f",{','.join(str(columns[at].attnum) for at, there in zip(marked, pattern, strict=True) if there)},"
+        if pattern.any()
+        else None
+        for pattern in patterns
+    ]
+    chosen = np.where(order.old >= 0, len(texts), which.reshape(-1)[order.change])
+    return pa.array([*texts, None], pa.string()).take(pa.array(chosen))
+
+
+def _ours(batch: ChangeBatch, order: _Order, marks: pa.Array) -> Mapping[str, pa.Array]:
+    change = order.change
+    micros = pa.array(batch.commit_micros[change] + _EPOCH_MICROS).cast(pa.timestamp("us", "UTC"))
+    options = batch.truncate_options[change].astype(np.int32)
+    return {
+        CHANGE_TYPE: _TYPES.take(pa.array(order.kind)),
+        COMMIT_VERSION: pa.array(batch.commit_lsns[change].astype(np.int64)),
+        COMMIT_TIMESTAMP: micros,
+        ORDINAL: pa.array(batch.ordinals[change]),
+        XID: pa.array(batch.xids[change]),
+        UNCHANGED: marks,
+        TRUNCATE: pa.array(options, mask=order.kind != _TRUNCATED),
+    }

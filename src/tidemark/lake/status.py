@@ -1,0 +1,86 @@
+"""How a mirror does, from its lake and its log alone: no JVM, no question to the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.clock import Lsn
+from tidemark.errors import LogError
+from tidemark.lake.commits import applied
+from tidemark.lake.history import Kind, TableHistory
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import Owner, is_held, read_owner
+from tidemark.lake.paths import CHANGES
+from tidemark.log.reader import LogReader
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table: whether it can be read and where, and what its changes take."""
+
+    name: str
+    state: str
+    path: str
+    applied: Lsn
+    readable: tuple[tuple[Lsn, Lsn | None], ...]
+    reason: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """The whole mirror. `received` is None where the log cannot be reached."""
+
+    lake: Path
+    mirror: str
+    database: str
+    log: Path
+    received: Lsn | None
+    safe: Lsn
+    known: Lsn
+    writer: Owner | None
+    tables: tuple[TableStatus, ...]
+
+
+def status_of(path: Path) -> LakeStatus:
+    """Look at a lake and its log."""
+    lake = Lake.open(path)
+    try:
+        received = LogReader(lake.log).received
+    except LogError:
+        received = None
+    cycle = lake.cycle()
+    tables = sorted(_tables(lake, lake.tables().values(), cycle.safe), key=lambda each: each.name)
+    writer = read_owner(path) if is_held(path) else None
+    return LakeStatus(
+        path, lake.mirror, lake.database, lake.log, received, cycle.safe, cycle.known, writer, tuple(tables)
+    )
+
+
+def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterable[TableStatus]:
+    for history in histories:
+        folder = lake.path / history.path / CHANGES
+        there = DeltaTable(folder) if (folder / "_delta_log").exists() else None
+        sizes: list[int] = pa.table(there.get_add_actions())["size_bytes"].to_pylist() if there else []
+        yield TableStatus(
+            f"{history.fingerprint.schema}.{history.fingerprint.name}",
+            _state(history),
+            history.path,
+            max(applied(there), safe) if there else safe,
+            tuple((span.begin, span.end) for span in history.spans()),
+            "" if history.live else next((e.reason for e in reversed(history.events) if e.reason), ""),
+            len(sizes),
+            sum(sizes),
+        )
+
+
+def _state(history: TableHistory) -> str:
+    if history.live:
+        return "live"
+    return next(event.kind for event in reversed(history.events) if event.kind is not Kind.SEEN).name.lower()

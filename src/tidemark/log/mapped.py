@@ -1,0 +1,88 @@
+"""The bytes behind assembled rows: segments mapped, with every block that is needed found sound before it is believed.
+
+This needs no index: whoever has the rows can read them, in any process that reaches the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tidemark.decode.changes import ChangeBatch, Limits
+from tidemark.decode.extents import Reading, Said, decode_assembled, describe
+from tidemark.decode.frames import HEAD
+from tidemark.decode.kernels import Bytes
+from tidemark.decode.messages import Reader, Relation, read_relation
+from tidemark.decode.relations import Scope
+from tidemark.decode.rows import Assembled, Rows
+from tidemark.decode.types import Types
+from tidemark.errors import LogDamaged, LogDiskFailed, LogTrimmed
+from tidemark.log.blocks import block_at, view
+from tidemark.log.disk import Disk
+from tidemark.log.segment import segment_path
+
+
+def decoded(
+    part: Assembled, folder: Path, types: Types, limits: Limits | None = None, disk: Disk | None = None
+) -> Iterator[ChangeBatch | Said]:
+    """The changes of these transactions, in commit order; what stands before them was described already."""
+    buffers = mapped_segments(part, folder, disk)
+    scope = Scope()
+    describe(part.standing, buffers, scope)
+    bare = Assembled(part.commits, part.extents, part.aborted, part.relations)
+    yield from decode_assembled(bare, Reading(buffers, scope, types, limits or Limits()))
+
+
+def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> Mapping[int, Bytes]:
+    """The segments that these rows speak of."""
+    disk = disk or Disk()
+    wanted = sorted({each for rows in (part.extents, part.standing) for each in _blocks(rows)})
+    buffers: dict[int, Bytes] = {}
+    for place, offset in wanted:
+        path = segment_path(folder, place)
+        if place not in buffers:
+            found = mapped_file(path, disk)
+            if found is None:
+                raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
+            buffers[place] = found[1]
+        if block_at(view(buffers[place]), place, offset) is None:
+            raise LogDamaged(f"{path} is damaged in the block at byte {offset}", "tidemark log, which looks at all")
+    return buffers
+
+
+def _blocks(rows: Rows) -> list[tuple[int, int]]:
+    """Where the rows lie. Those that follow each other mostly lie in the same block."""
+    place, block = rows["place"].astype(np.int64), rows["block"].astype(np.int64)
+    first = np.flatnonzero((np.diff(place, prepend=-1) != 0) | (np.diff(block, prepend=-1) != 0))
+    return list(zip(place[first].tolist(), block[first].tolist(), strict=True))
+
+
+def mapped_file(path: Path, disk: Disk) -> tuple[int, Bytes] | None:
+    """A file and its number, or None where it is gone."""
+    try:
+        return disk.identify(path)
+    except LogDiskFailed as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def descriptions(relations: Rows, folder: Path, disk: Disk | None = None) -> tuple[Relation, ...]:
+    """The relations that are described at these places, each once, in order."""
+    relations = np.unique(relations)
+    buffers = mapped_segments(Assembled(standing=relations), folder, disk)
+    found: dict[Relation, None] = {}
+    for place, _, start, end, _, streamed in relations.tolist():
+        reader = Reader(buffers[place], start + HEAD, end - start - HEAD)
+        reader.bytes(4 if streamed else 0)
+        found[read_relation(reader)] = None
+    return tuple(found)
+
+
+def sync_segments(folder: Path, places: Iterable[int], disk: Disk | None = None) -> None:
+    """Make segments durable that another process writes, before anyone relies on what was read from them."""
+    disk = disk or Disk()
+    for place in sorted(places):
+        disk.sync_path(segment_path(folder, place))

@@ -1,0 +1,99 @@
+"""One look at the source: its published tables as one snapshot shows them, and where that snapshot stands.
+
+A snapshot is no LSN, so one look cannot say how the tables were defined at a position: DDL may be logged below it and
+not be visible yet. Two looks can. If nothing differs between them, and nobody who may be changing a definition was
+hidden from the second one, then whatever was committed up to the first one's position was visible to the second, and
+the definitions are those of every position up to there. Who changes a definition holds its lock until he is visible; so
+`held`, read between two snapshots, names all who could be hidden from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg import sql
+
+from tidemark.clock import Lsn, Snapshot, Xid8
+from tidemark.errors import NotPermitted, TimedOut
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Catalog, PgType
+from tidemark.source.catalog import read_catalog
+from tidemark.source.names import MirrorNames
+from tidemark.source.session import Session
+
+_HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, clock_timestamp()"
+
+# Transactions that hold a lock under which a table's definition, its place in a publication or a type can be changed.
+_HELD = """
+    select distinct own.transactionid::text::bigint
+      from pg_locks own join pg_locks held using (virtualtransaction)
+     where own.locktype = 'transactionid' and own.mode = 'ExclusiveLock' and own.granted and held.granted
+       and held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
+       and held.database = (select oid from pg_database where datname = current_database())
+       and (held.locktype = 'relation' and held.relation = any(%s)
+            or held.locktype = 'object' and held.classid in ('pg_type'::regclass, 'pg_publication'::regclass))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen. `empty` are those of the tables asked about that hold no row; `held` see above."""
+
+    snapshot: Snapshot
+    lsn: Lsn
+    time: datetime
+    tables: Mapping[int, Fingerprint]
+    types: Mapping[int, PgType]
+    empty: frozenset[int]
+    held: tuple[Xid8, ...]
+
+    def confirms(self, earlier: Look) -> bool:
+        """Whether definitions that are the same in both were so at every position up to the earlier one's."""
+        return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
+
+
+def take_look(
+    session: Session, names: MirrorNames, watched: Collection[int], asked: Callable[[Look], Iterable[int]]
+) -> Look:
+    """Look. `watched` are the tables known before; `asked` says, given the rest, which tables may be empty."""
+    (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
+    reference = Xid8.parse(full)
+    held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, [list(watched)]))
+    with session.transaction():
+        snapshot, lsn, time = session.row(_HERE)
+        catalog = read_catalog(session)
+        tables = _published(catalog, names)
+        types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
+        look = Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, types, frozenset(), held)
+        empty = frozenset(oid for oid in asked(look) if _is_empty(session, tables[oid]))
+    return Look(look.snapshot, look.lsn, time, tables, types, empty, held)
+
+
+def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
+    found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables)
+    return {each.oid: each for each in found if each.memberships}
+
+
+def _is_empty(session: Session, table: Fingerprint) -> bool:
+    """Whether it holds no row in this snapshot.
+
+    A TRUNCATE or rewrite since the snapshot shows an empty table that was none; its file is another one then.
+    """
+    query = sql.SQL("select exists (select from only {}), pg_relation_filenode({})").format(
+        sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
+    )
+    try:
+        with session.connection.transaction():
+            found = session.connection.execute(query).fetchone()
+    except Exception as error:
+        if _is_locked_or_forbidden(error):
+            return False
+        raise
+    return found is not None and not found[0] and found[1] == table.filenode
+
+
+def _is_locked_or_forbidden(error: Exception) -> bool:
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, (NotPermitted, TimedOut)) or state in ("42501", "55P03", "57014", "42P01")
