@@ -8,10 +8,8 @@ all runs of ours over that of all runs of theirs.
 
 from __future__ import annotations
 
-import resource
 import shutil
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -20,43 +18,41 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.backlog import SETTINGS, changes, children_cpu_s, fill, prepare, tables, theirs
 from bench.figures import report
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.mirrored import take_over_slot
-from harness.postgres import Server, installs, start_server
+from harness.postgres import installs, start_server
 from tidemark.clock import Lsn
 from tidemark.receive.client import ReceiveClient
-from tidemark.receive.connection import Plugin
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.source.names import MirrorNames
 
-CLIENTS, TRANSACTIONS, BIG = 8, 20_000, 1_400_000  # a transaction of pgbench has four changes
+TRANSACTIONS, BIG = 20_000, 1_400_000
 REPEATS, LAG_SAMPLES, LAG_RATE = 3, 1500, 500
 MODES = [(streaming, binary) for streaming in (True, False) for binary in (True, False)]
 
 
 def main() -> None:
     """Fill a backlog, read it by turns; then measure the lag."""
-    server = start_server(installs()[18], {"max_replication_slots": 60, "max_wal_senders": 20, "max_wal_size": "8GB"})
+    server = start_server(installs()[18], SETTINGS)
     add_roles(server)
     database = create_database(server)
-    server.program("pgbench", "--initialize", "--scale=10", "--quiet", database.dsn("app").reveal())
-    database.run("create table big (id int primary key, v text, n numeric(10,2))")
-    database.admin("create publication backlog for all tables")
+    tables(server, database)
     runs = [(mode, turn) for turn in range(REPEATS) for mode in MODES]
-    names = {run: (_prepare(database, f"ours_{at}"), f"theirs_{at}") for at, run in enumerate(runs)}
-    for _, theirs in names.values():
-        database.admin(f"select pg_create_logical_replication_slot('{theirs}', 'pgoutput')")
-    end = _fill(server, database)
+    names = {run: (prepare(database, f"ours_{at}"), f"theirs_{at}") for at, run in enumerate(runs)}
+    for _, slot in names.values():
+        database.admin(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    end = fill(server, database, TRANSACTIONS, BIG)
     figures: dict[str, float] = {}
     walls: dict[tuple[bool, bool], list[tuple[float, float, float, float]]] = {mode: [] for mode in MODES}
-    for (mode, turn), (ours, theirs) in names.items():
+    for (mode, turn), (ours, slot) in names.items():
         if turn % 2:
-            theirs_s, theirs_cpu_s = _theirs(database, theirs, end, mode)
+            theirs_s, theirs_cpu_s = theirs(database, slot, end, mode)
         ours_s, ours_cpu_s = _ours(database, ours, end, mode)
         if turn % 2 == 0:
-            theirs_s, theirs_cpu_s = _theirs(database, theirs, end, mode)
+            theirs_s, theirs_cpu_s = theirs(database, slot, end, mode)
         walls[mode].append((ours_s, ours_cpu_s, theirs_s, theirs_cpu_s))
         print(f"  streaming {mode[0]}, binary {mode[1]}: {ours_s:.2f} s, pg_recvlogical {theirs_s:.2f} s", flush=True)
     for (streaming, binary), turns in walls.items():
@@ -71,32 +67,9 @@ def main() -> None:
         }
     all_turns = [turn for turns in walls.values() for turn in turns]
     figures["receive_over_pg_recvlogical"] = sum(turn[0] for turn in all_turns) / sum(turn[2] for turn in all_turns)
-    figures["changes"] = 4 * CLIENTS * TRANSACTIONS + BIG
+    figures["changes"] = changes(TRANSACTIONS, BIG)
     report("receive", figures | _lags(database))
     server.remove()
-
-
-def _prepare(database: Database, name: str) -> MirrorNames:
-    """A mirror with its publication and slot; it starts where the slot does."""
-    names = MirrorNames(name)
-    options = "publish_generated_columns = stored"
-    tables = "pgbench_accounts, pgbench_branches, pgbench_tellers, pgbench_history, big"
-    database.run("alter table pgbench_history replica identity full")
-    database.admin(f"create publication {names.publication} for table {tables} with ({options})")
-    database.admin(f"select pg_create_logical_replication_slot('{names.slot}', 'pgoutput')")
-    return names
-
-
-def _fill(server: Server, database: Database) -> Lsn:
-    begin = time.monotonic()
-    options = [f"--client={CLIENTS}", f"--transactions={TRANSACTIONS}", "--no-vacuum"]
-    process = server.start_program("pgbench", *options, database.dsn("app").reveal())
-    process.wait()
-    database.run(f"insert into big select i, 'some text ' || i, i / 100.0 from generate_series(1, {BIG}) i")
-    (end,) = database.admin("select pg_current_wal_insert_lsn()::text")[0]
-    database.admin("select pg_logical_emit_message(true, 'bench', 'the end')", "checkpoint")
-    print(f"{4 * CLIENTS * TRANSACTIONS + BIG} changes written in {time.monotonic() - begin:.0f} s", flush=True)
-    return Lsn.parse(end)
 
 
 def _options(database: Database, names: MirrorNames, folder: Path) -> ReceiveOptions:
@@ -110,32 +83,15 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, mode: tuple[bool, bo
             _options(database, names, Path(folder) / "log"), endpos=end, streaming=streaming, binary=binary
         )
         take_over_slot(options)
-        begin, before = time.monotonic(), _children_cpu_s()
+        begin, before = time.monotonic(), children_cpu_s()
         with ReceiveProcess.start(options, stderr=said) as process:
             process.wait()
-        return time.monotonic() - begin, _children_cpu_s() - before
-
-
-def _theirs(database: Database, slot: str, end: Lsn, mode: tuple[bool, bool]) -> tuple[float, float]:
-    plugin = Plugin(("backlog",), *mode)
-    said = [f"--option={name}={value}" for name, value in plugin.options()]
-    dsn = database.server.dsn("postgres", database.name)
-    program = database.server.install.program("pg_recvlogical")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [str(program), "--dbname", dsn, "--slot", slot, "--start", "--no-loop", f"--endpos={end}", *said]
-        begin, before = time.monotonic(), _children_cpu_s()
-        subprocess.run([*command, "--file", f"{folder}/out"], check=True, capture_output=True)
-        return time.monotonic() - begin, _children_cpu_s() - before
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        return time.monotonic() - begin, children_cpu_s() - before
 
 
 def _lags(database: Database) -> dict[str, float]:
     """From COMMIT's return to a moved `received`: at a steady rate, and on an idle server by a nudge."""
-    names = _prepare(database, "lag")
+    names = prepare(database, "lag")
     folder = Path(tempfile.mkdtemp())
     with (folder / "said").open("w") as said:
         options = _options(database, names, folder / "log")

@@ -7,9 +7,9 @@ import random
 import time
 
 from harness.database import Database
+from harness.printed import printed
 from harness.recorded import decode, record, types_of
 from tests.decode.corpus import ARRAYS, SCALARS
-from tests.decode.printed import printed
 from tidemark.decode.changes import Limits
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.types import Types, decoding_of

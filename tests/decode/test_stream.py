@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from harness.database import Database
+from harness.printed import printed
 from harness.recorded import Recording, decode, record
-from tests.decode.printed import printed
 from tidemark.clock import Lsn
 from tidemark.decode.changes import ChangeBatch, Limits
 from tidemark.decode.extents import Said

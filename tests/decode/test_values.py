@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from harness.database import Database
+from harness.printed import printed
 from harness.recorded import Recorder, decode, record, types_of
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
-from tests.decode.printed import printed
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.types import TYPES, Types, decoding_of
 from tidemark.errors import UnsupportedMessage

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from harness.database import Database
 from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving, said
+from harness.printed import printed
 from harness.recorded import types_of
-from tests.decode.printed import printed
 from tidemark.clock import Lsn
 from tidemark.decode.changes import ChangeBatch
 from tidemark.decode.types import Types

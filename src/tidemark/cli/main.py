@@ -8,10 +8,13 @@ from collections.abc import Sequence
 import click
 
 from tidemark import __version__
+from tidemark.cli.apply import apply
 from tidemark.cli.doctor import doctor
 from tidemark.cli.log import log
+from tidemark.cli.query import query
 from tidemark.cli.receive import receive
 from tidemark.cli.setup import setup
+from tidemark.cli.status import status
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
@@ -26,10 +29,13 @@ def tidemark() -> None:
     """An exact, columnar mirror of a live PostgreSQL database, in a Delta lake, on Spark."""
 
 
+tidemark.add_command(apply)
 tidemark.add_command(doctor)
 tidemark.add_command(log)
+tidemark.add_command(query)
 tidemark.add_command(receive)
 tidemark.add_command(setup)
+tidemark.add_command(status)
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:

@@ -1,0 +1,167 @@
+"""A lake that is made from a database, for tests: the writer beside the application, and PostgreSQL as the judge.
+
+What a table holds is written down as PostgreSQL prints it, together with the position. Later the mirror, asked for that
+position, must give the same rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psycopg import sql
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import tidemark
+from harness.database import Database
+from harness.mirrored import Mirrored, mirrored, receiving
+from harness.printed import printed
+from tidemark.apply.options import ApplyOptions
+from tidemark.apply.writer import LakeWriter
+from tidemark.clock import Boundary, Lsn
+from tidemark.decode.cells import Column
+from tidemark.query.mirror import Mirror
+from tidemark.query.names import parsed
+
+Row = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What PostgreSQL held at a position: for each table its columns and rows."""
+
+    lsn: Lsn
+    tables: dict[str, tuple[tuple[str, ...], Counter[Row]]]
+
+
+@dataclass
+class Lakeside:
+    """A database, its log, and its lake."""
+
+    database: Database
+    mirror: Mirrored
+    options: ApplyOptions
+    spark: SparkSession
+    notes: list[Noted] = field(default_factory=list)
+
+    @contextmanager
+    def writing(self) -> Iterator[LakeWriter]:
+        """The lake's writer, until the context ends."""
+        with LakeWriter(self.options, self.spark) as writer:
+            yield writer
+
+    def apply_all(self) -> Lsn:
+        """Have everything committed so far in the lake, and known; up to where that is."""
+        upto = self.position()
+        with self.writing() as writer:
+            writer.catch_up(upto)
+        return upto
+
+    def position(self) -> Lsn:
+        """Where the source is."""
+        (lsn,) = self.database.admin("select pg_current_wal_insert_lsn()::text")[0]
+        return Lsn.parse(lsn)
+
+    def note(self, *tables: str) -> Noted:
+        """Write down what tables hold now. Nobody else may be writing."""
+        noted = Noted(self.position(), {table: by_postgres(self.database, table) for table in tables})
+        self.notes.append(noted)
+        return noted
+
+    def run_and_note(self, statements: Sequence[str], *tables: str) -> None:
+        """Run each statement as a transaction of its own, and note what the tables hold after it."""
+        for statement in statements:
+            self.database.run(statement)
+            self.note(*tables)
+
+    def open(self) -> Mirror:
+        """The mirror, for reading."""
+        return tidemark.open(self.options.lake, self.spark)
+
+    def require_noted(self) -> int:
+        """At every position that was noted the mirror gives what PostgreSQL had; how many there were."""
+        mirror = self.open()
+        for noted in self.notes:
+            moment = mirror.at(noted.lsn)
+            for table, (columns, rows) in noted.tables.items():
+                require_rows(moment.table(table), columns, rows, f"{table} at {noted.lsn}")
+        return len(self.notes)
+
+
+def lakeside(database: Database, folder: Path, spark: SparkSession, *tables: str, **options: Any) -> Lakeside:
+    """Publish tables; nothing is received or applied yet."""
+    mirror = mirrored(database, folder, *tables, **options)
+    apply = ApplyOptions(mirror.options.source, mirror.options.folder, folder / "lake", mirror.options.names)
+    return Lakeside(database, mirror, apply, spark)
+
+
+@contextmanager
+def following(side: Lakeside) -> Iterator[Lakeside]:
+    """Received from, with every table that is empty now begun."""
+    with receiving(side.mirror):
+        side.mirror.catch_up()
+        side.apply_all()
+        yield side
+
+
+def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
+    """The columns of a table, and its rows as the server prints them."""
+    with database.session() as session:
+        named = sql.Identifier(*parsed(table))
+        columns = session.connection.execute(sql.SQL("select * from only {} limit 0").format(named)).description or []
+        names = tuple(column.name for column in columns)
+        shown = [
+            sql.SQL("case when {0} is distinct from null then format('%s', {0}) end").format(sql.Identifier(n))
+            for n in names
+        ]
+        query = sql.SQL("select {} from only {}").format(sql.SQL(", ").join(shown), named)
+        return names, Counter(session.connection.execute(query).fetchall())
+
+
+def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
+    """The columns of a DataFrame of ours, and its rows as the server would print them."""
+    names = [name for name in frame.columns if not name.endswith("~text")]
+    plain = frame.select(*(_unguarded(frame, name) for name in names), *_texts(frame))
+    table = plain.toArrow()
+    columns = []
+    for at in range(len(names)):
+        exact = f"t{at}"
+        text = table[exact].combine_chunks() if exact in table.column_names else None
+        columns.append(printed(Column(table[f"v{at}"].combine_chunks(), text)))
+    return tuple(names), Counter(zip(*columns, strict=True)) if columns else Counter()
+
+
+def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row], what: str) -> None:
+    """A DataFrame holds these rows, each as often."""
+    found_columns, found = by_spark(frame)
+    assert found_columns == columns, f"{what}: columns {found_columns}, and PostgreSQL has {columns}"
+    missing, extra = rows - found, found - rows
+    assert not missing, f"{what}: {missing.total()} of {rows.total()} missing, such as {next(iter(missing))}"
+    assert not extra, f"{what}: {extra.total()} too many, such as {next(iter(extra))}"
+
+
+def boundary(lsn: Lsn, *excluded: Lsn) -> Boundary:
+    """A boundary without some commits."""
+    return Boundary(lsn, frozenset(excluded))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unguarded(frame: DataFrame, name: str) -> Any:
+    at = [each for each in frame.columns if not each.endswith("~text")].index(name)
+    value = F.col(_quoted(name))
+    if f"{name}~text" in frame.columns:
+        value = F.when(F.col(_quoted(f"{name}~text")).isNull(), value)
+    return value.alias(f"v{at}")
+
+
+def _texts(frame: DataFrame) -> list[Any]:
+    names = [name for name in frame.columns if not name.endswith("~text")]
+    return [F.col(_quoted(f"{n}~text")).alias(f"t{at}") for at, n in enumerate(names) if f"{n}~text" in frame.columns]

@@ -1,0 +1,1 @@
+"""Apply: what the log has, into the lake, a cycle at a time."""

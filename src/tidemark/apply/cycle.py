@@ -1,0 +1,118 @@
+"""One cycle: what the log has above `safe`, into every table it touches, and then the word that they have it.
+
+Every step can be done again. Files that were written for nothing are nobody's. A table that has a commit already takes
+only what lies above it. `_cycles` is told last. So a crash anywhere leaves a lake that reads as before, or as after.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from tidemark.apply.job import Work, Written, write_changes
+from tidemark.apply.tables import WrittenTables
+from tidemark.clock import Lsn
+from tidemark.decode.messages import Relation
+from tidemark.decode.rows import Rows
+from tidemark.decode.types import Types
+from tidemark.lake.commits import ChangeTable
+from tidemark.lake.lake import Lake
+from tidemark.lake.layout import Layout, layout_of
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.log.mapped import descriptions, sync_segments
+from tidemark.log.slices import Plan
+
+COMMITTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a cycle did."""
+
+    upto: Lsn
+    transactions: int
+    changes: int
+    tables: int
+    size_bytes: int
+
+
+class ChangeTables:
+    """The `changes` of every table, opened once and kept."""
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self._open: dict[str, ChangeTable] = {}
+
+    def find(self, path: str) -> ChangeTable | None:
+        """A table's changes, if it ever had one."""
+        folder = self._lake / path / CHANGES
+        if path not in self._open and (folder / "_delta_log").exists():
+            self._open[path] = ChangeTable(folder)
+        return self._open.get(path)
+
+    def create(self, path: str, written: Sequence[Written]) -> ChangeTable:
+        """A table's changes for the first time."""
+        columns = dict.fromkeys(column for each in written for column in each.columns)
+        self._open[path] = ChangeTable.create(self._lake / path / CHANGES, list(columns))
+        reached(Point.TABLE_CREATED)
+        return self._open[path]
+
+    def applied(self, path: str) -> Lsn:
+        """Up to where a table has its changes, as far as it says so itself."""
+        table = self.find(path)
+        return table.applied if table else Lsn.ZERO
+
+
+def run_cycle(spark: SparkSession, lake: Lake, plan: Plan, tables: WrittenTables, changes: ChangeTables) -> Applied:
+    """Apply a plan, but for the word that it is applied."""
+    layouts = _layouts(lake, plan, tables, changes)
+    oids = {layout.oid for layout in layouts.values()}
+    applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
+    types = Types(tables.types, lake.version_num)
+    reached(Point.PLANNED)
+    written = write_changes(spark, Work(lake.log, lake.path, types, layouts, applied), plan.slices)
+    sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
+    reached(Point.WRITTEN)
+    by_table: dict[int, list[Written]] = defaultdict(list)
+    for each in written:
+        by_table[each.oid].append(each)
+    with ThreadPoolExecutor(COMMITTERS) as pool:
+        list(pool.map(lambda item: _commit(tables.path(item[0]), item[1], plan.upto, changes), by_table.items()))
+    reached(Point.ALL_COMMITTED)
+    rows = sum(each.file.rows for each in written)
+    return Applied(plan.upto, plan.transactions, rows, len(by_table), plan.size_bytes)
+
+
+def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTables) -> None:
+    table = changes.find(path) or changes.create(path, written)
+    table.require_columns([column for each in written for column in each.columns])
+    table.append([each.file for each in written], upto)
+
+
+def _layouts(lake: Lake, plan: Plan, tables: WrittenTables, changes: ChangeTables) -> Mapping[Relation, Layout]:
+    """How each relation of the plan is written. One that fits no definition ends its table's readability instead."""
+    found: dict[Relation, Layout] = {}
+    for relation in descriptions(plan.relations, lake.log):
+        fingerprint = tables.fingerprint_of(relation)
+        if fingerprint is None:
+            tables.give_up(relation, plan.after)
+            continue
+        path = tables.path(relation.oid)
+        table = changes.find(path)
+        stored = table.columns if table else ()
+        earlier = [column for layout in found.values() if layout.oid == relation.oid for column in layout.columns]
+        types = Types(tables.types, lake.version_num)
+        stored = tuple(dict.fromkeys([*stored, *earlier]))
+        found[relation] = replace(layout_of(relation, fingerprint, path, stored, types), oid=relation.oid)
+    return found
+
+
+def _places(extents: Rows) -> list[int]:
+    return [int(place) for place in np.unique(extents["place"])]

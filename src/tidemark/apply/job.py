@@ -1,0 +1,112 @@
+"""The one Spark job of a cycle: slices of the log to change files of every table touched, on the executors.
+
+A task decodes its slices and writes one file for each table it meets. It tells the driver what it has written; nothing
+is part of the lake until the driver commits it. A task that is run twice writes twice, and is told of once.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.messages import Relation
+from tidemark.decode.types import Types
+from tidemark.lake.columns import StoredColumn, stored_columns
+from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.layout import Layout
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.rows import change_rows
+from tidemark.log.mapped import decoded
+from tidemark.log.slices import Slice
+
+GATHERED_BYTES = 128 << 20  # of rows in memory before they become row groups, over all tables of a task
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a task goes by. Relations that are not in `layouts` are of tables that have given up."""
+
+    log: Path
+    lake: Path
+    types: Types
+    layouts: Mapping[Relation, Layout]
+    applied: Mapping[int, Lsn]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that a task has written for a table, and the columns in it."""
+
+    oid: int
+    file: DataFile
+    columns: tuple[StoredColumn, ...]
+
+
+def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> list[Written]:
+    """Run the job; every file that is to be committed."""
+    if not slices:
+        return []
+    rows = pa.table({"slice": pa.array([pickle.dumps(each) for each in slices], pa.binary())})
+    told = spark.createDataFrame(rows).mapInArrow(partial(_run, work), "written binary").collect()
+    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+
+
+def _run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raw = (each.as_py() for batch in batches for each in batch.column(0))
+    written = _write(work, (pickle.loads(each) for each in raw))  # noqa: S301 - from our own driver
+    yield pa.record_batch({"written": pa.array([pickle.dumps(each) for each in written], pa.binary())})
+
+
+@dataclass(slots=True)
+class _Open:
+    """The files that a task is writing: one for each table and set of columns."""
+
+    lake: Path
+    files: dict[tuple[int, str, tuple[str, ...]], tuple[FileWriter, tuple[StoredColumn, ...]]] = field(
+        default_factory=dict
+    )
+
+    def write(self, layout: Layout, rows: pa.Table) -> None:
+        key = (layout.oid, layout.path, tuple(rows.column_names))
+        if key not in self.files:
+            folder = self.lake / layout.path / CHANGES
+            folder.mkdir(parents=True, exist_ok=True)
+            self.files[key] = FileWriter(folder, "part"), stored_columns(rows.schema)
+        self.files[key][0].write(rows)
+        gathered = [writer for writer, _ in self.files.values()]
+        if sum(writer.gathered_bytes for writer in gathered) > GATHERED_BYTES:
+            max(gathered, key=lambda writer: writer.gathered_bytes).flush()
+
+    def finished(self) -> Iterator[Written]:
+        for (oid, _, _), (writer, columns) in self.files.items():
+            yield Written(oid, writer.close(), columns)
+            reached(Point.FILE_WRITTEN)
+
+
+def _write(work: Work, slices: Iterable[Slice]) -> list[Written]:
+    files = _Open(work.lake)
+    for each in slices:
+        for part in each.parts:
+            for batch in decoded(part, work.log, work.types):
+                layout = work.layouts.get(batch.relation) if isinstance(batch, ChangeBatch) else None
+                if layout is not None and isinstance(batch, ChangeBatch):
+                    rows = _new_rows(batch, layout, work.applied.get(layout.oid, Lsn.ZERO))
+                    if len(rows):
+                        files.write(layout, rows)
+    return list(files.finished())
+
+
+def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:
+    """The rows of a batch without those that the table has."""
+    keep = batch.commit_lsns > np.uint64(applied.value)
+    return change_rows(batch, layout.columns, None if keep.all() else keep)

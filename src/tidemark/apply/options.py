@@ -1,0 +1,36 @@
+"""What a writer of a lake is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import InvalidValue
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """Which log into which lake, and all limits. Seconds and bytes.
+
+    Few large cycles are faster than many small ones: a cycle costs a Spark job and a commit for each table, whatever is
+    in it. A slice is what one task reads.
+    """
+
+    source: Dsn
+    log: Path
+    lake: Path
+    names: MirrorNames
+    cycle_bytes: int = 64 << 20
+    slice_bytes: int = 16 << 20
+    look_interval_s: float = 1.0
+    idle_interval_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("cycle_bytes", "slice_bytes", "look_interval_s", "idle_interval_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidValue(f"{name} is {getattr(self, name)}", "more than nothing")
+        for name in ("log", "lake"):
+            if not getattr(self, name).is_absolute():
+                raise InvalidValue(f"{getattr(self, name)} is not a whole path", "one that begins with /")

@@ -1,0 +1,214 @@
+"""The tables of a mirror as its writer knows them: what looks at the source say, held against what the lake has told.
+
+What a look finds changed is pending until the log is applied up to there: by then it is known which changes came under
+which definition. Meanwhile `known`, the position up to which all definitions are known, stays where it was, so nobody
+reads what might have to be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.clock import Lsn, Snapshot
+from tidemark.decode.messages import Relation
+from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.layout import fitting
+from tidemark.lake.paths import table_path
+from tidemark.lake.registers import Tables
+from tidemark.log.reader import LogReader
+from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.schema.table import PgType
+from tidemark.source.look import Look
+from tidemark.source.names import MirrorNames
+
+INSERTS_ONLY = "only its inserts and truncates are published: what else was done to it is not known"
+NOT_EMPTY = "it held rows when it was first seen: they must be copied by a sync"
+NOT_YET = "transactions that began before it was published must end first"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change of a table's definition, somewhere above `after` and at or below `lsn`."""
+
+    old: Fingerprint
+    new: Fingerprint | None
+    comparison: Comparison
+    after: Lsn
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A table that was seen empty: it begins there as soon as the log tells which commits that snapshot did not see."""
+
+    fingerprint: Fingerprint
+    snapshot: Snapshot
+    lsn: Lsn
+
+
+class WrittenTables:
+    """All that is published, or was. One writer; `known` never goes back."""
+
+    def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, known: Lsn) -> None:
+        self._register, self._names = register, names
+        self.known = known
+        self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
+        self._present = {oid: each.fingerprint for oid, each in self.histories.items()}
+        self._last: Look | None = None
+        self._published: dict[int, tuple[object, Snapshot]] = {}
+        self._beginnings: dict[int, Beginning] = {}
+        self.pending: dict[int, Pending] = {}
+
+    @property
+    def histories(self) -> dict[int, TableHistory]:
+        """What became of every table."""
+        return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
+
+    @property
+    def types(self) -> Mapping[int, PgType]:
+        """Every type that a table has or had."""
+        columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
+        seen = {column.type.oid: column.type for column in columns}
+        return seen | dict(self._last.types if self._last else {})
+
+    @property
+    def limit(self) -> Lsn | None:
+        """Where the log is to be applied up to before anything above: the first pending change."""
+        return min((pending.lsn for pending in self.pending.values()), default=None)
+
+    def path(self, oid: int) -> str:
+        """Where a table lies."""
+        return self._events[oid][-1].path
+
+    def asked(self, look: Look) -> list[int]:
+        """The tables that begin if they are empty: published to us since before every running transaction."""
+        return [
+            oid
+            for oid, table in look.tables.items()
+            if self._may_begin(oid, table)
+            and (seen := self._published.get(oid)) is not None
+            and seen[0] == table.memberships
+            and look.snapshot.xmin >= seen[1].xmax
+        ]
+
+    def take(self, look: Look) -> None:
+        """Go by what was seen."""
+        last, self._last = self._last, look
+        changed = False
+        for oid in sorted(look.tables.keys() | self._present.keys()):
+            changed |= self._compare(oid, look)
+        for oid in look.empty:
+            self._beginnings.setdefault(oid, Beginning(look.tables[oid], look.snapshot, look.lsn))
+        for oid, table in look.tables.items():
+            if self._published.get(oid, (None,))[0] != table.memberships:
+                self._published[oid] = (table.memberships, look.snapshot)
+        if last is not None and look.confirms(last) and not changed and not self.pending:
+            self.known = max(self.known, last.lsn)
+
+    def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
+        """Tell what is certain now. `changed_at` has, for each table, up to where it may have changes."""
+        for oid, pending in list(self.pending.items()):
+            if pending.lsn <= safe:
+                del self.pending[oid]
+                self._tell_change(pending, changed_at.get(oid, Lsn.ZERO) > pending.after)
+        for oid, beginning in list(self._beginnings.items()):
+            if oid in self.pending or self._present.get(oid) != beginning.fingerprint:
+                del self._beginnings[oid]
+            elif beginning.lsn <= reader.received:
+                del self._beginnings[oid]
+                base = reader.boundary(beginning.snapshot, beginning.lsn)
+                self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=base.excluded)
+
+    def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
+        """The definition that a relation of the stream goes by."""
+        pending = self.pending.get(relation.oid)
+        recent = [each for each in (pending.old, pending.new) if each is not None] if pending else []
+        earlier = [event.fingerprint for event in reversed(self._events.get(relation.oid, []))]
+        return fitting(relation, [*recent, *earlier])
+
+    def give_up(self, relation: Relation, after: Lsn) -> None:
+        """Say that a table was changed under a definition that nobody saw."""
+        history = self.histories[relation.oid]
+        reason = "it was altered more than once between two looks at the source: it needs a resync"
+        if history.live or history.last.reason != reason:
+            self._tell(Kind.GAP, history.fingerprint, after, after, reason)
+
+    def _may_begin(self, oid: int, table: Fingerprint) -> bool:
+        live = oid in self._events and self.histories[oid].live
+        whole = any(each.publication == self._names.publication for each in table.memberships)
+        return whole and not live and oid not in self.pending and oid not in self._beginnings
+
+    def _compare(self, oid: int, look: Look) -> bool:
+        """Hold a table against what it was; whether that matters to those who read it."""
+        old, new = self._present.get(oid), look.tables.get(oid)
+        if old is None and new is not None:
+            whole = any(each.publication == self._names.publication for each in new.memberships)
+            self._present[oid] = new
+            self._tell(Kind.WAITING, new, look.lsn, look.lsn, NOT_YET if whole else INSERTS_ONLY)
+            return False
+        if old is None or old == new:
+            self._say_if_not_empty(oid, look)
+            return False
+        return self._changed(oid, old, new, look)
+
+    def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: Look) -> bool:
+        earlier = self.pending.get(oid)
+        base = earlier.old if earlier else old
+        comparison = compare(base, new)
+        live = self.histories[oid].live
+        if new is None:
+            self._present.pop(oid)
+        else:
+            self._present[oid] = new
+        if not live or (comparison.effect is Effect.SAME and new is not None):
+            self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
+            return live
+        after = earlier.after if earlier else self.known
+        self.pending[oid] = Pending(base, new, comparison, after, look.lsn)
+        return True
+
+    def _say_if_not_empty(self, oid: int, look: Look) -> None:
+        """Once it is clear that it cannot begin by itself, say so."""
+        table = look.tables.get(oid)
+        if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
+            return
+        seen = self._published.get(oid)
+        ripe = seen is not None and seen[0] == table.memberships and look.snapshot.xmin >= seen[1].xmax
+        history = self.histories[oid]
+        if ripe and history.last.kind is not Kind.GAP and history.last.reason != NOT_EMPTY:
+            self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
+
+    def _tell_change(self, pending: Pending, changed: bool) -> None:
+        old, new = pending.old, pending.new
+        reasons = "; ".join(pending.comparison.reasons)
+        if new is None:
+            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it was dropped, or is not published: {reasons}")
+        elif pending.comparison.effect is Effect.METADATA and not (changed and _could_be_either(old, new)):
+            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, f"it was altered in between: {reasons}")
+        else:
+            self._tell(Kind.GAP, new, pending.after, pending.lsn, f"it needs a resync: {reasons}")
+
+    def _tell(
+        self,
+        kind: Kind,
+        fingerprint: Fingerprint,
+        after: Lsn,
+        lsn: Lsn,
+        reason: str = "",
+        excluded: frozenset[Lsn] = frozenset(),
+    ) -> None:
+        oid = fingerprint.oid
+        taken = frozenset(events[-1].path for other, events in self._events.items() if other != oid)
+        path = self.path(oid) if oid in self._events else table_path(fingerprint.schema, fingerprint.name, oid, taken)
+        event = Event(kind, fingerprint, path, after, lsn, excluded, reason)
+        self._register.tell(event)
+        self._events.setdefault(oid, []).append(event)
+
+
+def _could_be_either(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether a relation that fits one of them also fits the other, with other columns behind the same names."""
+    then = {column.name: (column.attnum, column.type.oid, column.typmod) for column in old.columns}
+    now = {column.name: (column.attnum, column.type.oid, column.typmod) for column in new.columns}
+    same_look = {n: v[1:] for n, v in then.items()} == {n: v[1:] for n, v in now.items()}
+    return same_look and then != now

@@ -1,0 +1,193 @@
+"""The one who writes a lake: looks at the source, applies what was received, tells how far it has come; and again.
+
+It needs the source only to look. While that cannot be reached it goes on applying, and what nobody has looked at is not
+shown to readers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
+from tidemark.apply.options import ApplyOptions
+from tidemark.apply.tables import WrittenTables
+from tidemark.clock import Lsn
+from tidemark.errors import LakeMissing, ReceiveFailed, Retry, SourceError, policy_of
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import WriterLock
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import Cycle, Cycles, Tables, read_events
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.reader import LogReader
+from tidemark.log.slices import plan
+from tidemark.receive.client import ReceiveClient
+from tidemark.source.look import take_look
+from tidemark.source.session import Session
+
+
+class LakeWriter:
+    """Holds the lake's lock from its making to `close`."""
+
+    def __init__(
+        self, options: ApplyOptions, spark: SparkSession, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._options, self._spark, self._tell = options, spark, tell
+        self._session: Session | None = None
+        self.lake = self._made()
+        self._lock = WriterLock(options.lake)
+        reached(Point.LOCKED)
+        self._cycles = Cycles(options.lake)
+        self.cycle = self._cycles.last
+        events = read_events(options.lake)
+        self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle.known)
+        self._changes = ChangeTables(options.lake)
+        self.reader = LogReader(options.log)
+        self._looked_at, self._told_at = 0.0, 0.0
+        self._source_times: list[tuple[Lsn, datetime]] = []
+        self._client: ReceiveClient | None = None
+
+    def step(self) -> Applied | None:
+        """Look if it is time, apply if there is something, and tell; what was applied."""
+        if time.monotonic() - self._looked_at >= self._options.look_interval_s:
+            self.look()
+        applied = self.apply()
+        if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
+            self.tell()
+        return applied
+
+    def look(self) -> None:
+        """See how the tables are defined now. A source that cannot be reached is looked at later."""
+        self._looked_at = time.monotonic()
+        try:
+            if self._session is None:
+                self._session = Session.open(self._options.source, "apply")
+            look = take_look(self._session, self._options.names, self.tables.histories.keys(), self.tables.asked)
+        except SourceError as error:
+            if policy_of(error).retry is Retry.NEVER:
+                raise
+            self._hang_up()
+            self._tell(f"the source cannot be looked at: {' '.join(error.message.split())}")
+            return
+        self.tables.take(look)
+        self._source_times.append((look.lsn, look.time))
+        reached(Point.LOOKED)
+
+    def apply(self) -> Applied | None:
+        """Apply what was received; None if there is nothing."""
+        self.reader.refresh()
+        limit = self.tables.limit
+        upto = min(self.reader.received, limit) if limit is not None else self.reader.received
+        applied = None
+        if upto > self.cycle.safe:
+            options = self._options
+            planned = plan(self.reader, self.cycle.safe, upto, options.cycle_bytes, options.slice_bytes)
+            if planned.transactions:
+                applied = run_cycle(self._spark, self.lake, planned, self.tables, self._changes)
+                self._tell_cycle(planned.upto, applied)
+            else:
+                self.cycle = replace(self.cycle, safe=upto)
+        changed_at = {oid: self._changes.applied(each.path) for oid, each in self.tables.histories.items()}
+        self.tables.settle(self.cycle.safe, changed_at, self.reader)
+        return applied
+
+    def tell(self) -> None:
+        """Tell how far it has come, if that is news."""
+        self._tell_cycle(self.cycle.safe)
+
+    def catch_up(self, upto: Lsn) -> None:
+        """Go on until everything up to a position is applied and known."""
+        while min(self.cycle.safe, self.cycle.known) < upto:
+            self.look()
+            self._ask_for(upto)
+            while self.apply() is not None:
+                pass
+            self.tell()
+
+    def close(self) -> None:
+        """Let go of the lake."""
+        self._hang_up()
+        if self._client is not None:
+            self._client.close()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _made(self) -> Lake:
+        """The lake, created if this is the first time: then the source must be there."""
+        options = self._options
+        mirror = read_mirror(options.log, Disk())
+        if mirror is None or mirror.start is None:
+            raise LakeMissing(f"there is no log at {options.log}", "tidemark receive, which begins one")
+        try:
+            version_num = Lake.open(options.lake).version_num
+        except LakeMissing:
+            with Session.open(options.source, "apply") as session:
+                version_num = session.version_num
+        lake = _lake(options, mirror, version_num)
+        lake.create()
+        return lake
+
+    def _ask_for(self, upto: Lsn) -> None:
+        """Have the log reach a position, if someone receives."""
+        try:
+            if self._client is None:
+                self._client = ReceiveClient(self._options.log)
+            self._client.wait(upto, 10)
+        except ReceiveFailed:
+            self._client = None
+
+    def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
+        known = self.tables.known
+        if (safe, known) == (self._cycles.last.safe, self._cycles.last.known):
+            return
+        passed = [moment for lsn, moment in self._source_times if lsn <= known]
+        self._source_times = [each for each in self._source_times if each[0] >= known]
+        self.cycle = Cycle(
+            safe,
+            known,
+            passed[-1] if passed else None,
+            applied.changes if applied else 0,
+            applied.tables if applied else 0,
+        )
+        self._cycles.tell(self.cycle)
+        self._told_at = time.monotonic()
+        self._let_go(safe)
+
+    def _let_go(self, safe: Lsn) -> None:
+        """Tell the log which segments nobody needs any more, if someone is there to remove them."""
+        try:
+            if self._client is None:
+                self._client = ReceiveClient(self._options.log)
+            self._client.applied(safe)
+        except ReceiveFailed:
+            self._client = None
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _lake(options: ApplyOptions, mirror: Mirror, version_num: int) -> Lake:
+    identity = mirror.identity
+    return Lake(
+        options.lake,
+        options.names.mirror,
+        identity.system_identifier,
+        identity.database_oid,
+        identity.database,
+        version_num,
+        options.log,
+    )

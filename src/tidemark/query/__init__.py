@@ -1,0 +1,1 @@
+"""Questions to the mirror: SQL over its tables as of one moment."""

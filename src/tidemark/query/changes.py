@@ -1,0 +1,127 @@
+"""A table's changes between two positions as one DataFrame: from files of every age, and from the log's tail.
+
+Files are grouped by the columns they have. What a file has not, because its rows are older than the column, reads as
+the value that PostgreSQL keeps for such rows; what is kept in a narrower type is widened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from tidemark.clock import Boundary
+from tidemark.lake.columns import COMMIT_VERSION, OURS
+from tidemark.query.shown import Shown, ShownTable, present
+from tidemark.query.snapshot import ChangeFile
+from tidemark.query.tail import change_schema
+from tidemark.spark.types import spark_type
+
+# A read's own options win over the session's: a file that is missing or unreadable is never read as nothing.
+READING = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "recursiveFileLookup": "false",
+}
+
+
+def file_changes(spark: SparkSession, table: ShownTable, files: Iterable[ChangeFile]) -> DataFrame | None:
+    """The rows of these files; None if there are no files."""
+    ordered = sorted(files, key=lambda file: sorted(file.columns))
+    groups = [(columns, list(group)) for columns, group in groupby(ordered, key=lambda file: file.columns)]
+    frames = [_read(spark, table, columns, [file.path for file in group]) for columns, group in groups]
+    return reduce(DataFrame.unionByName, frames) if frames else None
+
+
+def no_changes(spark: SparkSession, table: ShownTable) -> DataFrame:
+    """The same columns, and no row."""
+    return spark.createDataFrame([], change_schema(table))
+
+
+def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:
+    """Those that the boundary sees and the base does not; what statistics say of files need not be asked of rows."""
+    commit = F.col(COMMIT_VERSION)
+    if files is None or any(file.greatest > boundary.lsn for file in files):
+        changes = changes.where(commit <= boundary.lsn.value)
+    if boundary.excluded:
+        changes = changes.where(~commit.isin(sorted(lsn.value for lsn in boundary.excluded)))
+    if files is None or any(file.least <= base.lsn for file in files):
+        above = commit > base.lsn.value
+        changes = changes.where(
+            above | commit.isin(sorted(lsn.value for lsn in base.excluded)) if base.excluded else above
+        )
+    return changes
+
+
+def guarded(rows: DataFrame, table: ShownTable) -> DataFrame:
+    """The same, where a value without a twin in Spark ends the query that asks for it, instead of reading as NULL."""
+    exact = {column.name: column for column in table.columns if column.exact}
+    if not exact:
+        return rows
+    return rows.select(*(_refusing(exact[name]) if name in exact else F.col(quoted(name)) for name in rows.columns))
+
+
+def _refusing(column: Shown) -> Column:
+    text = F.col(quoted(column.text_name))
+    why = F.concat(
+        F.lit(f"column {column.name} holds a value that Spark's type has no room for: "),
+        text,
+        F.lit(f". Try: column `{column.text_name}`, which has its text, or a condition that leaves such rows out"),
+    )
+    value = F.col(quoted(column.name))
+    return (
+        F.when(text.isNotNull(), F.raise_error(why).cast(spark_type(column.type))).otherwise(value).alias(column.name)
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark wants it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _read(spark: SparkSession, table: ShownTable, columns: frozenset[str], paths: list[str]) -> DataFrame:
+    homes = [present(column.kept, dict.fromkeys(columns)) for column in table.columns]
+    texts = [home.companion().name for home in homes if home is not None and home.companion().name in columns]
+    fields = [spark_types.StructField(home.name, spark_type(home.type)) for home in homes if home is not None]
+    fields += [spark_types.StructField(name, spark_types.StringType()) for name in texts]
+    fields += [spark_types.StructField(field.name, spark_type(field.type)) for field in OURS]
+    rows = spark.read.options(**READING).schema(spark_types.StructType(fields)).parquet(*paths)
+    shown: list[Column] = []
+    for column, home in zip(table.columns, homes, strict=True):
+        shown.append(_value(column, home.name if home else None, home.type if home else None))
+        if column.exact:
+            text = home.companion().name if home is not None else ""
+            shown.append(
+                (F.col(quoted(text)) if text in texts else _text(column, home is None)).alias(column.text_name)
+            )
+    return rows.select(*shown, *OURS.names)
+
+
+def _value(column: Shown, home: str | None, kept: pa.DataType | None) -> Column:
+    if home is None:
+        value = None if column.missing is None else column.missing.array[0].as_py()
+        return literal(value, column.type).alias(column.name)
+    there = F.col(quoted(home))
+    return (there if kept == column.type else there.cast(spark_type(column.type))).alias(column.name)
+
+
+def _text(column: Shown, older: bool) -> Column:
+    exact = column.missing.exact if older and column.missing is not None else None
+    return F.lit(None if exact is None else exact[0].as_py()).cast("string")
+
+
+def literal(value: Any, kind: pa.DataType) -> Column:
+    """A value of Python's as one of Spark's, of this type."""
+    target = spark_type(kind)
+    if isinstance(value, list):
+        return F.array(*(literal(each, kind.value_type) for each in value)).cast(target)
+    return F.lit(bytearray(value) if isinstance(value, bytes) else value).cast(target)

@@ -1,0 +1,57 @@
+"""Which table a name means at a position. Tables come and go; a name means the one that bore it then."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.history import Span, TableHistory
+
+
+def parsed(name: str) -> tuple[str, str]:
+    """`schema.table`, or `table` for one in public; parts with a dot in double quotes, as in PostgreSQL."""
+    parts, inside, current = list[str](), False, ""
+    at = 0
+    while at < len(name):
+        if name[at] == '"' and inside and name[at + 1 : at + 2] == '"':
+            current, at = current + '"', at + 1
+        elif name[at] == '"':
+            inside = not inside
+        elif name[at] == "." and not inside:
+            parts, current = [*parts, current], ""
+        else:
+            current += name[at]
+        at += 1
+    parts.append(current)
+    if inside or len(parts) > 2 or not all(parts):
+        raise InvalidValue(f"not a table's name: {name!r}", 'schema.table, or "odd.schema"."odd.table"')
+    return ("public", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+def names_at(histories: Iterable[TableHistory], lsn: Lsn) -> Mapping[tuple[str, str], TableHistory]:
+    """Every table by the name it bore at a position; those that cannot be read there by the name they had last."""
+    ordered = sorted(histories, key=lambda each: (_span(each, lsn) is not None, each.last.lsn))
+    found: dict[tuple[str, str], TableHistory] = {}
+    for history in ordered:
+        span = _span(history, lsn)
+        fingerprint = span.fingerprint if span is not None else history.fingerprint
+        found[fingerprint.schema, fingerprint.name] = history
+    return found
+
+
+def find(names: Mapping[tuple[str, str], TableHistory], wanted: tuple[str, str]) -> TableHistory:
+    """The table of this name."""
+    if wanted in names:
+        return names[wanted]
+    spelled = [f"{schema}.{name}" for schema, name in names]
+    near = difflib.get_close_matches(".".join(wanted), spelled, 3) or sorted(spelled)[:5]
+    raise InvalidValue(f"no table {'.'.join(wanted)} in this mirror", ", ".join(near) or "tidemark status")
+
+
+def _span(history: TableHistory, lsn: Lsn) -> Span | None:
+    try:
+        return history.at(lsn)
+    except NotAnswerable:
+        return None

@@ -1,0 +1,88 @@
+"""A table as a reader sees it at one position: its columns then, and where each of them is kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.decode.cells import Cells
+from tidemark.decode.cells import Column as Values
+from tidemark.decode.types import Types, decoding_of
+from tidemark.lake.columns import OURS, TEXT_SUFFIX, StoredColumn, free_name
+from tidemark.lake.history import TableHistory
+from tidemark.query.contents import Shape, ShownColumn
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column, Generated
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One column: its name for readers, its type, what it is kept in, and what rows older than it read as."""
+
+    name: str
+    attnum: int
+    type: pa.DataType
+    kept: tuple[StoredColumn, ...]
+    exact: bool
+    missing: Values | None
+
+    @property
+    def text_name(self) -> str:
+        """The name of the column beside it for values without a twin."""
+        return self.name + TEXT_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """All of them, and the key."""
+
+    oid: int
+    columns: tuple[Shown, ...]
+    key: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """As the one who makes rows of changes wants it."""
+        columns = tuple(ShownColumn(each.name, each.attnum, each.exact) for each in self.columns)
+        return Shape(columns, self.key)
+
+
+def shown_table(
+    history: TableHistory, fingerprint: Fingerprint, stored: Sequence[StoredColumn], types: Types
+) -> ShownTable:
+    """The table by this definition, given what its changes are kept in."""
+    taken = set(OURS.names)
+    columns = []
+    for column in fingerprint.columns:
+        if not is_streamed(column, types.version_num):
+            continue
+        name = free_name(column.name, column.attnum, taken)
+        taken |= {name.lower(), (name + TEXT_SUFFIX).lower()}
+        kept = tuple(each for each in stored if each.attnum == column.attnum)
+        kind = decoding_of(column.type.oid, column.typmod, types).arrow
+        missing = missing_value(history.missing(column.attnum), column, types)
+        exact = any(each.text for each in kept) or (missing is not None and missing.exact is not None)
+        columns.append(Shown(name, column.attnum, kind, kept, exact, missing))
+    return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def is_streamed(column: Column, version_num: int) -> bool:
+    """Whether the stream has its values: below 18 it leaves out what is generated."""
+    return column.generated is Generated.NO or (column.generated is Generated.STORED and version_num >= 180000)
+
+
+def missing_value(text: str | None, column: Column, types: Types) -> Values | None:
+    """The value behind PostgreSQL's text of it, as an array of one."""
+    if text is None:
+        return None
+    raw = np.frombuffer(text.encode(), np.uint8)
+    cells = Cells(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    return decoding_of(column.type.oid, column.typmod, types).decode(cells, False)
+
+
+def present(kept: Sequence[StoredColumn], names: Mapping[str, object]) -> StoredColumn | None:
+    """The one of a column's homes that a file has."""
+    return next((each for each in kept if not each.text and each.name in names), None)

@@ -1,0 +1,130 @@
+"""The log's tail: changes that are received and not in the lake yet, decoded for one table as a reader sees it.
+
+A short tail is decoded here, which takes milliseconds and tells exactly what is in it. A long one is decoded by Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as spark_types
+
+from tidemark.decode.cells import Column as Values
+from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.messages import Relation
+from tidemark.decode.types import Types
+from tidemark.errors import NotAnswerable
+from tidemark.lake.columns import CHANGE_TYPE, OURS, TRUNCATE, UNCHANGED, StoredColumn
+from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
+from tidemark.log.mapped import decoded
+from tidemark.log.slices import Plan, Slice
+from tidemark.query.contents import Facts
+from tidemark.query.shown import ShownTable
+from tidemark.spark.types import spark_type
+
+HERE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TailWork:
+    """How a tail is decoded: each relation's columns by attnum. Those of other tables are passed over."""
+
+    log: Path
+    types: Types
+    table: ShownTable
+    relations: Mapping[Relation, tuple[StoredColumn, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A tail as a DataFrame, and what is in it."""
+
+    rows: DataFrame
+    facts: Facts
+
+
+def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
+    """The tail, or None if there is nothing of this table in it."""
+    schema = change_schema(work.table)
+    if plan.size_bytes <= HERE_BYTES:
+        rows = pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
+        return Tail(spark.createDataFrame(rows, schema), _facts(rows)) if len(rows) else None
+    slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
+    frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
+    return Tail(frame, Facts(only_inserts=False, truncates=True, marks=True, preimages=True))
+
+
+def change_schema(table: ShownTable) -> spark_types.StructType:
+    """The columns of a table's changes for readers, in Spark's types."""
+    return spark_types.StructType(
+        [spark_types.StructField(field.name, spark_type(field.type)) for field in arrow_schema(table)]
+    )
+
+
+def arrow_schema(table: ShownTable) -> pa.Schema:
+    """The columns of a table's changes for readers."""
+    fields: list[pa.Field] = []
+    for column in table.columns:
+        fields.append(pa.field(column.name, column.type))
+        if column.exact:
+            fields.append(pa.field(column.text_name, pa.string()))
+    return pa.schema([*fields, *OURS])
+
+
+def _run(work: TailWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for each in batch.column(0):
+            for rows in _tail_rows(work, [pickle.loads(each.as_py())]):  # noqa: S301 - from our own driver
+                yield from rows.to_batches()
+
+
+def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
+    for each in slices:
+        for part in each.parts:
+            for batch in decoded(part, work.log, work.types):
+                columns = work.relations.get(batch.relation) if isinstance(batch, ChangeBatch) else None
+                if columns is not None and isinstance(batch, ChangeBatch):
+                    yield _shown_rows(change_rows(batch, columns), columns, work.table)
+
+
+def _shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTable) -> pa.Table:
+    """Rows under a table's columns as they are now."""
+    by_attnum = {column.attnum: column.name for column in columns}
+    arrays: list[pa.ChunkedArray | pa.Array] = []
+    for column in table.columns:
+        name = by_attnum.get(column.attnum)
+        values = rows[name].cast(column.type) if name else _repeated(column.missing, column.type, len(rows), False)
+        arrays.append(values)
+        text = f"{name}~text" if name else ""
+        if column.exact:
+            known = rows[text] if text in rows.column_names else None
+            missing = None if name else column.missing
+            arrays.append(known if known is not None else _repeated(missing, pa.string(), len(rows), True))
+        elif text in rows.column_names:
+            raise NotAnswerable(
+                f"a value of column {column.name} is not applied yet and has no twin in Spark",
+                "again when it is applied: then its text stands beside it",
+            )
+    return pa.table([*arrays, *(rows[name] for name in OURS.names)], schema=arrow_schema(table))
+
+
+def _repeated(value: Values | None, kind: pa.DataType, count: int, text: bool) -> pa.Array:
+    array = None if value is None else value.exact if text else value.array
+    return pa.nulls(count, kind) if array is None else pa.repeat(array[0], count)
+
+
+def _facts(rows: pa.Table) -> Facts:
+    kinds = set(pc.unique(rows[CHANGE_TYPE]).to_pylist())
+    return Facts(
+        only_inserts=kinds == {INSERTED},
+        truncates=rows[TRUNCATE].null_count < len(rows),
+        marks=rows[UNCHANGED].null_count < len(rows),
+        preimages=PREIMAGE in kinds,
+    )

@@ -1,0 +1,158 @@
+"""DDL: what is only metadata reads on, what may have changed values ends in a gap, and nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.database import Database
+from harness.lake import Lakeside, following, lakeside
+from tidemark.errors import InvalidValue, NotAnswerable
+
+
+def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, a int, b numeric(6,2), c varchar(10))")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        side.run_and_note(["insert into t values (1, 10, 1.50, 'one'), (2, 20, 2.25, 'two')"], "t")
+        for ddl, dml in [
+            ("alter table t add column d int default 7", "insert into t values (3, 30, 3, 'three', 3)"),
+            ("alter table t rename column a to z", "update t set z = z + 1 where id = 1"),
+            ("alter table t drop column z", "update t set d = 8 where id = 2"),
+            ("alter table t add column a text", "update t set a = 'new' where id = 3"),
+            ("alter table t alter column b type numeric(12,2)", "insert into t values (4, 123456789.01, 'four')"),
+            ("alter table t alter column c type text", "update t set c = repeat('long', 9) where id = 4"),
+            (
+                "alter table t add column ts timestamptz default 'infinity'",
+                "insert into t (id, ts) values (5, '2020-01-01')",
+            ),
+            ("alter table t alter column b type numeric", "update t set b = 0.123456789 where id = 1"),
+        ]:
+            side.apply_all()
+            side.run_and_note([ddl], "t")
+            side.apply_all()
+            side.run_and_note([dml], "t")
+        side.apply_all()
+        assert side.require_noted() == 17
+
+
+def test_a_column_dropped_and_added_again_under_its_name_is_another_column(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, a int)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        side.run_and_note(["insert into t values (1, 10), (2, 20)"], "t")
+        side.apply_all()
+        side.run_and_note(["alter table t drop column a, add column a int"], "t")
+        side.apply_all()
+        side.run_and_note(["insert into t values (3, 30)"], "t")
+        side.apply_all()
+        side.require_noted()
+
+
+def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)", "create table u (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
+        before = side.apply_all()
+        db.run("insert into u values (1)")
+        between = side.position()
+        db.run("alter table t add column a int")
+        after = side.apply_all()
+        mirror = side.open()
+        assert mirror.at(before).table("t").columns == ["id"]
+        assert mirror.at(after).table("t").columns == ["id", "a"]
+        assert mirror.at(between).table("u").count() == 1
+        with pytest.raises(NotAnswerable, match=r"altered in between: column 'a' added") as refused:
+            mirror.at(between).table("t")
+        assert str(after) in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("ddl", "reason"),
+    [
+        ("alter table t alter column a type bigint using a * 100", "went from type pg_catalog.int4"),
+        ("alter table t alter column a type int using a * 100", "rewritten and altered"),
+        ("alter type mood rename value 'fine' to 'good'", "went from type public.mood"),
+        ("alter table t drop constraint t_pkey, add primary key (a)", "its key went from"),
+    ],
+)
+def test_ddl_that_may_have_changed_values_is_a_gap(
+    db: Database, spark: SparkSession, tmp_path: Path, ddl: str, reason: str
+) -> None:
+    db.run("create type mood as enum ('sad', 'fine')", "create table t (id int primary key, a int, m mood)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        side.run_and_note(["insert into t values (1, 1, 'fine'), (2, 2, 'sad')"], "t")
+        side.apply_all()
+        db.run(ddl, "insert into t values (3, 3, 'sad')")
+        after = side.apply_all()
+        assert side.require_noted() == 1
+        with pytest.raises(NotAnswerable, match=reason):
+            side.open().at(after).table("t")
+        db.run("truncate t")
+        side.apply_all()
+        side.run_and_note(["insert into t values (4, 4, 'sad')"], "t")
+        side.apply_all()
+        assert side.require_noted() == 2
+
+
+def test_a_table_dropped_and_another_of_its_name_are_told_apart(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, a int)", "create table other (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "other")) as side:
+        side.run_and_note(["insert into t values (1, 1)"], "t")
+        side.apply_all()
+        db.run("drop table t", "create table t (id text primary key)")
+        db.admin(f"alter publication {side.mirror.publications[0]} add table t")
+        after = side.apply_all()
+        side.run_and_note(["insert into t values ('x')"], "t")
+        side.apply_all()
+        side.require_noted()
+        assert side.open().at(after).table("t").count() == 0
+        db.run("drop table t")
+        gone = side.apply_all()
+        with pytest.raises(NotAnswerable, match="dropped"):
+            side.open().at(gone).table("t")
+
+
+def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)", "insert into t values (1)", "create table u (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
+        db.run("insert into t values (2)", "insert into u values (1)")
+        side.apply_all()
+        mirror = side.open()
+        assert mirror.table("u").count() == 1
+        with pytest.raises(NotAnswerable, match="held rows when it was first seen"):
+            mirror.table("t")
+        with pytest.raises(InvalidValue, match=r"no table public\.v"):
+            mirror.table("v")
+
+
+def test_a_table_whose_updates_are_not_published_is_not_shown_as_if_they_were(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int)", "create table u (id int primary key)")
+    side = lakeside(db, tmp_path, spark, "u")
+    inserts = side.options.names.inserts_publication
+    generated = ", publish_generated_columns = stored" if db.server.install.major >= 18 else ""
+    db.admin(f"create publication {inserts} for table t with (publish = 'insert, truncate'{generated})")
+    _accept(side)
+    with following(side):
+        db.run("insert into t values (1)", "update t set id = 2")
+        side.apply_all()
+        with pytest.raises(NotAnswerable, match="only its inserts and truncates are published"):
+            side.open().table("t")
+
+
+def _accept(side: Lakeside) -> None:
+    """Have the log begin with the publications as they are now."""
+    from harness.mirrored import take_over_slot
+
+    take_over_slot(side.mirror.options)
