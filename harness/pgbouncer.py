@@ -5,6 +5,7 @@ Unpacked into the clone's `.cache` without installing anything; None where neith
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -41,14 +42,17 @@ def find_pgbouncer() -> Path | None:
     """The folder that is the root of an installation: `usr/sbin/pgbouncer` lies below it."""
     if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         return Path("/")
-    if not (CACHE / "usr/sbin/pgbouncer").exists() and shutil.which("apt-get") and shutil.which("dpkg"):
-        _unpack()
+    if shutil.which("apt-get") and shutil.which("dpkg"):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with (CACHE / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (CACHE / "usr/sbin/pgbouncer").exists():
+                _unpack()
     return CACHE if (CACHE / "usr/sbin/pgbouncer").exists() else None
 
 
 def _unpack() -> None:
     """Download and unpack; with package lists of our own if the machine's are missing."""
-    CACHE.mkdir(parents=True, exist_ok=True)
     lists = CACHE / "lists"
     lists.mkdir(exist_ok=True)
     private = ["-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]
@@ -59,8 +63,11 @@ def _unpack() -> None:
             ["apt-get", *options, "download", *PACKAGES], cwd=CACHE, capture_output=True, check=False
         ).returncode:
             break
+    partial = CACHE / "partial"
     for package in CACHE.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package, CACHE], check=True)
+        subprocess.run(["dpkg", "-x", package, partial], check=True)
+    if partial.exists():
+        (partial / "usr").rename(CACHE / "usr")
 
 
 @contextmanager
