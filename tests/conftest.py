@@ -12,6 +12,14 @@ from tidemark.spark import SparkOptions, spark_session
 Start = Callable[..., Server]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a Spark session stay on one worker, so that one JVM serves them."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session", params=installs().values(), ids=lambda install: f"pg{install.major}")
 def install(request: pytest.FixtureRequest) -> Install:
     """Every PostgreSQL at hand, in turn."""
@@ -20,12 +28,21 @@ def install(request: pytest.FixtureRequest) -> Install:
 
 
 @pytest.fixture(scope="session")
-def server(install: Install) -> Iterator[Server]:
+def running() -> Iterator[dict[Install, Server]]:
+    """The servers started so far: they run to the end, in whatever order tests ask for their versions."""
+    servers: dict[Install, Server] = {}
+    yield servers
+    for server in servers.values():
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def server(install: Install, running: dict[Install, Server]) -> Server:
     """The run's own server of this version, with logical decoding on."""
-    server = start_server(install)
-    add_roles(server)
-    yield server
-    server.remove()
+    if install not in running:
+        running[install] = start_server(install)
+        add_roles(running[install])
+    return running[install]
 
 
 @pytest.fixture
