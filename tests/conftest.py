@@ -16,7 +16,7 @@ Start = Callable[..., Server]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a Spark session stay on one worker, so that one JVM serves them."""
     for item in items:
-        if item.get_closest_marker("spark"):
+        if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
