@@ -75,7 +75,6 @@ def finish(mirror: Mirrored) -> None:
     assert len(set(held(mirror))) == len(held(mirror))
 
 
-@NEWEST
 def test_a_commit_at_endpos_counts_and_one_a_byte_above_does_not(mirror: Mirrored) -> None:
     for n in range(6):
         mirror.database.run(f"insert into t values ({n}, 'a')")
