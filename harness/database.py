@@ -64,8 +64,10 @@ class Database:
 
     def drop(self) -> None:
         """Drop the database, and the slots that belong to it."""
-        slots = f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{self.name}'"
-        self.server.sql(slots, f"drop database {self.name} with (force)")
+        ours = f"from pg_replication_slots where database = '{self.name}'"
+        ended = f"select pg_terminate_backend(active_pid, 10000) {ours} and active_pid is not null"
+        self.server.sql(ended, f"select pg_drop_replication_slot(slot_name) {ours}")
+        self.server.sql(f"drop database {self.name} with (force)")
 
 
 def create_database(server: Server) -> Database:

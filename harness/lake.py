@@ -125,8 +125,8 @@ def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counte
 
 def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
     """The columns of a DataFrame of ours, and its rows as the server would print them."""
-    names = [name for name in frame.columns if not name.endswith("~text")]
-    plain = frame.select(*(_unguarded(frame, name) for name in names), *_texts(frame))
+    names = _names(frame)
+    plain = frame.select(*(_unguarded(frame, at, name) for at, name in enumerate(names)), *_texts(frame))
     table = plain.toArrow()
     columns = []
     for at in range(len(names)):
@@ -154,8 +154,12 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _unguarded(frame: DataFrame, name: str) -> Any:
-    at = [each for each in frame.columns if not each.endswith("~text")].index(name)
+def _names(frame: DataFrame) -> list[str]:
+    """The table's own columns, without those that hold the text of others."""
+    return [name for name in frame.columns if name.removesuffix("~text") not in set(frame.columns) - {name}]
+
+
+def _unguarded(frame: DataFrame, at: int, name: str) -> Any:
     value = F.col(_quoted(name))
     if f"{name}~text" in frame.columns:
         value = F.when(F.col(_quoted(f"{name}~text")).isNull(), value)
@@ -163,5 +167,5 @@ def _unguarded(frame: DataFrame, name: str) -> Any:
 
 
 def _texts(frame: DataFrame) -> list[Any]:
-    names = [name for name in frame.columns if not name.endswith("~text")]
+    names = _names(frame)
     return [F.col(_quoted(f"{n}~text")).alias(f"t{at}") for at, n in enumerate(names) if f"{n}~text" in frame.columns]

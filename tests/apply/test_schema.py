@@ -72,6 +72,20 @@ def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused
         assert str(after) in refused.value.hint
 
 
+def test_a_table_altered_and_written_before_anyone_looked_is_looked_at_then(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side, side.writing() as writer:
+        side.run_and_note(["insert into t values (1)"], "t")
+        writer.catch_up(side.position())
+        side.run_and_note(["alter table t add column a int default 5; insert into t values (2, 6)"], "t")
+        side.mirror.catch_up()
+        assert writer.apply() is not None
+        writer.catch_up(side.position())
+        assert side.require_noted() == 2
+
+
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [

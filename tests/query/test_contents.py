@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.query.conftest import INTERPRETED, set_in
 from tests.query.model import (
     PLANS,
     History,
@@ -41,6 +43,7 @@ pytestmark = pytest.mark.spark
 META = "_change_type string, _commit_version bigint, _ordinal bigint, _unchanged string, _truncate int"
 UNSURE = Facts(only_inserts=False, truncates=True, marks=True, preimages=True)
 INSERTS = Facts(only_inserts=True, truncates=False, marks=False, preimages=False)
+MARKS = Facts(only_inserts=False, truncates=False, marks=True, preimages=False)
 PLAIN = Facts(only_inserts=False, truncates=False, marks=False, preimages=False)
 
 KEYED_BY = (Identity.DEFAULT, Identity.FULL)
@@ -135,6 +138,11 @@ def saved(spark: SparkSession, rows: list[tuple[object, ...]], ddl: str, file: P
 def test_every_reader_of_every_history_sees_the_models_rows(
     few: SparkSession, tmp_path: Path, identity: Identity, make: Make
 ) -> None:
+    """As of every commit of some eighty histories, with and without hidden commits, each against the model's rows.
+
+    All readers of an identity are rows of two tables, one of them truncated, so two plans, which Spark runs with the
+    settings of a lake's: adaptive and compiled. The rules below are interpreted, where no plan is looked at.
+    """
     keyed = identity in KEYED_BY
     cases = readers(make, keyed)
     found: dict[int, Counter[str]] = defaultdict(Counter)
@@ -207,70 +215,90 @@ def test_the_newest_truncates_commit_reaches_the_scan(few: SparkSession, tmp_pat
     assert rows_of(rows) == [(1, "a", 1), (2, "b", 2)]
 
 
-def test_the_newest_change_of_a_key_wins_and_a_delete_leaves_no_row(few: SparkSession) -> None:
-    changes = table(
-        few,
-        T1,
-        (1, "new", 2, "update_postimage", 10, 2),
-        (1, "old", 1, "insert", 10, 1),
-        (2, "gone", 1, "insert", 10, 3),
-        (2, None, None, "delete", 11, 1),
-        (3, None, None, "delete", 11, 2),
-        (3, "back", 1, "insert", 12, 1),
-    )
-    for facts in (PLAIN, UNSURE):
-        assert rows_of(contents(changes, T1_SHAPE, facts)) == [(1, "new", 2), (3, "back", 1)]
+RULES: dict[str, tuple[list[Sequence[object]], list[Sequence[object]]]] = {
+    "the newest change of a key wins, and a delete leaves no row": (
+        [
+            (1, "new", 2, "update_postimage", 10, 2),
+            (1, "old", 1, "insert", 10, 1),
+            (2, "gone", 1, "insert", 10, 3),
+            (2, None, None, "delete", 11, 1),
+            (3, None, None, "delete", 11, 2),
+            (3, "back", 1, "insert", 12, 1),
+        ],
+        [(1, "new", 2), (3, "back", 1)],
+    ),
+    "a marked value is the newest that was sent, even if null": (
+        [
+            (1, "one", 1, "insert", 10, 1),
+            (1, "two", 2, "update_postimage", 11, 1),
+            (1, None, 3, "update_postimage", 12, 1, ",2,"),
+            (2, "x", 1, "insert", 10, 2),
+            (2, None, 2, "update_postimage", 11, 2),
+            (2, None, 3, "update_postimage", 12, 2, ",2,"),
+        ],
+        [(1, "two", 3), (2, None, 3)],
+    ),
+    "a marked move takes the value along a chain, and never from a former occupant": (
+        [
+            (2, "stranger", 0, "insert", 9, 1),
+            (2, None, None, "delete", 9, 2),
+            (1, "mine", 1, "insert", 10, 1),
+            (1, None, None, "update_preimage", 11, 1),
+            (2, None, 2, "update_postimage", 11, 1, ",2,"),
+            (2, None, None, "update_preimage", 12, 1),
+            (3, None, 3, "update_postimage", 12, 1, ",2,"),
+            (3, None, 4, "update_postimage", 13, 1, ",2,"),
+            (2, "later", 5, "insert", 14, 1),
+        ],
+        [(2, "later", 5), (3, "mine", 4)],
+    ),
+}
 
 
-def test_a_marked_value_is_the_newest_that_was_sent_even_if_null(few: SparkSession) -> None:
-    changes = table(
-        few,
-        T1,
-        (1, "one", 1, "insert", 10, 1),
-        (1, "two", 2, "update_postimage", 11, 1),
-        (1, None, 3, "update_postimage", 12, 1, ",2,"),
-        (2, "x", 1, "insert", 10, 2),
-        (2, None, 2, "update_postimage", 11, 2),
-        (2, None, 3, "update_postimage", 12, 2, ",2,"),
-    )
-    assert rows_of(contents(changes, T1_SHAPE, UNSURE)) == [(1, "two", 3), (2, None, 3)]
+@pytest.fixture(scope="module")
+def ruled(few: SparkSession) -> list[tuple[object, ...]]:
+    """What is left of all rules' changes, in one table: the rule's number is the first part of the key."""
+    changes = [
+        (n, *row[:4], row[4], cast(int, row[5]) + 100 * n, *row[6:])
+        for n, (rows, _) in enumerate(RULES.values())
+        for row in rows
+    ]
+    ddl = f"rule int, {T1}"
+    shape = Shape((ShownColumn("rule", 9), *T1_SHAPE.columns), (9, 1))
+    with set_in(few, INTERPRETED):
+        return rows_of(contents(table(few, ddl, *changes), shape, UNSURE))
 
 
-def test_marks_of_attnum_12_do_not_mark_attnums_1_and_2(few: SparkSession) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_keys_and_marks_holds(rule: str, ruled: list[tuple[object, ...]]) -> None:
+    assert [row[1:] for row in ruled if row[0] == list(RULES).index(rule)] == RULES[rule][1]
+
+
+def test_without_marks_the_newest_change_of_a_key_wins_too(interpreted: SparkSession) -> None:
+    changes, left = next(iter(RULES.values()))
+    assert rows_of(contents(table(interpreted, T1, *changes), T1_SHAPE, PLAIN)) == left
+
+
+def test_marks_of_attnum_12_do_not_mark_attnums_1_and_2(interpreted: SparkSession) -> None:
     shape = Shape((ShownColumn("k", 1), ShownColumn("big", 2), ShownColumn("small", 12)), (1,))
-    changes = table(few, T1, (1, "one", 1, "insert", 10, 1), (1, "two", 2, "update_postimage", 11, 1, ",12,"))
-    assert rows_of(contents(changes, shape, UNSURE)) == [(1, "two", 2)]
+    changes = table(interpreted, T1, (1, "one", 1, "insert", 10, 1), (1, "two", 2, "update_postimage", 11, 1, ",12,"))
+    assert rows_of(contents(changes, shape, MARKS)) == [(1, "two", 2)]
 
 
-def test_a_marked_move_takes_the_value_along_a_chain_and_never_from_a_former_occupant(few: SparkSession) -> None:
-    changes = table(
-        few,
-        T1,
-        (2, "stranger", 0, "insert", 9, 1),
-        (2, None, None, "delete", 9, 2),
-        (1, "mine", 1, "insert", 10, 1),
-        (1, None, None, "update_preimage", 11, 1),
-        (2, None, 2, "update_postimage", 11, 1, ",2,"),
-        (2, None, None, "update_preimage", 12, 1),
-        (3, None, 3, "update_postimage", 12, 1, ",2,"),
-        (3, None, 4, "update_postimage", 13, 1, ",2,"),
-        (2, "later", 5, "insert", 14, 1),
+def test_a_marked_value_that_no_change_holds_fails_the_query(interpreted: SparkSession) -> None:
+    stays = table(interpreted, T1, (1, None, 3, "update_postimage", 12, 1, ",2,"))
+    moves = table(
+        interpreted, T1, (1, None, None, "update_preimage", 12, 1), (2, None, 3, "update_postimage", 12, 1, ",2,")
     )
-    assert rows_of(contents(changes, T1_SHAPE, UNSURE)) == [(2, "later", 5), (3, "mine", 4)]
-
-
-def test_a_marked_value_that_no_change_holds_fails_the_query(few: SparkSession) -> None:
-    stays = table(few, T1, (1, None, 3, "update_postimage", 12, 1, ",2,"))
-    moves = table(few, T1, (1, None, None, "update_preimage", 12, 1), (2, None, 3, "update_postimage", 12, 1, ",2,"))
-    for changes in (stays, moves):
+    for changes, facts in ((stays, MARKS), (moves, UNSURE)):
         with pytest.raises(PySparkException, match="no earlier change holds it"):
-            contents(changes, T1_SHAPE, UNSURE).collect()
+            contents(changes, T1_SHAPE, facts).collect()
 
 
-def test_a_marked_key_column_is_taken_from_the_old_row_beside_it(few: SparkSession) -> None:
+def test_a_marked_key_column_is_taken_from_the_old_row_beside_it(interpreted: SparkSession) -> None:
     ddl = "a int, b string, v int"
     changes = table(
-        few,
+        interpreted,
         ddl,
         (1, "large", 1, "insert", 10, 1),
         (1, "large", None, "update_preimage", 11, 1),
@@ -281,9 +309,9 @@ def test_a_marked_key_column_is_taken_from_the_old_row_beside_it(few: SparkSessi
         contents(changes.filter("_change_type <> 'update_preimage'"), shape_of(ddl, (2, 1)), UNSURE).collect()
 
 
-def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(few: SparkSession) -> None:
+def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(interpreted: SparkSession) -> None:
     changes = table(
-        few,
+        interpreted,
         T1,
         (1, "before", 1, "insert", 10, 1),
         (2, "same commit, before", 1, "insert", 11, 1),
@@ -293,16 +321,16 @@ def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(few: Spa
         (None, None, None, "truncate", 8, 9, None, 0),
     )
     left = [(3, "same commit, after", 1), (4, "after", 1)]
-    for facts in (UNSURE, Facts(True, True, False, False)):
-        for key in ((1,), ()):
-            assert rows_of(contents(changes, shape_of(T1, key), facts)) == left
+    only_inserts = Facts(only_inserts=True, truncates=True, marks=False, preimages=False)
+    for facts, key in ((UNSURE, (1,)), (UNSURE, ()), (only_inserts, (1,))):
+        assert rows_of(contents(changes, shape_of(T1, key), facts)) == left
 
 
-def test_a_key_may_be_infinity_told_by_its_text_alone(few: SparkSession) -> None:
+def test_a_key_may_be_infinity_told_by_its_text_alone(interpreted: SparkSession) -> None:
     ddl = "at timestamp, `at~text` string, v int"
     shape = Shape((ShownColumn("at", 1, exact=True), ShownColumn("v", 2)), (1,))
     changes = table(
-        few,
+        interpreted,
         ddl,
         (None, "infinity", 1, "insert", 10, 1),
         (None, "-infinity", 2, "insert", 10, 2),
@@ -313,10 +341,10 @@ def test_a_key_may_be_infinity_told_by_its_text_alone(few: SparkSession) -> None
     assert rows_of(contents(changes, shape, UNSURE)) == [(None, "infinity", 4), (datetime(2026, 1, 1), None, 3)]
 
 
-def test_a_zero_key_keeps_its_sign_and_is_one_key_with_the_other_zero(few: SparkSession) -> None:
+def test_a_zero_key_keeps_its_sign_and_is_one_key_with_the_other_zero(interpreted: SparkSession) -> None:
     ddl = "k double, big string"
     changes = table(
-        few,
+        interpreted,
         ddl,
         (0.0, "kept", "insert", 10, 1),
         (0.0, None, "update_preimage", 11, 1),
@@ -325,27 +353,27 @@ def test_a_zero_key_keeps_its_sign_and_is_one_key_with_the_other_zero(few: Spark
     assert repr(rows_of(contents(changes, shape_of(ddl, (1,)), UNSURE))) == "[(-0.0, 'kept')]"
 
 
-def test_a_multiset_tells_zeros_apart_also_in_arrays_and_takes_nans_for_one(few: SparkSession) -> None:
+def test_a_multiset_tells_zeros_apart_also_in_arrays_and_takes_nans_for_one(interpreted: SparkSession) -> None:
     ddl = "d double, f float, a array<double>"
     nan = float("nan")
     values = [(0.0, 1.0, [0.0]), (-0.0, 1.0, [0.0]), (0.0, -0.0, [0.0]), (0.0, 1.0, [-0.0, None]), (nan, nan, [nan])]
     added = [(*value, "insert", 10, n) for n, value in enumerate(values * 2)]
     removed = [(*value, "delete", 11, n) for n, value in enumerate([values[1], values[3], values[3], values[4]])]
-    found = rows_of(contents(table(few, ddl, *added, *removed), shape_of(ddl, ()), UNSURE))
+    found = rows_of(contents(table(interpreted, ddl, *added, *removed), shape_of(ddl, ()), UNSURE))
     assert Counter(map(repr, found)) == Counter(
         map(repr, [values[0]] * 2 + [values[1]] + [values[2]] * 2 + [values[4]])
     )
 
 
-def test_a_content_of_a_multiset_is_there_as_often_as_it_was_added(few: SparkSession) -> None:
-    many = few.range(25_000).selectExpr("1 k", "'x' big", "2 small", "'insert' _change_type", "10L _commit_version",
-                                        "id _ordinal", "null _unchanged", "null _truncate")  # fmt: skip
+def test_a_content_of_a_multiset_is_there_as_often_as_it_was_added(interpreted: SparkSession) -> None:
+    ours = ("'insert' _change_type", "10L _commit_version", "id _ordinal", "null _unchanged", "null _truncate")
+    many = interpreted.range(25_000).selectExpr("1 k", "'x' big", "2 small", *ours)
     rows = contents(many, shape_of(T1, ()), PLAIN)
     assert rows.groupBy(*rows.columns).count().collect() == [(1, "x", 2, 25_000)]
 
 
-def test_a_content_removed_more_often_than_added_fails_the_query(few: SparkSession) -> None:
-    changes = table(few, T1, (1, "a", 1, "insert", 10, 1), (1, "a", 2, "delete", 11, 1))
+def test_a_content_removed_more_often_than_added_fails_the_query(interpreted: SparkSession) -> None:
+    changes = table(interpreted, T1, (1, "a", 1, "insert", 10, 1), (1, "a", 2, "delete", 11, 1))
     rows = contents(changes, shape_of(T1, ()), PLAIN)
     for ask in (rows.collect, rows.count, rows.filter("k = 1").select("k").collect):
         with pytest.raises(PySparkException, match="removed more often than it was added"):
@@ -356,11 +384,11 @@ ODD = ["a.b", "tick`ed", 'quo"ted', "with space", "", "Case", "case", "commit", 
 
 
 @pytest.mark.parametrize("key", [(1,), ()], ids=["keyed", "multiset"])
-def test_names_may_hold_anything_and_differ_in_case_alone(few: SparkSession, key: tuple[int, ...]) -> None:
+def test_names_may_hold_anything_and_differ_in_case_alone(interpreted: SparkSession, key: tuple[int, ...]) -> None:
     shape = Shape(tuple(ShownColumn(name, n + 1, exact=n == 1) for n, name in enumerate(ODD)), key)
     types = ", ".join(f"c{n} string" for n in range(len(ODD) + 1))
     row = [f"value {n}" for n in range(len(ODD) + 1)]
-    changes = table(few, types, (*row, "insert", 10, 1)).toDF(
+    changes = table(interpreted, types, (*row, "insert", 10, 1)).toDF(
         *shape.names, *(part.split()[0] for part in META.split(", "))
     )
     found = contents(changes, shape, UNSURE)
@@ -368,8 +396,8 @@ def test_names_may_hold_anything_and_differ_in_case_alone(few: SparkSession, key
     assert rows_of(found) == [tuple(row)]
 
 
-def test_every_type_passes_as_it_is(few: SparkSession) -> None:
-    one = few.sql(
+def test_every_type_passes_as_it_is(interpreted: SparkSession) -> None:
+    one = interpreted.sql(
         "select 1 k, true b, 1S s, 1L l, 1.5f f, 1.5d d, 1.50bd n, 'é' t, X'00ff' y, date'0001-01-01' a,"
         " timestamp'9999-12-31 23:59:59.999999' z, timestamp_ntz'1900-01-01 00:00:00.000001' w,"
         " array(X'00', null) ya, array(array(1.0d), null) da, array(timestamp_ntz'2026-01-01') wa"
@@ -378,14 +406,17 @@ def test_every_type_passes_as_it_is(few: SparkSession) -> None:
     changes = one.selectExpr("*", "'insert' _change_type", "10L _commit_version", "1L _ordinal",
                              "cast(null as string) _unchanged", "cast(null as int) _truncate")  # fmt: skip
     columns = tuple(ShownColumn(name, n + 1) for n, name in enumerate(names))
+    frames = []
     for key in ((1,), tuple(range(1, len(names) + 1)), ()):
         found = contents(changes, Shape(columns, key), UNSURE)
         assert found.dtypes == one.dtypes
-        assert found.collect() == one.collect()
+        frames.append(found)
+    everything = reduce(DataFrame.unionAll, frames).collect()
+    assert everything == one.collect() * 3
 
 
-def test_changes_that_do_not_fit_the_shape_are_refused(few: SparkSession) -> None:
-    changes = table(few, T1, (1, "a", 1, "insert", 10, 1))
+def test_changes_that_do_not_fit_the_shape_are_refused(interpreted: SparkSession) -> None:
+    changes = table(interpreted, T1, (1, "a", 1, "insert", 10, 1))
     with pytest.raises(InvalidValue, match="gone"):
         contents(changes, Shape((ShownColumn("gone", 1),), ()), UNSURE)
     with pytest.raises(InvalidValue, match="7"):

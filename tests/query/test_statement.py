@@ -1,14 +1,19 @@
 """The user's SQL with placeholders for tables: the rules as sentences, and Spark itself as the judge of the meaning."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from string import Formatter
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
+from tests.query.conftest import INTERPRETED, set_in
 from tidemark.errors import InvalidValue
 from tidemark.query.statement import Statement, bind
 
@@ -331,19 +336,27 @@ def test_no_prefix_of_a_query_lets_a_table_through() -> None:
         assert "crm." not in left
 
 
-ROWS: dict[tuple[str, str], tuple[str, list[tuple[Any, ...]]]] = {
-    ("public", "orders"): (
-        "id int, customer int, amount double, tags array<string>, info struct<a:int,b:string>",
-        [
-            (1, 10, 5.5, ["x", "y"], (1, "p")),
-            (2, 10, 7.0, [], (2, "q")),
-            (3, 11, 9.0, ["x"], None),
-            (4, None, 1.0, None, None),
-        ],
+INT = pa.int32()
+INFO = pa.struct([("a", INT), ("b", pa.string())])
+ROWS = {
+    ("public", "orders"): pa.table(
+        {
+            "id": pa.array([1, 2, 3, 4], INT),
+            "customer": pa.array([10, 10, 11, None], INT),
+            "amount": [5.5, 7.0, 9.0, 1.0],
+            "tags": [["x", "y"], [], ["x"], None],
+            "info": pa.array([{"a": 1, "b": "p"}, {"a": 2, "b": "q"}, None, None], INFO),
+        }
     ),
-    ("public", "lines"): ("id int, order_id int, qty int", [(1, 1, 2), (2, 1, 3), (3, 3, 4), (4, 9, 5)]),
-    ("crm", "customers"): ("id int, name string", [(10, "Ada"), (11, "{Bob}"), (12, "it's")]),
-    ("crm", "orders"): ("id int, note string", [(1, "one"), (3, "three")]),
+    ("public", "lines"): pa.table(
+        {
+            "id": pa.array([1, 2, 3, 4], INT),
+            "order_id": pa.array([1, 1, 3, 9], INT),
+            "qty": pa.array([2, 3, 4, 5], INT),
+        }
+    ),
+    ("crm", "customers"): pa.table({"id": pa.array([10, 11, 12], INT), "name": ["Ada", "{Bob}", "it's"]}),
+    ("crm", "orders"): pa.table({"id": pa.array([1, 3], INT), "note": ["one", "three"]}),
 }
 QUERIES = [
     "select * from orders",
@@ -388,75 +401,106 @@ QUERIES = [
 ]
 
 
-def rows_of(frame: DataFrame) -> tuple[list[str], list[str]]:
-    return frame.columns, sorted(map(repr, frame.collect()))
+Frames = dict[tuple[str, str], DataFrame]
+Answer = tuple[list[tuple[str, str]], list[str]]
+TOGETHER = 5
+
+
+def answers(frames: Sequence[DataFrame]) -> list[Answer]:
+    """Names and types of the columns of each, and its rows as text; a few at a time are one plan."""
+    if len(frames) > TOGETHER:
+        return answers(frames[:TOGETHER]) + answers(frames[TOGETHER:])
+    numbered = []
+    for n, frame in enumerate(frames):
+        columns = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+        row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        numbered.append(columns.select(F.lit(n).alias("frame"), row.alias("row")))
+    rows = reduce(DataFrame.unionAll, numbered).collect()
+    return [(frame.dtypes, sorted(row[1] for row in rows if row[0] == n)) for n, frame in enumerate(frames)]
 
 
 @pytest.fixture(scope="module")
-def frames(few: SparkSession) -> dict[tuple[str, str], DataFrame]:
-    return {key: few.createDataFrame(rows, schema) for key, (schema, rows) in ROWS.items()}
+def quick(few: SparkSession) -> Iterator[SparkSession]:
+    """Interpreted plans: what is compared here is two plans, and not how Spark runs one."""
+    with set_in(few, INTERPRETED):
+        yield few
 
 
-def run(spark: SparkSession, sql: str, frames: dict[tuple[str, str], DataFrame]) -> DataFrame:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """The tables, each in a folder."""
+    place = tmp_path_factory.mktemp("tables")
+    folders = {key: place / "-".join(key) for key in ROWS}
+    for key, folder in folders.items():
+        folder.mkdir()
+        pq.write_table(ROWS[key], folder / "rows.parquet")
+    return folders
+
+
+@pytest.fixture(scope="module")
+def frames(quick: SparkSession, files: dict[tuple[str, str], Path]) -> Frames:
+    return {key: quick.read.parquet(str(folder)) for key, folder in files.items()}
+
+
+def run(spark: SparkSession, sql: str, frames: Frames) -> DataFrame:
     bound = bind(sql, frames)
     given: dict[str, Any] = {name: frames[key] for name, key in bound.tables.items()}
     return spark.sql(bound.text, **given)
 
 
 @pytest.fixture(scope="module")
-def bound_answers(spark: SparkSession, frames: dict[tuple[str, str], DataFrame]) -> dict[str, Any]:
+def bound_answers(quick: SparkSession, frames: Frames) -> dict[str, Answer]:
     """What each query answers while Spark's catalog has no such tables, so that none can be read from there."""
-    return {sql: rows_of(run(spark, sql, frames)) for sql in QUERIES}
+    return dict(zip(QUERIES, answers([run(quick, sql, frames) for sql in QUERIES]), strict=True))
 
 
 @pytest.fixture(scope="module")
-def catalog(
-    spark: SparkSession,
-    frames: dict[tuple[str, str], DataFrame],
-    bound_answers: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
-    """The same rows as real tables of the same names, which the user's own text reads. Made after the bound answers."""
-    before = spark.catalog.currentDatabase()
-    place: Path = tmp_path_factory.mktemp("catalog")
+def users_answers(
+    quick: SparkSession, files: dict[tuple[str, str], Path], bound_answers: dict[str, Answer]
+) -> Iterator[dict[str, Answer]]:
+    """What the user's own text answers on real tables of these names and rows, made after the bound answers."""
+    before = quick.catalog.currentDatabase()
     for schema in ("public", "crm"):
-        spark.sql(f"create database {schema} location '{place / schema}'")
-    for (schema, table), frame in frames.items():
-        frame.write.format("parquet").saveAsTable(f"{schema}.{table}")
-    spark.catalog.setCurrentDatabase("public")
-    yield
-    spark.catalog.setCurrentDatabase(before)
+        quick.sql(f"create database {schema} location '{files['public', 'orders'].parent / schema}'")
+    for (schema, table), folder in files.items():
+        quick.sql(f"create table {schema}.{table} using parquet location '{folder}'")
+    quick.catalog.setCurrentDatabase("public")
+    yield dict(zip(QUERIES, answers([quick.sql(sql) for sql in QUERIES]), strict=True))
+    quick.catalog.setCurrentDatabase(before)
     for schema in ("public", "crm"):
-        spark.sql(f"drop database {schema} cascade")
+        quick.sql(f"drop database {schema} cascade")
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("catalog")
 @pytest.mark.parametrize("sql", QUERIES)
 def test_a_bound_query_answers_as_the_users_text_on_real_tables(
-    spark: SparkSession, sql: str, bound_answers: dict[str, Any]
+    sql: str, bound_answers: dict[str, Answer], users_answers: dict[str, Answer]
 ) -> None:
-    assert bound_answers[sql] == rows_of(spark.sql(sql))
+    """Names, types and rows are the same for each of these queries; they are asked a few at a time."""
+    assert bound_answers[sql] == users_answers[sql]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["Odd.Name", "a`b", "it's {0} 100%", "größe 😀", "select", "_pyspark"])
-def test_a_table_of_any_name_answers_as_a_view(
-    spark: SparkSession, frames: dict[tuple[str, str], DataFrame], name: str
-) -> None:
-    quoted = "`" + name.replace("`", "``") + "`"
+def test_a_table_of_any_name_answers_as_a_view(quick: SparkSession, frames: Frames) -> None:
     lines = frames["public", "lines"]
-    answer = run(spark, f"select {quoted}.*, public.{quoted}.id + 1 as n from{quoted}", {("public", name): lines})
-    assert rows_of(answer) == rows_of(lines.selectExpr("*", "id + 1 as n"))
+    asked = []
+    for name in ("Odd.Name", "a`b", "it's {0} 100%", "größe 😀", "select", "_pyspark"):
+        quoted = "`" + name.replace("`", "``") + "`"
+        asked.append(
+            run(quick, f"select {quoted}.*, public.{quoted}.id + 1 as n from{quoted}", {("public", name): lines})
+        )
+    view, *found = answers([lines.selectExpr("*", "id + 1 as n"), *asked])
+    assert len(view[1]) == 4
+    assert found == [view] * len(asked)
 
 
 @pytest.mark.spark
-def test_parameters_are_still_bound(spark: SparkSession, frames: dict[tuple[str, str], DataFrame]) -> None:
+def test_parameters_are_still_bound(quick: SparkSession, frames: Frames) -> None:
     orders = frames["public", "orders"]
     named = bind("select id from orders where id = :id", frames)
-    assert [row.id for row in spark.sql(named.text, {"id": 2}, t0=orders).collect()] == [2]
     by_place = bind("select id from orders where id = ?", frames)
-    assert [row.id for row in spark.sql(by_place.text, [3], t0=orders).collect()] == [3]
+    asked = [quick.sql(named.text, {"id": 2}, t0=orders), quick.sql(by_place.text, [3], t0=orders)]
+    assert [rows for _, rows in answers(asked)] == [['{"c0":2}'], ['{"c0":3}']]
 
 
 def test_the_connect_formatter_takes_the_same_text() -> None:

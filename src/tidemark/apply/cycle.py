@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
-from tidemark.log.mapped import descriptions, sync_segments
+from tidemark.log.mapped import sync_segments
 from tidemark.log.slices import Plan
 
 COMMITTERS = 8
@@ -70,9 +70,16 @@ class ChangeTables:
         return table.applied if table else Lsn.ZERO
 
 
-def run_cycle(spark: SparkSession, lake: Lake, plan: Plan, tables: WrittenTables, changes: ChangeTables) -> Applied:
-    """Apply a plan, but for the word that it is applied."""
-    layouts = _layouts(lake, plan, tables, changes)
+def run_cycle(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Plan,
+    relations: Sequence[Relation],
+    tables: WrittenTables,
+    changes: ChangeTables,
+) -> Applied:
+    """Apply a plan, in which these relations are described, but for the word that it is applied."""
+    layouts = _layouts(lake, plan, relations, tables, changes)
     oids = {layout.oid for layout in layouts.values()}
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
     types = Types(tables.types, lake.version_num)
@@ -96,10 +103,13 @@ def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTab
     table.append([each.file for each in written], upto)
 
 
-def _layouts(lake: Lake, plan: Plan, tables: WrittenTables, changes: ChangeTables) -> Mapping[Relation, Layout]:
+def _layouts(
+    lake: Lake, plan: Plan, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
+) -> Mapping[Relation, Layout]:
     """How each relation of the plan is written. One that fits no definition ends its table's readability instead."""
     found: dict[Relation, Layout] = {}
-    for relation in descriptions(plan.relations, lake.log):
+    types = Types(tables.types, lake.version_num)
+    for relation in relations:
         fingerprint = tables.fingerprint_of(relation)
         if fingerprint is None:
             tables.give_up(relation, plan.after)
@@ -108,9 +118,8 @@ def _layouts(lake: Lake, plan: Plan, tables: WrittenTables, changes: ChangeTable
         table = changes.find(path)
         stored = table.columns if table else ()
         earlier = [column for layout in found.values() if layout.oid == relation.oid for column in layout.columns]
-        types = Types(tables.types, lake.version_num)
         stored = tuple(dict.fromkeys([*stored, *earlier]))
-        found[relation] = replace(layout_of(relation, fingerprint, path, stored, types), oid=relation.oid)
+        found[relation] = layout_of(relation, fingerprint, path, stored, types)
     return found
 
 

@@ -29,9 +29,10 @@ NOT_YET = "transactions that began before it was published must end first"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change of a table's definition, somewhere above `after` and at or below `lsn`."""
+    """A change of a table's definition, somewhere above `after` and at or below `lsn`; seen on the way: `between`."""
 
     old: Fingerprint
+    between: tuple[Fingerprint, ...]
     new: Fingerprint | None
     comparison: Comparison
     after: Lsn
@@ -76,6 +77,16 @@ class WrittenTables:
     def limit(self) -> Lsn | None:
         """Where the log is to be applied up to before anything above: the first pending change."""
         return min((pending.lsn for pending in self.pending.values()), default=None)
+
+    @property
+    def wanted(self) -> Lsn:
+        """Up to where the log must reach before all that was seen can be told."""
+        waiting = [each.lsn for each in self.pending.values()] + [each.lsn for each in self._beginnings.values()]
+        return max(waiting, default=Lsn.ZERO)
+
+    def history(self, oid: int) -> TableHistory:
+        """What became of a table."""
+        return TableHistory(tuple(self._events[oid]))
 
     def path(self, oid: int) -> str:
         """Where a table lies."""
@@ -123,19 +134,21 @@ class WrittenTables:
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
         """The definition that a relation of the stream goes by."""
         pending = self.pending.get(relation.oid)
-        recent = [each for each in (pending.old, pending.new) if each is not None] if pending else []
+        recent = [each for each in (pending.old, pending.new, *pending.between) if each is not None] if pending else []
         earlier = [event.fingerprint for event in reversed(self._events.get(relation.oid, []))]
         return fitting(relation, [*recent, *earlier])
 
     def give_up(self, relation: Relation, after: Lsn) -> None:
-        """Say that a table was changed under a definition that nobody saw."""
-        history = self.histories[relation.oid]
+        """Say that a table was changed under a definition that nobody saw; one that nobody ever saw is gone again."""
+        if relation.oid not in self._events:
+            return
+        history = self.history(relation.oid)
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:
             self._tell(Kind.GAP, history.fingerprint, after, after, reason)
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
-        live = oid in self._events and self.histories[oid].live
+        live = oid in self._events and self.history(oid).live
         whole = any(each.publication == self._names.publication for each in table.memberships)
         return whole and not live and oid not in self.pending and oid not in self._beginnings
 
@@ -156,7 +169,7 @@ class WrittenTables:
         earlier = self.pending.get(oid)
         base = earlier.old if earlier else old
         comparison = compare(base, new)
-        live = self.histories[oid].live
+        live = self.history(oid).live
         if new is None:
             self._present.pop(oid)
         else:
@@ -165,7 +178,8 @@ class WrittenTables:
             self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
             return live
         after = earlier.after if earlier else self.known
-        self.pending[oid] = Pending(base, new, comparison, after, look.lsn)
+        between = (*earlier.between, old) if earlier else ()
+        self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn)
         return True
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
@@ -175,7 +189,7 @@ class WrittenTables:
             return
         seen = self._published.get(oid)
         ripe = seen is not None and seen[0] == table.memberships and look.snapshot.xmin >= seen[1].xmax
-        history = self.histories[oid]
+        history = self.history(oid)
         if ripe and history.last.kind is not Kind.GAP and history.last.reason != NOT_EMPTY:
             self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
 

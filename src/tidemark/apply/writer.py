@@ -19,18 +19,21 @@ from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
-from tidemark.errors import LakeMissing, ReceiveFailed, Retry, SourceError, policy_of
+from tidemark.errors import LakeMissing, LogBehind, ReceiveFailed, Retry, SourceError, policy_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WriterLock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events
 from tidemark.log.disk import Disk
+from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import Mirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.receive.client import ReceiveClient
 from tidemark.source.look import take_look
 from tidemark.source.session import Session
+
+_PATIENCE = 20
 
 
 class LakeWriter:
@@ -50,22 +53,27 @@ class LakeWriter:
         self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle.known)
         self._changes = ChangeTables(options.lake)
         self.reader = LogReader(options.log)
-        self._looked_at, self._told_at = 0.0, 0.0
+        self._look_at = self._told_at = 0.0
         self._source_times: list[tuple[Lsn, datetime]] = []
         self._client: ReceiveClient | None = None
 
     def step(self) -> Applied | None:
         """Look if it is time, apply if there is something, and tell; what was applied."""
-        if time.monotonic() - self._looked_at >= self._options.look_interval_s:
+        if time.monotonic() >= self._look_at:
             self.look()
+        if self.tables.wanted > self.reader.received:
+            self._ask_for(self.tables.wanted, 0.5)
         applied = self.apply()
         if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
             self.tell()
         return applied
 
-    def look(self) -> None:
-        """See how the tables are defined now. A source that cannot be reached is looked at later."""
-        self._looked_at = time.monotonic()
+    def look(self) -> bool:
+        """See how the tables are defined now; whether that could be seen. If not, it is tried again later.
+
+        However large its catalogue is, we do not look more than a twentieth of the time.
+        """
+        begin = time.monotonic()
         try:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
@@ -75,10 +83,14 @@ class LakeWriter:
                 raise
             self._hang_up()
             self._tell(f"the source cannot be looked at: {' '.join(error.message.split())}")
-            return
+            self._look_at = time.monotonic() + self._options.look_interval_s
+            return False
         self.tables.take(look)
         self._source_times.append((look.lsn, look.time))
+        now = time.monotonic()
+        self._look_at = now + max(self._options.look_interval_s, _PATIENCE * (now - begin))
         reached(Point.LOOKED)
+        return True
 
     def apply(self) -> Applied | None:
         """Apply what was received; None if there is nothing."""
@@ -89,8 +101,11 @@ class LakeWriter:
         if upto > self.cycle.safe:
             options = self._options
             planned = plan(self.reader, self.cycle.safe, upto, options.cycle_bytes, options.slice_bytes)
+            relations = descriptions(planned.relations, options.log)
+            if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
+                return None  # a table that was altered, and nobody can say how
             if planned.transactions:
-                applied = run_cycle(self._spark, self.lake, planned, self.tables, self._changes)
+                applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
                 self._tell_cycle(planned.upto, applied)
             else:
                 self.cycle = replace(self.cycle, safe=upto)
@@ -106,8 +121,8 @@ class LakeWriter:
         """Go on until everything up to a position is applied and known."""
         while min(self.cycle.safe, self.cycle.known) < upto:
             self.look()
-            self._ask_for(upto)
-            while self.apply() is not None:
+            self._ask_for(upto, 10)
+            while self.apply() is not None and self.cycle.safe < upto:
                 pass
             self.tell()
 
@@ -139,14 +154,16 @@ class LakeWriter:
         lake.create()
         return lake
 
-    def _ask_for(self, upto: Lsn) -> None:
+    def _ask_for(self, upto: Lsn, limit_s: float) -> None:
         """Have the log reach a position, if someone receives."""
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
-            self._client.wait(upto, 10)
+            self._client.wait(upto, limit_s)
         except ReceiveFailed:
             self._client = None
+        except LogBehind:
+            self._tell(f"{upto} has not been received yet")
 
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
         known = self.tables.known

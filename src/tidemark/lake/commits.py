@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
 from tidemark.lake.columns import OURS, StoredColumn, stored_columns
-from tidemark.lake.files import DataFile
+from tidemark.lake.files import DataFile, sync
 from tidemark.lake.points import Point, reached
 
 APP = "tidemark"
@@ -61,7 +61,6 @@ class ChangeTable:
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
             self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
-            self._table.update_incremental()
             reached(Point.COLUMNS_ADDED)
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
@@ -71,6 +70,7 @@ class ChangeTable:
         now = int(time.time() * 1000)
         actions = [AddAction(file.path, file.size_bytes, {}, now, True, file.stats) for file in files]
         properties = CommitProperties(app_transactions=[Transaction(APP, lsn.value)], max_commit_retries=0)
+        before = self._table.version()
         try:
             self._table.create_write_transaction(
                 list(actions), "append", self._table.schema(), commit_properties=properties
@@ -79,6 +79,7 @@ class ChangeTable:
         except (DeltaError, OSError) as error:
             self._settle(files, lsn, error)
         self._table.update_incremental()
+        require_version(self._table, self.folder, before + 1)
 
     def _settle(self, files: Sequence[DataFile], lsn: Lsn, error: Exception) -> None:
         """Find out by reading whether a commit came about; raise if it did not."""
@@ -102,6 +103,18 @@ def opened(folder: Path) -> DeltaTable:
         return DeltaTable(folder)
     except (DeltaError, OSError) as error:
         raise LakeDamaged(f"{folder} is not a Delta table that can be read: {error}", "a backup of the lake") from error
+
+
+def require_version(table: DeltaTable, folder: Path, version: int) -> None:
+    """Make a commit durable, and refuse to go on with a table that someone else has committed to meanwhile.
+
+    Delta itself leaves it to the system when its log reaches the disk. Ours must be there before anyone relies on it.
+    """
+    if table.version() != version:
+        raise LakeInUse(f"someone else has written to {folder}", _OTHER)
+    log = folder / "_delta_log"
+    sync(log / f"{version:020}.json")
+    sync(log)
 
 
 def applied(table: DeltaTable) -> Lsn:

@@ -76,13 +76,19 @@ class FileWriter:
         assert self._writer is not None  # noqa: S101 - a file is begun for rows
         self._writer.close()
         path = self._folder / self._name
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
+        sync(self._folder)
         stats = json.dumps(_stats(pq.read_metadata(path)))
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _few_values(column: pa.ChunkedArray) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
 from tidemark.lake.history import TableHistory, of_events
+from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
 
 NAME = "_tidemark.json"
@@ -42,6 +43,7 @@ class Lake:
 
     def create(self) -> None:
         """Write it, unless it is there; a lake of another mirror is refused."""
+        require_plain(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / NAME).exists():
             found = Lake.open(self.path)

@@ -7,6 +7,7 @@ and `..` climbs. So all but ASCII letters, digits, `_` and `-` is written `~XX`,
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from tidemark.errors import InvalidValue
 
@@ -31,6 +32,16 @@ def unescaped(part: str) -> str:
     if escaped(name) != part:
         raise InvalidValue(f"{part!r} is not how a name is written in a lake")
     return name
+
+
+def require_plain(path: Path) -> Path:
+    """A lake's own path, if Delta and Spark both take it literally."""
+    strange = sorted(set(str(path)) & set("%[]{}*?\\"))
+    if strange:
+        raise InvalidValue(
+            f"a lake cannot lie at {path}: {' '.join(strange)} in it means something else", "another path"
+        )
+    return path
 
 
 def table_path(schema: str, name: str, oid: int, taken: frozenset[str]) -> str:

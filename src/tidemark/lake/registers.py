@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse
-from tidemark.lake.commits import APP, CONFIGURATION, opened
+from tidemark.lake.commits import APP, CONFIGURATION, opened, require_version
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.points import Point, reached
 from tidemark.schema.plain import from_plain, to_plain
@@ -75,6 +75,7 @@ class _Register:
         self.table = opened(folder)
 
     def add(self, rows: Sequence[dict[str, object]], *transactions: Transaction) -> None:
+        before = self.table.version()
         try:
             write_deltalake(
                 self.table,
@@ -84,9 +85,10 @@ class _Register:
             )
         except Exception as error:
             there = opened(self.folder)
-            if there.transaction_version(APP) != transactions[0].version or there.version() != self.table.version() + 1:
+            if there.transaction_version(APP) != transactions[0].version or there.version() != before + 1:
                 raise LakeInUse(f"{self.folder} could not be written: {error}", "again; or the other writer") from error
         self.table = opened(self.folder)
+        require_version(self.table, self.folder, before + 1)
         if self.table.version() % _COMPACT_EVERY == 0:
             self.table.optimize.compact()
             self.table.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)

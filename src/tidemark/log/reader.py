@@ -73,6 +73,15 @@ class LogReader:
         parts = [self._indexes[number].rows().commits for number in sorted(self._indexes)]
         return joined_rows(parts, COMMITS)
 
+    def count(self, after: Lsn, upto: Lsn) -> int:
+        """How many commits lie above `after` and at or below `upto`."""
+        border = np.array([after.value, upto.value], np.uint64)
+        found = 0
+        for index in self._indexes.values():
+            first, last = np.searchsorted(index.rows().commits["lsn"], border, "right")
+            found += int(last - first)
+        return found
+
     def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
         """What a session saw that read this snapshot and, in the same statement, this insert position."""
         if self.received < lsn:

@@ -50,7 +50,7 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
         size += int(sizes[: len(taken)].sum())
         if size >= cycle_bytes:
             last = Lsn(int(taken.commits["lsn"][-1]))
-            reached = upto if len(taken) == len(part) and _is_last(reader, last, upto) else last
+            reached = last if reader.count(last, upto) else upto
             break
     relations = joined_rows([rows for part in parts for rows in (part.standing, part.relations)], RELATIONS)
     sliced = tuple(_grouped([piece for part in parts for piece in cut(part, slice_bytes)], slice_bytes))
@@ -131,8 +131,3 @@ def _sizes(part: Assembled) -> Longs:
 def _first(part: Assembled, count: int) -> Assembled:
     some = part.some(0, count)
     return Assembled(some.commits, some.extents, some.aborted, some.relations, part.standing)
-
-
-def _is_last(reader: LogReader, lsn: Lsn, upto: Lsn) -> bool:
-    commits = reader.commits()["lsn"]
-    return not bool(((commits > np.uint64(lsn.value)) & (commits <= np.uint64(upto.value))).any())

@@ -132,8 +132,11 @@ class Moment:
         history = find(self._names, parsed(name))
         span = history.at(self.lsn)
         first = Lsn.parse(start) if isinstance(start, str) else start
-        if first <= span.base.lsn and not span.base.excluded:
-            first = max(first, span.base.lsn)
+        if first < span.base.lsn and span.base != history.spans()[0].base:
+            raise NotAnswerable(
+                f"{name} was begun anew at {span.base.lsn}: what changed between {first} and there is not known whole",
+                f"changes from {span.base.lsn} on",
+            )
         rows, shown, _ = self._changes(history, span)
         rows = rows.where(F.col(COMMIT_VERSION) >= first.value)
         return guarded(rows, shown)

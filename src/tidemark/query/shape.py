@@ -1,0 +1,79 @@
+"""A table's columns as a plan has them: by attnum inside, and by their names only at both ends.
+
+`v3` is the value of attnum 3 and `t3` PostgreSQL's text beside it, so no name needs quoting and two names may differ in
+case alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, TRUNCATE, UNCHANGED
+from tidemark.lake.rows import DELETED, PREIMAGE
+
+META = {
+    CHANGE_TYPE: "kind",
+    COMMIT_VERSION: "commit",
+    ORDINAL: "ordinal",
+    UNCHANGED: "marks",
+    TRUNCATE: "truncates",
+}
+REMOVALS = (DELETED, PREIMAGE)
+RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that share a position
+NEVER_SENT = "a value is marked as unchanged and no earlier change holds it"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """A column as readers see it; if `exact`, `<name>~text` beside it holds what its type cannot."""
+
+    name: str
+    attnum: int
+    exact: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the column is called in here."""
+        return (f"v{self.attnum}", f"t{self.attnum}") if self.exact else (f"v{self.attnum}",)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the column is called outside, in the order of `cells`."""
+        return (self.name, f"{self.name}~text") if self.exact else (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shown columns in order, and the key's attnums; without a key the table is a multiset."""
+
+    columns: tuple[ShownColumn, ...]
+    key: tuple[int, ...]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Every column's cells."""
+        return tuple(cell for column in self.columns for cell in column.cells)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every cell's name outside."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @property
+    def key_cells(self) -> tuple[str, ...]:
+        """The key's cells: 'infinity' is a key too, and only its text tells it."""
+        return tuple(cell for column in self.of(self.key) for cell in column.cells)
+
+    def of(self, attnums: Iterable[int]) -> tuple[ShownColumn, ...]:
+        """The columns with these attnums, in their order."""
+        by_attnum = {column.attnum: column for column in self.columns}
+        return tuple(by_attnum[attnum] for attnum in attnums)
+
+
+def is_marked(column: ShownColumn) -> Column:
+    """Whether a change did not send the column's value, which is large and did not change."""
+    return F.coalesce(F.col("marks").contains(f",{column.attnum},"), F.lit(False))

@@ -1,0 +1,34 @@
+"""From the user's SQL to a statement: read it, find its tables twice, say which they are, splice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tidemark.query.statement.catalog import Catalog, TableKey
+from tidemark.query.statement.limits import check_is_one_query, check_is_plain
+from tidemark.query.statement.mentions import Mentions
+from tidemark.query.statement.references import Finder
+from tidemark.query.statement.splice import Statement, spliced
+from tidemark.query.statement.tokens import read
+from tidemark.query.statement.tree import agreed, is_cte, parse
+
+
+def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("public",)) -> Statement:
+    """Find each table of one query among those of the mirror, and put a placeholder in its place.
+
+    A table that is not known, a name with two meanings, and a text in which a table could be overlooked are refused.
+    """
+    tokens, masked = read(sql)
+    check_is_one_query(sql, tokens)
+    references = Finder(sql, tokens).references()
+    for reference in references:
+        check_is_plain(sql, tokens, reference)
+    nodes = agreed(sql, references, parse(sql, masked))
+    names = {token.start: token.name for token in tokens if token.is_name}
+    catalog = Catalog(sql, tuple(known), tuple(search_path))
+    bound = {
+        reference.start: catalog.find(reference)
+        for reference in references
+        if not is_cte(reference, nodes[reference.start], names)
+    }
+    return spliced(sql, references, bound, Mentions(sql, references, bound, nodes, names, catalog).edits())
