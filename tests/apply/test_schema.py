@@ -86,6 +86,20 @@ def test_a_table_altered_and_written_before_anyone_looked_is_looked_at_then(
         assert side.require_noted() == 2
 
 
+def test_a_definition_that_nobody_saw_is_a_gap_and_stays_one(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        side.run_and_note(["insert into t values (1)"], "t")
+        side.apply_all()
+        db.run("alter table t add column b int", "insert into t values (2, 2)")
+        db.run("alter table t add column c int", "insert into t values (3, 3, 3)")
+        after = side.apply_all()
+        side.apply_all()
+        assert side.require_noted() == 1
+        with pytest.raises(NotAnswerable, match="altered more than once"):
+            side.open().at(after).table("t")
+
+
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [

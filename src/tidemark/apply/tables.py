@@ -142,6 +142,7 @@ class WrittenTables:
         """Say that a table was changed under a definition that nobody saw; one that nobody ever saw is gone again."""
         if relation.oid not in self._events:
             return
+        self.pending.pop(relation.oid, None)
         history = self.history(relation.oid)
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:

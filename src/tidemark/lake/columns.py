@@ -86,7 +86,8 @@ def stored_columns(schema: pa.Schema) -> tuple[StoredColumn, ...]:
 def arranged(stored: Sequence[StoredColumn], wanted: Iterable[WantedColumn]) -> Mapping[int, StoredColumn]:
     """For each wanted column, by attnum, the one it is kept in: one that is there, or a new one."""
     there = {(column.attnum, column.type): column for column in stored if not column.text}
-    taken = {column.name.lower() for column in stored} | set(OURS.names)
+    homes = [column for column in stored if not column.text]
+    taken = {each.name.lower() for column in homes for each in (column, column.companion())} | set(OURS.names)
     kept: dict[int, StoredColumn] = {}
     for column in wanted:
         found = there.get((column.attnum, column.type))
@@ -98,6 +99,6 @@ def arranged(stored: Sequence[StoredColumn], wanted: Iterable[WantedColumn]) -> 
 
 
 def free_name(name: str, attnum: int, taken: set[str]) -> str:
-    """A column's name, made another where it is taken; Delta and Spark do not tell case apart."""
+    """A column's name, made another where it or its companion's is taken; Delta and Spark do not tell case apart."""
     candidates = [name, *(f"{name}~{attnum}{'.' * bool(n)}{n or ''}" for n in range(1600))]
-    return next(candidate for candidate in candidates if candidate.lower() not in taken)
+    return next(each for each in candidates if taken.isdisjoint({each.lower(), (each + TEXT_SUFFIX).lower()}))

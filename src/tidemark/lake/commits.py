@@ -113,8 +113,11 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
     if table.version() != version:
         raise LakeInUse(f"someone else has written to {folder}", _OTHER)
     log = folder / "_delta_log"
-    sync(log / f"{version:020}.json")
-    sync(log)
+    try:
+        sync(log / f"{version:020}.json")
+        sync(log)
+    except OSError as error:
+        raise CommitUnknown(f"whether {folder} is on the disk is not known: {error}", "the disk; then again") from error
 
 
 def applied(table: DeltaTable) -> Lsn:

@@ -93,11 +93,12 @@ class TableHistory:
         """Where it can be read, in order."""
         spans: list[Span] = []
         for event in self.events:
-            if event.kind in _ENDING and spans and spans[-1].end is None:
+            open_one = bool(spans) and spans[-1].end is None
+            if event.kind in _ENDING and open_one:
                 spans[-1] = _closed(spans[-1], event.after)
             if event.kind is Kind.BEGUN:
                 spans.append(Span(event.lsn, None, event.fingerprint, Boundary(event.lsn, event.excluded)))
-            elif event.kind is Kind.ALTERED and spans:
+            elif event.kind is Kind.ALTERED and open_one:
                 spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -25,6 +26,7 @@ from tidemark.schema.plain import from_plain, to_plain
 
 TABLES, CYCLES = "_tables", "_cycles"
 _KNOWN = f"{APP}.known"
+_TOKEN = f"{APP}.token"  # tells our own commit from another's
 _COMPACT_EVERY = 100
 
 _TABLES_SCHEMA = pa.schema(
@@ -75,17 +77,20 @@ class _Register:
         self.table = opened(folder)
 
     def add(self, rows: Sequence[dict[str, object]], *transactions: Transaction) -> None:
-        before = self.table.version()
+        before, token = self.table.version(), uuid4().hex
+        properties = CommitProperties(
+            custom_metadata={_TOKEN: token}, app_transactions=list(transactions), max_commit_retries=0
+        )
         try:
             write_deltalake(
                 self.table,
                 pa.Table.from_pylist(list(rows), self._schema),
                 mode="append",
-                commit_properties=CommitProperties(app_transactions=list(transactions), max_commit_retries=0),
+                commit_properties=properties,
             )
         except Exception as error:
             there = opened(self.folder)
-            if there.transaction_version(APP) != transactions[0].version or there.version() != before + 1:
+            if there.history(1)[0].get(_TOKEN) != token:
                 raise LakeInUse(f"{self.folder} could not be written: {error}", "again; or the other writer") from error
         self.table = opened(self.folder)
         require_version(self.table, self.folder, before + 1)

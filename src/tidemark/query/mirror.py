@@ -7,6 +7,7 @@ nothing of each other. What they give are ordinary DataFrames, on a Spark sessio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.decode.types import Types
-from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.errors import InvalidValue, LogTrimmed, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.history import Span, TableHistory
 from tidemark.lake.lake import Lake
@@ -37,6 +38,7 @@ from tidemark.spark import SparkOptions, spark_session
 
 LATEST = "latest"
 SLICE_BYTES = 16 << 20
+_ATTEMPTS = 3
 
 
 class Mirror:
@@ -155,7 +157,16 @@ class Moment:
         return guarded(contents(rows, shown.shape, facts), shown)
 
     def _changes(self, history: TableHistory, span: Span) -> tuple[DataFrame, ShownTable, Facts]:
-        """All changes since the table began that this boundary sees, and what they may be like."""
+        """All changes since the table began that this boundary sees, and what they may be like.
+
+        What was in the log's tail a moment ago may be gone from there by now: then the lake has it.
+        """
+        for _ in range(_ATTEMPTS):
+            with suppress(LogTrimmed):
+                return self._changes_now(history, span)
+        return self._changes_now(history, span)
+
+    def _changes_now(self, history: TableHistory, span: Span) -> tuple[DataFrame, ShownTable, Facts]:
         spark, boundary = self._mirror.spark, self.boundary
         view = self._mirror.view()
         files = view.changes(history.path)

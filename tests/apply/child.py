@@ -1,0 +1,128 @@
+"""A writer of a lake that is killed at a named point, and the Spark Connect server that it is a client of.
+
+serve     a server; says its port, and runs until standard input ends
+write     a writer that catches up when it is told with what, and is killed: KILL_AT="written:2" is kill -9 of itself,
+          the second time there
+hold      a writer that says when the lake's lock is its own, and keeps it until standard input ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.apply import job
+from tidemark.apply.options import ApplyOptions
+from tidemark.apply.writer import LakeWriter
+from tidemark.clock import Lsn
+from tidemark.lake import points
+from tidemark.lake.lock import WriterLock
+from tidemark.lake.points import Point
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+from tidemark.spark import SparkOptions, spark_session
+
+CONNECT = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.ui.enabled": "false",
+}
+
+
+def as_json(options: ApplyOptions, upto: Lsn) -> str:
+    """For a child's standard input: the connection string has a password."""
+    plain = {
+        "source": options.source.reveal(),
+        "log": str(options.log),
+        "lake": str(options.lake),
+        "names": options.names.mirror,
+        "cycle_bytes": options.cycle_bytes,
+        "slice_bytes": options.slice_bytes,
+        "upto": str(upto),
+    }
+    return json.dumps(plain)
+
+
+def from_json(text: str) -> tuple[ApplyOptions, Lsn]:
+    """What `as_json` gave."""
+    plain = json.loads(text)
+    upto = Lsn.parse(plain.pop("upto"))
+    typed: dict[str, Any] = {
+        "source": Dsn(plain["source"]),
+        "log": Path(plain["log"]),
+        "lake": Path(plain["lake"]),
+        "names": MirrorNames(plain["names"]),
+    }
+    return ApplyOptions(**{**plain, **typed}), upto
+
+
+def killer(name: str, times: int, *victims: int) -> Callable[[Point], None]:
+    """Kills these processes, and its own, at the n-th time that it is told of a point."""
+    seen: Counter[Point] = Counter()
+
+    def observe(point: Point) -> None:
+        seen[point] += 1
+        if point is Point(name) and seen[point] >= times:
+            for pid in (*victims, os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+
+    return observe
+
+
+def kill_at(name: str, times: str) -> None:
+    """Be killed there. A file is written by a task, in a process of Spark's: it kills us, and itself."""
+    if Point(name) is not Point.FILE_WRITTEN:
+        points.attach(killer(name, int(times)))
+        return
+    driver = os.getpid()
+
+    def run(work: job.Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        observe = killer(name, int(times), driver)
+        points.attach(observe)
+        try:
+            yield from job._run(work, batches)  # there it is the one that it was
+        finally:
+            points._attached.remove(observe)  # the process may get other tasks
+
+    job._run = run
+
+
+def serve() -> None:
+    session = spark_session(SparkOptions(master="local[2]", conf=CONNECT))
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    service = jvm.java.lang.Class.forName("org.apache.spark.sql.connect.service.SparkConnectService$")
+    say(str(service.getField("MODULE$").get(None).localPort()))
+    sys.stdin.read()
+    session.stop()
+
+
+def write() -> None:
+    session = spark_session(SparkOptions(remote=os.environ["SPARK_CONNECT"]))
+    options, upto = from_json(sys.stdin.read())
+    kill_at(*os.environ["KILL_AT"].split(":"))
+    with LakeWriter(options, session) as writer:
+        writer.catch_up(upto)
+
+
+def hold() -> None:
+    with WriterLock(Path(sys.argv[2])):
+        say("held")
+        sys.stdin.read()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    {"serve": serve, "write": write, "hold": hold}[sys.argv[1]]()

@@ -1,0 +1,148 @@
+"""Whenever a writer is killed: the next one goes on, and every change is in the lake exactly once.
+
+The writers that are killed are clients of one Spark Connect server, the ones that go on have a session of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from harness.database import create_database
+from harness.lake import Lakeside, following, lakeside
+from harness.postgres import Server, installs
+from tests.apply.child import as_json
+from tidemark.lake.points import Point
+
+NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
+
+CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
+
+# A writer is started for each, one after the other, and all of a round have the same work to do.
+ROUNDS = {
+    "before a table is committed": ("locked:1", "looked:1", "planned:1", "file written:2", "written:1"),
+    "while tables are committed": ("table committed:1", "table created:1", "columns added:1", "table committed:1"),
+    "while it is told": ("history told:1", "all committed:1", "cycle told:1", "written:2", "history told:1"),
+}
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[str]:
+    """Where a Spark Connect server listens, with Python workers that have our packages."""
+    with subprocess.Popen([*CHILD, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        assert port.isdigit(), "the server did not start"
+        yield f"sc://127.0.0.1:{port}"
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def rounds() -> Iterator[int]:
+    """Numbers for the rounds of one run."""
+    return count(1)
+
+
+@pytest.fixture(scope="module")
+def side(server: Server, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakeside]:
+    """A database whose lake is written in many small cycles."""
+    database = create_database(server)
+    database.run(
+        "create table t (id int primary key, v text)",
+        "create table u (id int primary key, n numeric(10,2))",
+        "create table w (id int primary key)",
+    )
+    made = lakeside(database, tmp_path_factory.mktemp("crashes"), spark, "t", "u", "w")
+    made.options = replace(made.options, cycle_bytes=1000, slice_bytes=400)
+    with following(made) as running:
+        database.run("insert into w values (0)")
+        running.apply_all()
+        yield running
+    database.drop()
+
+
+def publish(side: Lakeside, table: str) -> None:
+    side.database.run(f"create table {table} (id int primary key, v text)")
+    side.database.admin(f"alter publication {side.mirror.publications[0]} add table {table}")
+
+
+def work(side: Lakeside, n: int) -> None:
+    """Several cycles' work on several tables: one has no folder yet, one gets a column, one is to be begun."""
+    side.database.run(
+        f"begin; insert into t select {n} * 100 + i, repeat('v', 40) from generate_series(0, 9) i; "
+        f"insert into u select {n} * 100 + i, i / 7.0 from generate_series(0, 9) i; commit"
+    )
+    side.note("t", "u")
+    side.database.run(
+        f"begin; update t set v = v || {n} where id % 3 = 0; delete from u where id % 10 = {n % 10}; "
+        f"insert into fresh{n} select i, repeat('f', 40) from generate_series(1, 20) i; commit"
+    )
+    side.note("t", f"fresh{n}")
+    side.database.run(
+        f"alter table w add column c{n} int default {n}",
+        f"begin; insert into w (id, c{n}) values ({n}, -1); update t set v = '' where id % 7 = 0; "
+        f"update fresh{n} set id = -id where id < 5; commit",
+    )
+    publish(side, f"late{n}")
+
+
+@contextmanager
+def waiting(connect: str, points: Sequence[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Writers that are to be killed at these points; each waits until it is told what to do."""
+    with ExitStack() as stack:
+        started = []
+        for point in points:
+            environment = {**os.environ, "SPARK_CONNECT": connect, "KILL_AT": point}
+            process = subprocess.Popen(
+                [*CHILD, "write"], env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        yield started
+
+
+def require_once(side: Lakeside) -> None:
+    """No change is in the lake twice."""
+    for log in side.options.lake.glob("*/*/changes/_delta_log"):
+        table = DeltaTable(log.parent)
+        rows = pa.table(table.to_pyarrow_table(columns=["_commit_version", "_ordinal", "_change_type"])).to_pylist()
+        twice = [key for key, times in Counter(tuple(row.values()) for row in rows).items() if times > 1]
+        assert not twice, f"{log.parent} has {len(twice)} changes twice, such as {twice[0]}"
+
+
+def test_every_point_is_in_a_round() -> None:
+    assert {Point(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(Point)
+
+
+@NEWEST
+@pytest.mark.parametrize("points", list(ROUNDS.values()), ids=list(ROUNDS))
+def test_killed_at_every_point_the_next_writer_goes_on(
+    side: Lakeside, connect: str, rounds: Iterator[int], points: Sequence[str]
+) -> None:
+    n = next(rounds)
+    with waiting(connect, points) as writers:
+        publish(side, f"fresh{n}")
+        side.apply_all()
+        work(side, n)
+        told = as_json(side.options, side.position())
+        for point, writer in zip(points, writers, strict=True):
+            _, said = writer.communicate(told, timeout=120)
+            assert writer.returncode == -signal.SIGKILL, f"not killed at {point}: {said}"
+    side.apply_all()
+    side.note("t", "u", "w", f"fresh{n}", f"late{n}")
+    side.apply_all()
+    side.require_noted()
+    require_once(side)

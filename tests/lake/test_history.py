@@ -1,0 +1,146 @@
+"""Histories: where a table can be read, as what, and what a reader elsewhere is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import NotAnswerable
+from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column, Generated, Persistence, PgType
+
+INT4 = PgType(23, "pg_catalog.int4", "b")
+
+
+def column(attnum: int, name: str, missing: str | None = None) -> Column:
+    return Column(attnum, name, INT4, -1, False, Generated.NO, None, missing, 700)
+
+
+OLD = Fingerprint(16384, "public", "t", 16384, Persistence.PERMANENT, (1,), (column(1, "id"),), None, None, (), ())
+NEW = replace(OLD, columns=(column(1, "id"), column(2, "a", "7")))
+
+
+def event(kind: Kind, after: int, lsn: int, fingerprint: Fingerprint = OLD, reason: str = "", *excluded: int) -> Event:
+    return Event(kind, fingerprint, "public/t", Lsn(after), Lsn(lsn), frozenset(map(Lsn, excluded)), reason)
+
+
+def history(*events: Event) -> TableHistory:
+    return TableHistory(events)
+
+
+def ranges(table: TableHistory) -> list[tuple[int, int | None]]:
+    return [(span.begin.value, None if span.end is None else span.end.value) for span in table.spans()]
+
+
+WAITING = event(Kind.WAITING, 10, 10, OLD, "transactions must end first")
+BEGUN = event(Kind.BEGUN, 20, 20)
+
+
+def test_a_table_that_waits_is_read_nowhere_and_says_what_it_waits_for() -> None:
+    waiting = history(WAITING)
+    assert ranges(waiting) == []
+    assert not waiting.live
+    with pytest.raises(NotAnswerable, match=r"public\.t cannot be read at 0/C: transactions must end") as refused:
+        waiting.at(Lsn(12))
+    assert "tidemark status" in refused.value.hint
+
+
+def test_a_table_is_read_from_its_beginning_on() -> None:
+    begun = history(WAITING, event(Kind.BEGUN, 20, 20, OLD, "", 15, 18))
+    assert ranges(begun) == [(20, None)]
+    assert begun.live
+    assert begun.at(Lsn(20)).base == Boundary(Lsn(20), frozenset({Lsn(15), Lsn(18)}))
+    with pytest.raises(NotAnswerable, match="transactions must end") as refused:
+        begun.at(Lsn(19))
+    assert refused.value.hint.endswith("from 0/14 on")
+    with pytest.raises(NotAnswerable, match="it was not mirrored yet"):
+        begun.at(Lsn(9))
+
+
+def test_in_between_two_definitions_reads_are_refused_with_both_ranges() -> None:
+    altered = history(BEGUN, event(Kind.ALTERED, 30, 40, NEW, "it was altered in between: column 'a' added"))
+    assert ranges(altered) == [(20, 30), (40, None)]
+    assert altered.at(Lsn(30)).fingerprint == OLD
+    assert altered.at(Lsn(40)).fingerprint == NEW
+    assert altered.at(Lsn(40)).base == Boundary(Lsn(20))
+    with pytest.raises(NotAnswerable, match="column 'a' added") as refused:
+        altered.at(Lsn(31))
+    assert refused.value.hint == "a position that can be answered: 0/14 to 0/1E, from 0/28 on"
+
+
+def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
+    gap = event(Kind.GAP, 30, 40, NEW, "it needs a resync: rewritten")
+    assert ranges(history(BEGUN, gap)) == [(20, 30)]
+    assert not history(BEGUN, gap).live
+    again = history(BEGUN, gap, event(Kind.SEEN, 50, 50, NEW), event(Kind.BEGUN, 60, 60, NEW))
+    assert ranges(again) == [(20, 30), (60, None)]
+    assert again.at(Lsn(60)).base == Boundary(Lsn(60))
+    with pytest.raises(NotAnswerable, match="needs a resync: rewritten"):
+        again.at(Lsn(59))
+
+
+def test_an_alteration_after_a_gap_does_not_end_the_gap() -> None:
+    """What was lost in a gap is still lost when the table's definition is known again."""
+    gap = event(Kind.GAP, 30, 30, OLD, "altered more than once between two looks")
+    assert ranges(history(BEGUN, gap, event(Kind.ALTERED, 30, 40, NEW, "altered"))) == [(20, 30)]
+
+
+def test_a_dropped_table_is_read_up_to_before_its_end() -> None:
+    dropped = history(BEGUN, event(Kind.DROPPED, 30, 40, OLD, "it was dropped"))
+    assert ranges(dropped) == [(20, 30)]
+    with pytest.raises(NotAnswerable, match="it was dropped"):
+        dropped.at(Lsn(31))
+
+
+def test_what_no_reader_notices_ends_nothing() -> None:
+    seen = history(BEGUN, event(Kind.SEEN, 30, 40), event(Kind.WAITING, 50, 50, OLD, "why"))
+    assert ranges(seen) == [(20, None)]
+
+
+def test_a_span_that_ended_before_it_began_is_none() -> None:
+    """A table altered before anyone knew its definition at its beginning."""
+    assert ranges(history(BEGUN, event(Kind.ALTERED, 15, 40, NEW, "altered"))) == [(40, None)]
+
+
+def test_rows_older_than_a_column_read_as_it_was_first_seen() -> None:
+    rewritten = replace(NEW, columns=(column(1, "id"), column(2, "a")))
+    altered = history(BEGUN, event(Kind.ALTERED, 30, 40, NEW), event(Kind.SEEN, 50, 60, rewritten))
+    assert altered.missing(2) == "7"
+    assert altered.missing(1) is None
+    assert altered.missing(3) is None
+
+
+def test_events_of_several_tables_are_told_apart() -> None:
+    other = replace(OLD, oid=16390, name="u")
+    histories = of_events([WAITING, event(Kind.BEGUN, 5, 5, other), BEGUN])
+    assert {oid: len(each.events) for oid, each in histories.items()} == {16384: 2, 16390: 1}
+    assert histories[16390].live
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> TableHistory:
+    """What a writer can tell: positions never go back."""
+    positions = sorted(draw(st.lists(st.integers(1, 60), min_size=2, max_size=12)))
+    kinds = draw(st.lists(st.sampled_from(Kind), min_size=len(positions) // 2, max_size=len(positions) // 2))
+    pairs = zip(positions[::2], positions[1::2], strict=False)
+    return history(*(event(kind, *pair, OLD, f"{kind.value}") for kind, pair in zip(kinds, pairs, strict=True)))
+
+
+@settings(deadline=None)
+@given(lives(), st.integers(0, 62))
+def test_a_position_is_answered_by_one_span_or_refused_with_all(table: TableHistory, position: int) -> None:
+    spans, lsn = table.spans(), Lsn(position)
+    holding = [span for span in spans if span.holds(lsn)]
+    if not holding:
+        with pytest.raises(NotAnswerable) as refused:
+            table.at(lsn)
+        assert all(str(span.begin) in refused.value.hint for span in spans)
+    else:
+        assert table.at(lsn) == holding[-1]
+    ends = [span.end for span in spans[:-1]]
+    assert all(end is not None and end <= later.begin for end, later in zip(ends, spans[1:], strict=True))
