@@ -32,7 +32,7 @@ from tidemark.spark import SparkOptions, spark_session
 
 TRANSACTIONS, BIG = 10_000, 700_000
 REPEATS = 2
-SMALL, LARGE, BATCH = 200_000, 2_000_000, 50_000
+SMALL, LARGE, BATCH, BATCHES = 200_000, 2_000_000, 200_000, 9
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ def _cycles(spark: SparkSession) -> dict[str, float]:
                 database.run(f"insert into {table} select i, 'text ' || i, i / 100.0 from generate_series(1, {rows}) i")
             writer.catch_up(side.position())
             batches = {"small": list[float](), "large": list[float]()}
-            for _ in range(5):
+            for _ in range(BATCHES):
                 for table, taken in batches.items():
                     keys = f"id in (select (random() * {SMALL})::int from generate_series(1, {BATCH}))"
                     database.run(f"update {table} set v = v || 'x' where {keys}")
