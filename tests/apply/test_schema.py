@@ -9,7 +9,10 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
+from harness.postgres import installs
 from tidemark.errors import InvalidValue, NotAnswerable
+
+NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
 
 def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
@@ -39,6 +42,7 @@ def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
         assert side.require_noted() == 17
 
 
+@NEWEST
 def test_a_column_dropped_and_added_again_under_its_name_is_another_column(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -53,6 +57,7 @@ def test_a_column_dropped_and_added_again_under_its_name_is_another_column(
         side.require_noted()
 
 
+@NEWEST
 def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -72,6 +77,7 @@ def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused
         assert str(after) in refused.value.hint
 
 
+@NEWEST
 def test_a_table_altered_and_written_before_anyone_looked_is_looked_at_then(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,6 +92,7 @@ def test_a_table_altered_and_written_before_anyone_looked_is_looked_at_then(
         assert side.require_noted() == 2
 
 
+@NEWEST
 def test_a_definition_that_nobody_saw_is_a_gap_and_stays_one(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -128,6 +135,7 @@ def test_ddl_that_may_have_changed_values_is_a_gap(
         assert side.require_noted() == 2
 
 
+@NEWEST
 def test_a_table_dropped_and_another_of_its_name_are_told_apart(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -148,6 +156,7 @@ def test_a_table_dropped_and_another_of_its_name_are_told_apart(
             side.open().at(gone).table("t")
 
 
+@NEWEST
 def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -163,6 +172,7 @@ def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
             mirror.table("v")
 
 
+@NEWEST
 def test_a_table_whose_updates_are_not_published_is_not_shown_as_if_they_were(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
