@@ -13,7 +13,6 @@ from functools import reduce
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -35,6 +34,7 @@ from tests.query.model import (
     rows_after,
     said,
 )
+from tests.query.wire import decoded
 from tidemark.errors import InvalidValue
 from tidemark.query.contents import Facts, Shape, ShownColumn, contents
 
@@ -47,7 +47,6 @@ MARKS = Facts(only_inserts=False, truncates=False, marks=True, preimages=False)
 PLAIN = Facts(only_inserts=False, truncates=False, marks=False, preimages=False)
 
 KEYED_BY = (Identity.DEFAULT, Identity.FULL)
-ARROW = {"int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "string": pa.string()}
 KEYED = "sub int, id int, large string, other string, number int"
 MULTISET = "sub int, x double, s string"
 TRUNCATES = frozenset({2})
@@ -104,7 +103,7 @@ def readers(make: Make, keyed: bool) -> list[Case]:
 
 
 def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: Path) -> DataFrame:
-    """A truncate has no case of its own, so cases that see the same ones share a table."""
+    """Through the stream's bytes and the decoder. A truncate has no case, so cases that see the same ones share it."""
     ddl, key = (KEYED, (1, 2)) if identity in KEYED_BY else (MULTISET, ())
     tables: dict[frozenset[int], list[tuple[object, ...]]] = defaultdict(list)
     for sub, case in enumerate(cases):
@@ -113,16 +112,12 @@ def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: 
         nulls = [None] * len(ddl.split(", "))
         rows.extend((*nulls, "truncate", commit, AT_TRUNCATE, None, 1) for commit in truncates)
     facts = Facts(identity is Identity.NOTHING, truncates=True, marks=bool(key), preimages=True)
-    frames = (saved(spark, rows, f"{ddl}, {META}", folder / str(n)) for n, rows in enumerate(tables.values()))
+    letter = {Identity.DEFAULT: "d", Identity.NOTHING: "n"}.get(identity, "f")
+    frames = []
+    for n, rows in enumerate(tables.values()):
+        pq.write_table(decoded(rows, ddl, letter, len(key)), folder / str(n))
+        frames.append(spark.read.schema(f"{ddl}, {META}").parquet(str(folder / str(n))))
     return reduce(DataFrame.unionAll, (contents(frame, shape_of(ddl, key), facts) for frame in frames))
-
-
-def saved(spark: SparkSession, rows: list[tuple[object, ...]], ddl: str, file: Path) -> DataFrame:
-    """In a Parquet file, so that the plans are those of a lake."""
-    fields = [(part.split()[0], ARROW[part.split()[1]]) for part in ddl.split(", ")]
-    columns = [pa.array(values, kind) for values, (_, kind) in zip(zip(*rows, strict=True), fields, strict=True)]
-    pq.write_table(pa.table(columns, names=[name for name, _ in fields]), file)
-    return spark.read.schema(ddl).parquet(str(file))
 
 
 @pytest.mark.parametrize(
