@@ -35,7 +35,7 @@ def main() -> None:
         with load(server, database):
             receive_live(side)
             with received(side):
-                apply_live(side, seconds=6)
+                apply_live(side, seconds=5)
                 ask_both(side)
             judge(side)
             tell_snapshots_from_positions(database)
@@ -61,7 +61,7 @@ def pgbench(server: Server, database: Database, *options: str) -> subprocess.Pop
 def load(server: Server, database: Database) -> Iterator[None]:
     """Data, and clients that write until the context ends."""
     pgbench(server, database, "--initialize", "--init-steps=G", "--quiet", f"--scale={SCALE}").wait()
-    process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum", "--rate=1500")
+    process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum", "--rate=1000")
     try:
         while not database.admin("select 1 from pgbench_history limit 1"):
             time.sleep(0.05)
