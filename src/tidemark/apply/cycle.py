@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tidemark.apply.job import Work, Written, write_changes
+from tidemark.apply.job import PassedOver, Work, Written, write_changes
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.messages import Relation
@@ -79,14 +79,17 @@ def run_cycle(
     changes: ChangeTables,
 ) -> Applied:
     """Apply a plan, in which these relations are described, but for the word that it is applied."""
-    layouts = _layouts(lake, plan, relations, tables, changes)
+    layouts = _layouts(lake, relations, tables, changes)
     oids = {layout.oid for layout in layouts.values()}
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
     types = Types(tables.types, lake.version_num)
     reached(Point.PLANNED)
-    written = write_changes(spark, Work(lake.log, lake.path, types, layouts, applied), plan.slices)
+    told = write_changes(spark, Work(lake.log, lake.path, types, layouts, applied), plan.slices)
+    written = [each for each in told if isinstance(each, Written)]
     sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
     reached(Point.WRITTEN)
+    for oid in sorted({each.oid for each in told if isinstance(each, PassedOver)}):
+        tables.give_up(oid, plan.after)
     by_table: dict[int, list[Written]] = defaultdict(list)
     for each in written:
         by_table[each.oid].append(each)
@@ -104,15 +107,14 @@ def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTab
 
 
 def _layouts(
-    lake: Lake, plan: Plan, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
+    lake: Lake, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
 ) -> Mapping[Relation, Layout]:
-    """How each relation of the plan is written. One that fits no definition ends its table's readability instead."""
+    """How each relation of the plan is written. One that fits no definition of its table is left out."""
     found: dict[Relation, Layout] = {}
     types = Types(tables.types, lake.version_num)
     for relation in relations:
         fingerprint = tables.fingerprint_of(relation)
         if fingerprint is None:
-            tables.give_up(relation, plan.after)
             continue
         path = tables.path(relation.oid)
         table = changes.find(path)

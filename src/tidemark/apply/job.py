@@ -52,8 +52,15 @@ class Written:
     columns: tuple[StoredColumn, ...]
 
 
-def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> list[Written]:
-    """Run the job; every file that is to be committed."""
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A table with changes under a description that fits no definition of it."""
+
+    oid: int
+
+
+def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> list[Written | PassedOver]:
+    """Run the job; every file that is to be committed, and every table with changes that could not be written."""
     if not slices:
         return []
     rows = pa.table({"slice": pa.array([pickle.dumps(each) for each in slices], pa.binary())})
@@ -93,17 +100,22 @@ class _Open:
             reached(Point.FILE_WRITTEN)
 
 
-def _write(work: Work, slices: Iterable[Slice]) -> list[Written]:
+def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:
     files = _Open(work.lake)
+    passed: set[int] = set()
     for each in slices:
         for part in each.parts:
             for batch in decoded(part, work.log, work.types):
-                layout = work.layouts.get(batch.relation) if isinstance(batch, ChangeBatch) else None
-                if layout is not None and isinstance(batch, ChangeBatch):
-                    rows = _new_rows(batch, layout, work.applied.get(layout.oid, Lsn.ZERO))
-                    if len(rows):
-                        files.write(layout, rows)
-    return list(files.finished())
+                if not isinstance(batch, ChangeBatch):
+                    continue
+                layout = work.layouts.get(batch.relation)
+                if layout is None:
+                    passed.add(batch.relation.oid)
+                    continue
+                rows = _new_rows(batch, layout, work.applied.get(layout.oid, Lsn.ZERO))
+                if len(rows):
+                    files.write(layout, rows)
+    return [*files.finished(), *map(PassedOver, sorted(passed))]
 
 
 def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:

@@ -8,18 +8,18 @@ reads what might have to be taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.decode.messages import Relation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.lake.layout import fitting
 from tidemark.lake.paths import table_path
-from tidemark.lake.registers import Tables
+from tidemark.lake.registers import Cycle, Tables
 from tidemark.log.reader import LogReader
 from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
 from tidemark.schema.table import PgType
-from tidemark.source.look import Look
+from tidemark.source.look import Look, Watched
 from tidemark.source.names import MirrorNames
 
 INSERTS_ONLY = "only its inserts and truncates are published: what else was done to it is not known"
@@ -51,11 +51,14 @@ class Beginning:
 class WrittenTables:
     """All that is published, or was. One writer; `known` never goes back."""
 
-    def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, known: Lsn) -> None:
+    def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, cycle: Cycle) -> None:
         self._register, self._names = register, names
-        self.known = known
+        self.known, safe = cycle.known, cycle.safe
         self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
-        self._present = {oid: each.fingerprint for oid, each in self.histories.items()}
+        histories = self.histories.items()
+        self._present = {oid: each.fingerprint for oid, each in histories if each.last.kind is not Kind.DROPPED}
+        self._described: dict[int, list[tuple[Lsn, Relation]]] = {}
+        self._blind = safe
         self._last: Look | None = None
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
@@ -83,6 +86,12 @@ class WrittenTables:
         """Up to where the log must reach before all that was seen can be told."""
         waiting = [each.lsn for each in self.pending.values()] + [each.lsn for each in self._beginnings.values()]
         return max(waiting, default=Lsn.ZERO)
+
+    @property
+    def watched(self) -> Watched:
+        """What a look at the source is to watch the locks of."""
+        types = [self.types[oid] for oid in self.types]
+        return Watched(tuple(self._events), tuple({each.oid for outer in types for each in outer.whole()}))
 
     def history(self, oid: int) -> TableHistory:
         """What became of a table."""
@@ -117,12 +126,20 @@ class WrittenTables:
         if last is not None and look.confirms(last) and not changed and not self.pending:
             self.known = max(self.known, last.lsn)
 
+    def described(self, relations: Iterable[Relation], upto: Lsn) -> None:
+        """Take note that transactions up to there described these tables anew: they may have been altered before it."""
+        for oid, said in self._described.items():
+            self._described[oid] = [each for each in said if each[0] > self.known]
+        for relation in relations:
+            self._described.setdefault(relation.oid, []).append((upto, relation))
+
     def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
         """Tell what is certain now. `changed_at` has, for each table, up to where it may have changes."""
         for oid, pending in list(self.pending.items()):
             if pending.lsn <= safe:
                 del self.pending[oid]
-                self._tell_change(pending, changed_at.get(oid, Lsn.ZERO) > pending.after)
+                changed = changed_at.get(oid, Lsn.ZERO) > pending.after
+                self._tell_change(pending, changed and self._could_be_another(oid, pending))
         for oid, beginning in list(self._beginnings.items()):
             if oid in self.pending or self._present.get(oid) != beginning.fingerprint:
                 del self._beginnings[oid]
@@ -133,20 +150,19 @@ class WrittenTables:
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
         """The definition that a relation of the stream goes by."""
-        pending = self.pending.get(relation.oid)
-        recent = [each for each in (pending.old, pending.new, *pending.between) if each is not None] if pending else []
-        earlier = [event.fingerprint for event in reversed(self._events.get(relation.oid, []))]
-        return fitting(relation, [*recent, *earlier])
+        pending, present = self.pending.get(relation.oid), self._present.get(relation.oid)
+        recent = (pending.old, pending.new, *pending.between) if pending else (present,)
+        return fitting(relation, [each for each in recent if each is not None])
 
-    def give_up(self, relation: Relation, after: Lsn) -> None:
+    def give_up(self, oid: int, after: Lsn) -> None:
         """Say that a table was changed under a definition that nobody saw; one that nobody ever saw is gone again."""
-        if relation.oid not in self._events:
+        if oid not in self._events:
             return
-        self.pending.pop(relation.oid, None)
-        history = self.history(relation.oid)
+        self.pending.pop(oid, None)
+        history = self.history(oid)
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:
-            self._tell(Kind.GAP, history.fingerprint, after, after, reason)
+            self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
         live = oid in self._events and self.history(oid).live
@@ -175,9 +191,11 @@ class WrittenTables:
             self._present.pop(oid)
         else:
             self._present[oid] = new
-        if not live or (comparison.effect is Effect.SAME and new is not None):
+        if new is not None and earlier is None and replace(old, filenode=new.filenode) == new:
+            return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
+        if not live:
             self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
-            return live
+            return False
         after = earlier.after if earlier else self.known
         between = (*earlier.between, old) if earlier else ()
         self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn)
@@ -194,13 +212,34 @@ class WrittenTables:
         if ripe and history.last.kind is not Kind.GAP and history.last.reason != NOT_EMPTY:
             self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
 
-    def _tell_change(self, pending: Pending, changed: bool) -> None:
+    def _could_be_another(self, oid: int, pending: Pending) -> bool:
+        """Whether changes may have come under a definition that nobody saw and that is described like one of these.
+
+        Columns are described in the order of their attnums, and an attnum never comes back. So a table described like
+        the old one is the old one while no column of it is gone, and one described like the new one is the new one if
+        no other column was added in between: then the new attnums follow the highest that was ever seen.
+        """
+        if pending.new is None:
+            return False
+        old, new = ({column.attnum for column in each.columns} for each in (pending.old, pending.new))
+        seen = [*pending.between, pending.old, *(event.fingerprint for event in self._events[oid])]
+        highest = max((column.attnum for each in seen for column in each.columns), default=0)
+        added = sorted(attnum for attnum in new if attnum > highest)
+        said = [relation for upto, relation in self._described.get(oid, []) if upto > pending.after]
+        blind = self._blind > pending.after
+        like_old = blind or any(fitting(relation, [pending.old]) for relation in said)
+        like_new = blind or any(fitting(relation, [pending.new]) for relation in said)
+        gone, skipped = not old <= new, added != list(range(highest + 1, highest + 1 + len(added)))
+        return (like_old and gone) or (like_new and skipped)
+
+    def _tell_change(self, pending: Pending, uncertain: bool) -> None:
         old, new = pending.old, pending.new
         reasons = "; ".join(pending.comparison.reasons)
         if new is None:
             self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it was dropped, or is not published: {reasons}")
-        elif pending.comparison.effect is Effect.METADATA and not (changed and _could_be_either(old, new)):
-            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, f"it was altered in between: {reasons}")
+        elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
+            why = reasons or "in a way that was taken back"
+            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, f"it was altered in between: {why}")
         else:
             self._tell(Kind.GAP, new, pending.after, pending.lsn, f"it needs a resync: {reasons}")
 
@@ -219,11 +258,3 @@ class WrittenTables:
         event = Event(kind, fingerprint, path, after, lsn, excluded, reason)
         self._register.tell(event)
         self._events.setdefault(oid, []).append(event)
-
-
-def _could_be_either(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a relation that fits one of them also fits the other, with other columns behind the same names."""
-    then = {column.name: (column.attnum, column.type.oid, column.typmod) for column in old.columns}
-    now = {column.name: (column.attnum, column.type.oid, column.typmod) for column in new.columns}
-    same_look = {n: v[1:] for n, v in then.items()} == {n: v[1:] for n, v in now.items()}
-    return same_look and then != now

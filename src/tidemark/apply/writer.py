@@ -19,7 +19,7 @@ from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
-from tidemark.errors import LakeMissing, LogBehind, ReceiveFailed, Retry, SourceError, policy_of
+from tidemark.errors import LakeMissing, LogBehind, LogDamaged, ReceiveFailed, Retry, SourceError, policy_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WriterLock
 from tidemark.lake.points import Point, reached
@@ -32,6 +32,7 @@ from tidemark.log.slices import plan
 from tidemark.receive.client import ReceiveClient
 from tidemark.source.look import take_look
 from tidemark.source.session import Session
+from tidemark.spark import require_pinned
 
 _PATIENCE = 20
 
@@ -42,6 +43,7 @@ class LakeWriter:
     def __init__(
         self, options: ApplyOptions, spark: SparkSession, tell: Callable[[str], None] = lambda _: None
     ) -> None:
+        require_pinned(spark)
         self._options, self._spark, self._tell = options, spark, tell
         self._session: Session | None = None
         self.lake = self._made()
@@ -50,7 +52,7 @@ class LakeWriter:
         self._cycles = Cycles(options.lake)
         self.cycle = self._cycles.last
         events = read_events(options.lake)
-        self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle.known)
+        self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
         self._changes = ChangeTables(options.lake)
         self.reader = LogReader(options.log)
         self._look_at = self._told_at = 0.0
@@ -77,7 +79,7 @@ class LakeWriter:
         try:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
-            look = take_look(self._session, self._options.names, self.tables.histories.keys(), self.tables.asked)
+            look = take_look(self._session, self._options.names, self.tables.watched, self.tables.asked)
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
                 raise
@@ -104,6 +106,7 @@ class LakeWriter:
             relations = descriptions(planned.relations, options.log)
             if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
                 return None  # a table that was altered, and nobody can say how
+            self.tables.described(descriptions(planned.sent, options.log), planned.upto)
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
                 self._tell_cycle(planned.upto, applied)
@@ -152,6 +155,12 @@ class LakeWriter:
                 version_num = session.version_num
         lake = _lake(options, mirror, version_num)
         lake.create()
+        if not lake.is_continued_by(mirror.identity, mirror.start):
+            raise LogDamaged(
+                f"the log at {options.log} begins at {mirror.start}, and the lake reaches {lake.cycle().safe}: "
+                "what was committed in between is in neither",
+                "the log that this lake was made from; without it, a new lake",
+            )
         return lake
 
     def _ask_for(self, upto: Lsn, limit_s: float) -> None:

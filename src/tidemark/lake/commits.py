@@ -24,6 +24,7 @@ from tidemark.lake.points import Point, reached
 
 APP = "tidemark"
 CONFIGURATION = {
+    "delta.dataSkippingNumIndexedCols": "-1",  # statistics of every column: our reads tell by them which a file has
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "true",
     "delta.logRetentionDuration": "interval 1 days",

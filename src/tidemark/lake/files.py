@@ -109,11 +109,10 @@ def _stats(metadata: pq.FileMetaData) -> dict[str, Any]:
     columns = list(metadata.schema.to_arrow_schema().names)
     flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     for name in columns:
-        if name not in flat:
-            nulls[name] = 0  # a list: Parquet counts its elements
-            continue
-        chunks = [metadata.row_group(g).column(flat[name]).statistics for g in range(metadata.num_row_groups)]
-        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+        nulls[name] = 0  # a list, of which Parquet counts the elements: at least it is there
+        groups = range(metadata.num_row_groups) if name in flat else range(0)
+        chunks = [metadata.row_group(group).column(flat[name]).statistics for group in groups]
+        if not chunks or any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
         nulls[name] = sum(chunk.null_count for chunk in chunks)
         bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]

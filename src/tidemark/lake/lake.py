@@ -7,10 +7,12 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
 from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
+from tidemark.source.identity import Identity
 
 NAME = "_tidemark.json"
 _FORMAT = 1
@@ -37,9 +39,12 @@ class Lake:
             raise LakeMissing(f"there is no lake at {path}", "the folder that tidemark apply was given") from error
         except ValueError as error:
             raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
-        if plain.pop("format", None) != _FORMAT:
-            raise LakeDamaged(f"{path} was written by another version", "the version of Tidemark that wrote it")
-        return cls(**{**plain, "path": path, "log": Path(plain["log"])})
+        if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:
+            raise LakeDamaged(f"{path / NAME} was written by another version", "the version of Tidemark that wrote it")
+        try:
+            return cls(**{**plain, "path": path, "log": Path(plain["log"])})
+        except (KeyError, TypeError) as error:
+            raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
 
     def create(self) -> None:
         """Write it, unless it is there; a lake of another mirror is refused."""
@@ -67,6 +72,12 @@ class Lake:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path / NAME)
+
+    def is_continued_by(self, identity: Identity, start: Lsn) -> bool:
+        """Whether a log of this source, which begins there, leaves out nothing that the lake lacks."""
+        ours = (self.system_identifier, self.database_oid) == (identity.system_identifier, identity.database_oid)
+        safe = self.cycle().safe
+        return ours and (safe == Lsn.ZERO or start <= safe)
 
     def cycle(self) -> Cycle:
         """How far it has come."""

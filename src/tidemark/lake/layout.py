@@ -24,20 +24,14 @@ class Layout:
 def columns_of(relation: Relation, fingerprint: Fingerprint) -> tuple[Column, ...] | None:
     """The table's column for each of the relation's, or None if it was described as another table than this.
 
-    A Relation message has no attnums. It fits a fingerprint if every one of its columns is there with the same name,
-    type and modifier, and none that is sent is missing.
+    A Relation message has no attnums, but lists its columns in their order. It fits a fingerprint if they are those of
+    the table, name by name with type and modifier; only what is generated may have been left out.
     """
-    by_name = {column.name: column for column in fingerprint.columns}
-    found = [by_name.get(column.name) for column in relation.columns]
-    same = [
-        column is not None and (column.type.oid, column.typmod) == (said.type_oid, said.typmod)
-        for column, said in zip(found, relation.columns, strict=True)
-    ]
     names = {column.name for column in relation.columns}
-    missing = [c for c in fingerprint.columns if c.generated is Generated.NO and c.name not in names]
-    if not all(same) or missing or relation.oid != fingerprint.oid:
-        return None
-    return tuple(column for column in found if column is not None)
+    sent = tuple(c for c in fingerprint.columns if c.generated is Generated.NO or c.name in names)
+    looks = [(column.name, column.type.oid, column.typmod) for column in sent]
+    said = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+    return sent if looks == said and relation.oid == fingerprint.oid else None
 
 
 def fitting(relation: Relation, fingerprints: Sequence[Fingerprint]) -> Fingerprint | None:

@@ -28,12 +28,16 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whole transactions, sliced: all with a commit in (after, upto]. `relations` are where tables are described."""
+    """Whole transactions, sliced: all with a commit in (after, upto].
+
+    `relations` are where the tables are described that these may have changed, `sent` those of them inside of these.
+    """
 
     after: Lsn
     upto: Lsn
     slices: tuple[Slice, ...]
     relations: Rows
+    sent: Rows
     transactions: int
     size_bytes: int
 
@@ -52,9 +56,10 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
             last = Lsn(int(taken.commits["lsn"][-1]))
             reached = last if reader.count(last, upto) else upto
             break
-    relations = joined_rows([rows for part in parts for rows in (part.standing, part.relations)], RELATIONS)
+    sent = joined_rows([part.relations for part in parts], RELATIONS)
+    relations = joined_rows([*(latest(part.standing) for part in parts), sent], RELATIONS)
     sliced = tuple(_grouped([piece for part in parts for piece in cut(part, slice_bytes)], slice_bytes))
-    return Plan(after, reached, sliced, relations, sum(map(len, parts)), size)
+    return Plan(after, reached, sliced, relations, sent, sum(map(len, parts)), size)
 
 
 def transaction_bytes(part: Assembled) -> Longs:

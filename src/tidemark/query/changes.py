@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -108,7 +107,7 @@ def _read(spark: SparkSession, table: ShownTable, columns: frozenset[str], paths
 
 def _value(column: Shown, home: str | None, kept: pa.DataType | None) -> Column:
     if home is None:
-        value = None if column.missing is None else column.missing.array[0].as_py()
+        value = None if column.missing is None else column.missing.array[0]
         return literal(value, column.type).alias(column.name)
     there = F.col(quoted(home))
     return (there if kept == column.type else there.cast(spark_type(column.type))).alias(column.name)
@@ -119,9 +118,16 @@ def _text(column: Shown, older: bool) -> Column:
     return F.lit(None if exact is None else exact[0].as_py()).cast("string")
 
 
-def literal(value: Any, kind: pa.DataType) -> Column:
-    """A value of Python's as one of Spark's, of this type."""
+def literal(value: pa.Scalar | None, kind: pa.DataType) -> Column:
+    """A value of Arrow's as one of Spark's. Never by way of Python's dates, which Spark takes for Julian ones."""
     target = spark_type(kind)
-    if isinstance(value, list):
-        return F.array(*(literal(each, kind.value_type) for each in value)).cast(target)
-    return F.lit(bytearray(value) if isinstance(value, bytes) else value).cast(target)
+    if value is None or not value.is_valid:
+        return F.lit(None).cast(target)
+    if pa.types.is_list(kind):
+        return F.array(*(literal(each, kind.value_type) for each in value.values)).cast(target)
+    if pa.types.is_date(kind):
+        return F.date_from_unix_date(F.lit(value.cast(pa.int32()).as_py()))
+    if pa.types.is_timestamp(kind):
+        return F.timestamp_micros(F.lit(value.cast(pa.int64()).as_py())).cast(target)
+    plain = value.as_py()
+    return F.lit(bytearray(plain) if isinstance(plain, bytes) else plain).cast(target)

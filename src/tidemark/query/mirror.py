@@ -34,7 +34,7 @@ from tidemark.query.statement import bind
 from tidemark.query.tail import Tail, TailWork, tail_of
 from tidemark.query.times import lsn_at
 from tidemark.schema.table import PgType
-from tidemark.spark import SparkOptions, spark_session
+from tidemark.spark import SparkOptions, require_pinned, spark_session
 
 LATEST = "latest"
 SLICE_BYTES = 16 << 20
@@ -45,6 +45,7 @@ class Mirror:
     """A lake that can be read."""
 
     def __init__(self, lake: Path, spark: SparkSession) -> None:
+        require_pinned(spark)
         self.lake = Lake.open(lake)
         self.spark = spark
         self._reader = log_reader(self.lake)

@@ -16,13 +16,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import LogDiskFailed, NotAnswerable
-from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, TRUNCATE, UNCHANGED, StoredColumn, stored_columns
+from tidemark.errors import LakeDamaged, LogError, NotAnswerable
+from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, OURS, TRUNCATE, UNCHANGED, StoredColumn, stored_columns
 from tidemark.lake.commits import applied, opened, schema_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle
 from tidemark.lake.rows import INSERTED, PREIMAGE
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.query.contents import Facts
 
@@ -90,10 +92,13 @@ class LakeView:
 
 
 def log_reader(lake: Lake) -> LogReader | None:
-    """The lake's log, if it can be reached from here."""
+    """The lake's log, if it can be reached from here and goes on where the lake ends."""
     try:
+        mirror = read_mirror(lake.log, Disk())
+        if mirror is None or mirror.start is None or not lake.is_continued_by(mirror.identity, mirror.start):
+            return None
         return LogReader(lake.log)
-    except LogDiskFailed:
+    except LogError:
         return None
 
 
@@ -124,6 +129,11 @@ def _adds(table: DeltaTable) -> list[Mapping[str, Any]]:
 
 def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:
     nulls, rows = add["null_count"], add["num_records"]
+    lacking = [name for name in OURS.names if nulls.get(name) is None]
+    if lacking:
+        raise LakeDamaged(
+            f"{folder / add['path']} has no statistics of {', '.join(lacking)}", "the lake as we wrote it"
+        )
     kinds = add["min"][CHANGE_TYPE], add["max"][CHANGE_TYPE]
     return ChangeFile(
         str(folder / add["path"]),

@@ -6,7 +6,7 @@ column. `filenode` is the snapshot's (`pg_class.relfilenode`), not the present o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -77,6 +77,12 @@ class PgType:
     parts: tuple[TypePart, ...] = ()
     labels: tuple[tuple[int, str], ...] = ()
     touched: tuple[tuple[int, int], ...] = ()
+
+    def whole(self) -> Iterator[PgType]:
+        """The type and every type inside it."""
+        yield self
+        for part in self.parts:
+            yield from part.type.whole()
 
     @property
     def follows_names(self) -> bool:

@@ -16,12 +16,13 @@ from datetime import datetime
 from psycopg import sql
 
 from tidemark.clock import Lsn, Snapshot, Xid8
-from tidemark.errors import NotPermitted, TimedOut
+from tidemark.errors import NotPermitted, ObjectMissing, TimedOut
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Catalog, PgType
 from tidemark.source.catalog import read_catalog
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
+from tidemark.source.sqlstate import translated
 
 _HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, clock_timestamp()"
 
@@ -32,9 +33,19 @@ _HELD = """
      where own.locktype = 'transactionid' and own.mode = 'ExclusiveLock' and own.granted and held.granted
        and held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
        and held.database = (select oid from pg_database where datname = current_database())
-       and (held.locktype = 'relation' and held.relation = any(%s)
-            or held.locktype = 'object' and held.classid in ('pg_type'::regclass, 'pg_publication'::regclass))
+       and (held.locktype = 'relation' and (held.relation = any(%(tables)s)
+                or held.relation in (select typrelid from pg_type where oid = any(%(types)s) and typrelid <> 0))
+            or held.locktype = 'object' and (held.classid = 'pg_publication'::regclass
+                or held.classid = 'pg_type'::regclass and held.objid = any(%(types)s)))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The tables that were known before, and every type in them, by oid."""
+
+    tables: Collection[int] = ()
+    types: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +65,12 @@ class Look:
         return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
 
 
-def take_look(
-    session: Session, names: MirrorNames, watched: Collection[int], asked: Callable[[Look], Iterable[int]]
-) -> Look:
-    """Look. `watched` are the tables known before; `asked` says, given the rest, which tables may be empty."""
+def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Callable[[Look], Iterable[int]]) -> Look:
+    """Look. `asked` says, given the rest, of which tables it matters whether they are empty."""
     (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
     reference = Xid8.parse(full)
-    held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, [list(watched)]))
+    parameters = {"tables": list(watched.tables), "types": list(watched.types)}
+    held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, parameters))
     with session.transaction():
         snapshot, lsn, time = session.row(_HERE)
         catalog = read_catalog(session)
@@ -85,15 +95,8 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
         sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
     )
     try:
-        with session.connection.transaction():
+        with translated("looking whether a table is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
-    except Exception as error:
-        if _is_locked_or_forbidden(error):
-            return False
-        raise
+    except (NotPermitted, TimedOut, ObjectMissing):
+        return False
     return found is not None and not found[0] and found[1] == table.filenode
-
-
-def _is_locked_or_forbidden(error: Exception) -> bool:
-    state = getattr(error, "sqlstate", None) or ""
-    return isinstance(error, (NotPermitted, TimedOut)) or state in ("42501", "55P03", "57014", "42P01")

@@ -62,7 +62,7 @@ def spark_session(options: SparkOptions | None = None) -> SparkSession:
                 "a Spark session is active, and options for a new one cannot take effect",
                 "without options, or stop the active session first",
             )
-        _require_pinned(active)
+        require_pinned(active)
         return active
     return _new_session(options or SparkOptions())
 
@@ -83,11 +83,12 @@ def _new_session(options: SparkOptions) -> SparkSession:
     for key, value in {**faster, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    _require_pinned(session)
+    require_pinned(session)
     return session
 
 
-def _require_pinned(session: SparkSession) -> None:
+def require_pinned(session: SparkSession) -> None:
+    """Refuse a session whose options could change an answer."""
     found = {key: session.conf.get(key) for key in PINNED}
     wrong = [key for key, wanted in PINNED.items() if str(found[key]).lower() != wanted.lower()]
     if wrong:
