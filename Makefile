@@ -14,7 +14,7 @@ demo: $(READY) ## Show on a private PostgreSQL under load what works today
 	@$(BIN)/python -m demo
 
 test: $(READY) ## Run all tests, on real servers of every version at hand (ARGS= for pytest, WORKERS= (3))
-	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
 
 check: $(READY) ## Lint, format, types, and the contract that imports point one way
 	$(BIN)/ruff check .

@@ -1,9 +1,11 @@
 """Real servers for tests: one for each version in a run, a database for each test, private ones for special needs."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
@@ -12,12 +14,19 @@ from tidemark.spark import SparkOptions, spark_session
 Start = Callable[..., Server]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a Spark session stay on one worker, so that one JVM serves them."""
-    for item in items:
-        if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+SPARK = ("tests/apply/", "tests/query/", "tests/spark/", "tests/cli/test_lake_commands.py")
+
+
+class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that use Spark stay on one worker, so that one JVM serves them; the others go wherever there is time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
+    """Which worker runs what."""
+    return SparkTogether(config, log)
 
 
 @pytest.fixture(scope="session", params=installs().values(), ids=lambda install: f"pg{install.major}")
