@@ -108,7 +108,7 @@ def test_a_transaction_streamed_over_many_slices_is_visible_whole_or_not_at_all(
 ) -> None:
     db.run("create table t (id int primary key, v text)", "create table u (id int primary key, v text)")
     db.admin(f"alter role mirror in database {db.name} set logical_decoding_work_mem = '64kB'")
-    side = lakeside(db, tmp_path, spark, "t", "u")
+    side = lakeside(db, tmp_path, spark, "t", "u", segment_bytes=150_000)
     side.options = replace(side.options, cycle_bytes=100_000, slice_bytes=20_000)
     with following(side), db.connect() as open_one, db.connect() as other:
         open_one.autocommit = other.autocommit = False
@@ -136,6 +136,25 @@ def test_a_transaction_streamed_over_many_slices_is_visible_whole_or_not_at_all(
             assert cycles > 1
             writer.catch_up(upto)
         assert side.require_noted() == 3
+
+
+def test_a_streamed_transaction_that_alters_its_table_is_read_under_each_definition(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    db.admin(f"alter role mirror in database {db.name} set logical_decoding_work_mem = '64kB'")
+    side = lakeside(db, tmp_path, spark, "t", segment_bytes=150_000)
+    side.options = replace(side.options, slice_bytes=20_000)
+    with following(side):
+        db.run(
+            "begin; insert into t select i, repeat('x', 50) from generate_series(1, 4000) i; "
+            "alter table t add column n int default 7; "
+            "insert into t select i, repeat('y', 50), i from generate_series(4001, 8000) i; commit"
+        )
+        side.apply_all()
+        side.note("t")
+        side.apply_all()
+        assert side.require_noted() == 1
 
 
 def test_what_is_not_applied_yet_is_read_from_the_log(db: Database, spark: SparkSession, tmp_path: Path) -> None:

@@ -76,9 +76,10 @@ def cut(part: Assembled, slice_bytes: int) -> Iterator[Assembled]:
     if not len(sizes):
         return
     before = np.cumsum(sizes) - sizes
-    borders = np.flatnonzero(np.diff(before // slice_bytes, prepend=-1))
     owner = np.repeat(np.arange(len(part)), part.commits["extents"])
     described = np.repeat(np.arange(len(part)), part.commits["relations"])
+    whole = np.isin(owner, _not_to_cut(part, described)) & (np.diff(owner, prepend=-1) == 0)
+    borders = np.flatnonzero((np.diff(before // slice_bytes, prepend=-1) != 0) & ~whole)
     dropped = np.repeat(np.arange(len(part)), part.commits["aborted"])
     for first, last in zip(borders, [*borders[1:], len(sizes)], strict=True):
         begin, end = int(owner[first]), int(owner[last - 1]) + 1
@@ -94,12 +95,31 @@ def cut(part: Assembled, slice_bytes: int) -> Iterator[Assembled]:
 
 
 def _standing(part: Assembled, first: Rows, described: Longs, begin: int) -> Rows:
-    """What is in force at a piece's first frame; what its own transaction described counts most."""
+    """What is in force at a piece's first frame; what its own transaction described counts most.
+
+    Where a streamed transaction described a table once, that counts for all of it, wherever the description lies now.
+    """
     place, start = part.relations["place"], part.relations["start"]
     earlier = (place < first["place"]) | ((place == first["place"]) & (start < first["start"]))
+    if part.commits["streamed"][begin]:
+        oids, times = np.unique(part.relations["oid"][described == begin], return_counts=True)
+        earlier |= np.isin(part.relations["oid"], oids[times == 1])
     own = part.relations[(described == begin) & earlier]
     others = joined_rows([part.standing, part.relations[described < begin]], RELATIONS)
     return latest(joined_rows([in_order(others), in_order(own)], RELATIONS))
+
+
+def _not_to_cut(part: Assembled, described: Longs) -> list[int]:
+    """Streamed transactions that described a table more than once and went on in another segment.
+
+    Its head holds those descriptions then, and no longer says between which changes they came.
+    """
+    found = []
+    for at in np.flatnonzero(part.commits["streamed"]).tolist():
+        own = part.relations[described == at]
+        if (own["streamed"] == 0).any() and len(np.unique(own["oid"])) < len(own):
+            found.append(at)
+    return found
 
 
 def in_order(relations: Rows) -> Rows:
