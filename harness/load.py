@@ -69,7 +69,7 @@ def _write(connection: psycopg.Connection[tuple[object, ...]], n: int) -> None:
     connection.execute(f"delete from u where id % 3 = 0 and id in (select {rows})".encode())
     connection.execute("rollback to savepoint s" if n % 20 else "release savepoint s")
     connection.execute("rollback" if n % 70 == 0 else "commit")
-    time.sleep(0.05)
+    time.sleep(0.01)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tidemark.decode.changes import Limits
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.types import Types, decoding_of
 
-SECONDS = 4.0
+SECONDS = 8.0
 LETTERS = "abc xyzü€😀\\\"'{},\n\t%NUL_"
 Rows = list[tuple[str | None, ...]]
 

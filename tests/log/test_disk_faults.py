@@ -121,6 +121,7 @@ def outcome(life: Life, expected: type[LogError]) -> str:
 @pytest.mark.parametrize(
     ("number", "written", "expected"),
     [
+        (errno.ENOSPC, 0, LogDiskFull),
         (errno.ENOSPC, 0.6, LogDiskFull),
         (errno.EDQUOT, 0, LogDiskFull),
         (errno.EIO, 0.3, LogDiskFailed),
