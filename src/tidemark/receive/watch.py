@@ -116,8 +116,10 @@ class Watch:
 
     def _look(self, session: Session) -> None:
         slot = check_slot_alive(session, self._options.names)
-        check_publications(session, self._options.names)
-        self._notice_lost(check_marks(session, self._options.names, self.marks))
+        with session.transaction():
+            check_publications(session, self._options.names)
+            present = check_marks(session, self._options.names, self.marks)
+        self._notice_lost(present)
         self.xid = read_xid(session)
         self._judge(slot.retained_bytes or 0)
 
