@@ -13,6 +13,7 @@ from tidemark.spark import SparkOptions, spark_session
 
 Start = Callable[..., Server]
 
+NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
 SPARK = ("tests/apply/", "tests/query/", "tests/spark/", "tests/cli/test_lake_commands.py")
 

@@ -15,7 +15,8 @@ class ApplyOptions:
     """Which log into which lake, and all limits. Seconds and bytes.
 
     Few large cycles are faster than many small ones: a cycle costs a Spark job and a commit for each table, whatever is
-    in it. A slice is what one task reads.
+    in it. But what a cycle holds is visible only when it ends: it is made smaller where that takes longer than
+    `cycle_s`, if it holds more than one transaction. A slice is what one task reads.
     """
 
     source: Dsn
@@ -23,12 +24,13 @@ class ApplyOptions:
     lake: Path
     names: MirrorNames
     cycle_bytes: int = 64 << 20
+    cycle_s: float = 10.0
     slice_bytes: int = 16 << 20
     look_interval_s: float = 1.0
     idle_interval_s: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("cycle_bytes", "slice_bytes", "look_interval_s", "idle_interval_s"):
+        for name in ("cycle_bytes", "cycle_s", "slice_bytes", "look_interval_s", "idle_interval_s"):
             if getattr(self, name) <= 0:
                 raise InvalidValue(f"{name} is {getattr(self, name)}", "more than nothing")
         for name in ("log", "lake"):

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
+from tidemark.apply.pace import Pace
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.errors import LakeMissing, LogBehind, LogDamaged, ReceiveFailed, Retry, SourceError, policy_of
@@ -55,6 +56,7 @@ class LakeWriter:
         self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
         self._changes = ChangeTables(options.lake)
         self.reader = LogReader(options.log)
+        self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
         self._look_at = self._told_at = 0.0
         self._source_times: list[tuple[Lsn, datetime]] = []
         self._client: ReceiveClient | None = None
@@ -102,7 +104,8 @@ class LakeWriter:
         applied = None
         if upto > self.cycle.safe:
             options = self._options
-            planned = plan(self.reader, self.cycle.safe, upto, options.cycle_bytes, options.slice_bytes)
+            begin = time.monotonic()
+            planned = plan(self.reader, self.cycle.safe, upto, self._pace.size_bytes, options.slice_bytes)
             relations = descriptions(planned.relations, options.log)
             if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
                 return None  # a table that was altered, and nobody can say how
@@ -110,6 +113,7 @@ class LakeWriter:
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
                 self._tell_cycle(planned.upto, applied)
+                self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
                 self.cycle = replace(self.cycle, safe=upto)
         changed_at = {oid: self._changes.applied(each.path) for oid, each in self.tables.histories.items()}

@@ -25,11 +25,19 @@ from tidemark.source.session import Session
 @name_option
 @click.option("--endpos", type=LsnType(), help="Stop when every commit at or below this LSN is in the lake.")
 @click.option("--cycle", "cycle_bytes", type=SizeType(), default="64MB", show_default=True, help="How much at a time.")
+@click.option(
+    "--cycle-seconds",
+    "cycle_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="How long that may take; larger transactions take longer.",
+)
 @spark_options
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
 def apply(
     source: Dsn, lake: Path, log: Path, names: MirrorNames | None, endpos: Lsn | None, cycle_bytes: int,
-    master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+    cycle_s: float, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Apply the log of SOURCE to LAKE, until stopped or until --endpos.
 
@@ -42,7 +50,7 @@ def apply(
     from tidemark.apply.options import ApplyOptions  # not before: it brings Spark
     from tidemark.apply.writer import LakeWriter
 
-    options = ApplyOptions(source, log.absolute(), lake.absolute(), names, cycle_bytes=cycle_bytes)
+    options = ApplyOptions(source, log.absolute(), lake.absolute(), names, cycle_bytes=cycle_bytes, cycle_s=cycle_s)
     stopped: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
