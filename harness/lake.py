@@ -19,9 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import tidemark
 from harness.database import Database
-from harness.mirrored import Mirrored, mirrored, receiving
+from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.printed import printed
 from tidemark.apply.options import ApplyOptions
+from tidemark.apply.tables import NOT_YET
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Boundary, Lsn
 from tidemark.decode.cells import Column
@@ -56,9 +57,14 @@ class Lakeside:
             yield writer
 
     def apply_all(self) -> Lsn:
-        """Have everything committed so far in the lake, and known; up to where that is."""
-        upto = self.position()
+        """Have everything committed so far in the lake, and known; up to where that is.
+
+        Tables that are empty have begun then: it may take until a transaction of the server's own has ended.
+        """
         with self.writing() as writer:
+            writer.catch_up(self.position())
+            eventually(lambda: _all_begun(writer), 120)
+            upto = self.position()
             writer.catch_up(upto)
         return upto
 
@@ -148,6 +154,15 @@ def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row],
 def boundary(lsn: Lsn, *excluded: Lsn) -> Boundary:
     """A boundary without some commits."""
     return Boundary(lsn, frozenset(excluded))
+
+
+def _all_begun(writer: LakeWriter) -> bool:
+    """Whether no table waits to be seen empty; if one does, look once more."""
+    if all(history.last.reason != NOT_YET for history in writer.tables.histories.values()):
+        return True
+    writer.look()
+    writer.step()
+    return False
 
 
 def _quoted(name: str) -> str:

@@ -168,19 +168,28 @@ def ended(process: ReceiveProcess, limit_s: float = 90) -> Lsn:
 
 
 def receive_all(mirror: Mirrored, options: ReceiveOptions | None = None) -> Lsn:
-    """Have one process receive everything committed so far, and end in good order; where it ended."""
+    """Have one process receive everything committed so far, and end in good order; where it ended.
+
+    Its walsender may take a moment longer, in which it moves the slot.
+    """
     with receiving(mirror, options) as process:
         mirror.catch_up()
         process.stop()
-        return ended(process)
+        lsn = ended(process)
+    eventually(lambda: not _walsenders(mirror))
+    return lsn
 
 
 def streaming(mirror: Mirrored, limit_s: float = 30) -> int:
     """The walsender that feeds the mirror, as soon as there is one."""
-    query = f"select active_pid from pg_replication_slots where slot_name = '{mirror.options.names.slot}'"
-    found = eventually(lambda: [pid for (pid,) in mirror.database.admin(query) if pid], limit_s)
+    found = eventually(lambda: _walsenders(mirror), limit_s)
     assert isinstance(found[0], int)
     return found[0]
+
+
+def _walsenders(mirror: Mirrored) -> list[int]:
+    query = f"select active_pid from pg_replication_slots where slot_name = '{mirror.options.names.slot}'"
+    return [pid for (pid,) in mirror.database.admin(query) if pid]
 
 
 def said(mirror: Mirrored) -> str:

@@ -22,11 +22,10 @@ from pyspark.sql import SparkSession
 
 from harness.database import create_database
 from harness.lake import Lakeside, following, lakeside
-from harness.postgres import Server, installs
+from harness.postgres import Server
 from tests.apply.child import as_json
+from tests.conftest import NEWEST
 from tidemark.lake.points import Point
-
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
 CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
@@ -35,7 +35,6 @@ from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_even
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 ID = StoredColumn("id", 1, pa.int32())
 
 

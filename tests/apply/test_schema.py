@@ -9,10 +9,8 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.errors import InvalidValue, NotAnswerable
-
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
 
 def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
@@ -170,6 +168,29 @@ def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
             mirror.table("t")
         with pytest.raises(InvalidValue, match=r"no table public\.v"):
             mirror.table("v")
+
+
+@NEWEST
+def test_a_table_waits_until_transactions_older_than_its_publication_have_ended(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)", "create table elsewhere (id int)")
+    with db.connect() as older, following(lakeside(db, tmp_path, spark, "t")) as side:
+        db.run("create table u (id int primary key)")
+        older.autocommit = False
+        older.execute("insert into elsewhere values (1)")
+        db.admin(f"alter publication {side.options.names.publication} add table u")
+        with side.writing() as writer:
+            for _ in range(3):
+                writer.catch_up(side.position())
+                db.run("insert into elsewhere values (2)")
+        with pytest.raises(NotAnswerable, match="transactions that began before it was published must end first"):
+            side.open().table("u")
+        older.commit()
+        side.apply_all()
+        side.run_and_note(["insert into u values (1)"], "t", "u")
+        side.apply_all()
+        assert side.require_noted() == 1
 
 
 @NEWEST
