@@ -6,10 +6,7 @@ import os
 import random
 import time
 
-import pytest
-
 from harness.database import Database
-from harness.postgres import installs
 from harness.printed import printed
 from harness.recorded import decode, record, types_of
 from tests.decode.corpus import ARRAYS, SCALARS
@@ -108,12 +105,6 @@ def by_copy(db: Database, name: str, kinds: list[str]) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize(
-    "install",
-    [each for each in installs().values() if each.major >= 16],
-    indirect=True,
-    ids=lambda each: f"pg{each.major}",
-)
 def test_invented_tables_come_back_as_the_server_prints_them(db: Database) -> None:
     seed = int(os.environ.get("SEED", time.time_ns() % 2**32))
     print(f"seed {seed}: SEED={seed} repeats this")  # noqa: T201

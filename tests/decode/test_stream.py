@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from harness.database import Database
-from harness.postgres import installs
 from harness.printed import printed
 from harness.recorded import Recording, decode, record
 from tidemark.clock import Lsn
@@ -178,7 +177,6 @@ def test_transactions_that_came_from_elsewhere_say_so_and_are_decoded(db: Databa
         assert sum(len(batch) for batch in decode(recording, {})) == 5000
 
 
-@pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 def test_however_it_is_cut_into_buffers_the_changes_are_the_same(db: Database) -> None:
     db.run(*TABLES)
     recorder = record(db)

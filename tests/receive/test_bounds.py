@@ -23,8 +23,7 @@ from harness.mirrored import (
     said,
     streaming,
 )
-from harness.postgres import installs
-from tests.conftest import Start
+from tests.conftest import NEWEST, Start
 from tidemark.clock import Lsn
 from tidemark.decode.frames import windows
 from tidemark.errors import InvalidValue, WalLimitReached
@@ -34,7 +33,6 @@ from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 LIMIT_BYTES = 4 << 20
 
 

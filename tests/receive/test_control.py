@@ -15,7 +15,7 @@ import pytest
 
 from harness.database import Database
 from harness.mirrored import Mirrored, connected, ended, eventually, mirrored, receiving
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, ReceiveFailed
 from tidemark.log.reader import LogReader
@@ -23,7 +23,6 @@ from tidemark.receive import control
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.control import MOST_CLIENTS, NAME, at_folder, page_start
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 DOCUMENT = Path(__file__).parents[2] / "docs" / "receive-protocol.md"
 
 

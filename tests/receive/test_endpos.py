@@ -9,12 +9,11 @@ import pytest
 
 from harness.database import Database
 from harness.mirrored import Mirrored, ended, mirrored, receive_all, receiving
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.log.blocks import blocks
 from tidemark.log.reader import LogReader
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 BIG = "insert into t select i, repeat('x', 100) from generate_series({0}, {0} + 4999) i"
 
 

@@ -12,14 +12,14 @@ import pytest
 from harness.database import Database, create_database
 from harness.load import writing
 from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving, streaming
-from harness.postgres import Server, installs
+from harness.postgres import Server
 from harness.postgres.server import Mode
 from harness.proxy import Proxy
+from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
 from tidemark.receive.points import Point
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 TABLES = ("create table t (id int primary key, v text)", "create table u (id int primary key, v text, n numeric)")
 
 

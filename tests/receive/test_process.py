@@ -14,7 +14,7 @@ import pytest
 
 from harness.database import PASSWORD, Database
 from harness.mirrored import Mirrored, connected, ended, eventually, mirrored, receiving, said, streaming
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, LogInUse, ReceiveFailed
 from tidemark.log.reader import LogReader
@@ -22,7 +22,6 @@ from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 
-NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 ROOT = Path(__file__).parents[2]
 
 # What a parent does, and then no more: it is killed, and cannot clean up.
