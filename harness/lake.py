@@ -26,6 +26,7 @@ from tidemark.apply.tables import NOT_YET
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Boundary, Lsn
 from tidemark.decode.cells import Column
+from tidemark.fold.folder import Folded, Folder
 from tidemark.query.mirror import Mirror
 from tidemark.query.names import parsed
 
@@ -89,7 +90,18 @@ class Lakeside:
         """The mirror, for reading."""
         return tidemark.open(self.options.lake, self.spark)
 
+    def fold(self) -> list[Folded]:
+        """Fold every table that has something to fold."""
+        with Folder(self.options.lake, self.spark) as folder:
+            return [folder.fold(table) for table in folder.foldable()]
+
     def require_noted(self) -> int:
+        """At every position that was noted the mirror gives what PostgreSQL had, also when all is folded; how many."""
+        self.require_noted_now()
+        self.fold()
+        return self.require_noted_now()
+
+    def require_noted_now(self) -> int:
         """At every position that was noted the mirror gives what PostgreSQL had; how many there were."""
         mirror = self.open()
         for noted in self.notes:

@@ -15,7 +15,7 @@ Start = Callable[..., Server]
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
-SPARK = ("tests/apply/", "tests/query/", "tests/spark/", "tests/cli/test_lake_commands.py")
+SPARK = ("tests/apply/", "tests/fold/", "tests/query/", "tests/spark/", "tests/cli/test_lake_commands.py")
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]

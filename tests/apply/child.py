@@ -2,7 +2,7 @@
 
 serve     a server; says its port, and runs until standard input ends
 write     a writer that catches up when it is told with what, and is killed: KILL_AT="written:2" is kill -9 of itself,
-          the second time there
+          the second time there; if it is told so, it then folds all tables, and lets go of what is older
 hold      a writer that says when the lake's lock is its own, and keeps it until standard input ends
 """
 
@@ -23,12 +23,14 @@ from tidemark.apply import job
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
+from tidemark.fold.folder import Folder
 from tidemark.lake import points
-from tidemark.lake.lock import WriterLock
+from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
+from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
 CONNECT = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -38,7 +40,7 @@ CONNECT = {
 }
 
 
-def as_json(options: ApplyOptions, upto: Lsn) -> str:
+def as_json(options: ApplyOptions, upto: Lsn, before: Lsn | None = None) -> str:
     """For a child's standard input: the connection string has a password."""
     plain = {
         "source": options.source.reveal(),
@@ -48,21 +50,22 @@ def as_json(options: ApplyOptions, upto: Lsn) -> str:
         "cycle_bytes": options.cycle_bytes,
         "slice_bytes": options.slice_bytes,
         "upto": str(upto),
+        "before": str(before) if before is not None else "",
     }
     return json.dumps(plain)
 
 
-def from_json(text: str) -> tuple[ApplyOptions, Lsn]:
+def from_json(text: str) -> tuple[ApplyOptions, Lsn, Lsn | None]:
     """What `as_json` gave."""
     plain = json.loads(text)
-    upto = Lsn.parse(plain.pop("upto"))
+    upto, before = Lsn.parse(plain.pop("upto")), plain.pop("before")
     typed: dict[str, Any] = {
         "source": Dsn(plain["source"]),
         "log": Path(plain["log"]),
         "lake": Path(plain["lake"]),
         "names": MirrorNames(plain["names"]),
     }
-    return ApplyOptions(**{**plain, **typed}), upto
+    return ApplyOptions(**{**plain, **typed}), upto, Lsn.parse(before) if before else None
 
 
 def killer(name: str, times: int, *victims: int) -> Callable[[Point], None]:
@@ -108,14 +111,19 @@ def serve() -> None:
 
 def write() -> None:
     session = spark_session(SparkOptions(remote=os.environ["SPARK_CONNECT"]))
-    options, upto = from_json(sys.stdin.read())
+    options, upto, before = from_json(sys.stdin.read())
     kill_at(*os.environ["KILL_AT"].split(":"))
     with LakeWriter(options, session) as writer:
         writer.catch_up(upto)
+    if before is not None:
+        with Folder(options.lake, session) as folder:
+            for table in folder.foldable():
+                folder.fold(table)
+        vacuum(options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0))
 
 
 def hold() -> None:
-    with WriterLock(Path(sys.argv[2])):
+    with Lock(Path(sys.argv[2]), WRITING):
         say("held")
         sys.stdin.read()
 

@@ -26,6 +26,7 @@ from harness.postgres import Server
 from tests.apply.child import as_json
 from tests.conftest import NEWEST
 from tidemark.lake.points import Point
+from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
 CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 
@@ -33,6 +34,7 @@ CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 ROUNDS = {
     "before a table is committed": ("locked:1", "looked:1", "planned:1", "file written:2", "written:1"),
     "while tables are committed": ("table committed:1", "table created:1", "columns added:1", "table committed:1"),
+    "while it folds and vacuums": ("fold planned:1", "fold written:2", "folded:1", "window told:1", "let go:2"),
     "while it is told": ("history told:1", "all committed:1", "cycle told:1", "written:2", "history told:1"),
 }
 
@@ -135,8 +137,12 @@ def test_killed_at_every_point_the_next_writer_goes_on(
     with waiting(connect, points) as writers:
         publish(side, f"fresh{n}")
         side.apply_all()
+        before = None
+        if any(each.startswith("fold") for each in points):
+            side.fold()
+            before, side.notes = side.position(), []
         work(side, n)
-        told = as_json(side.options, side.position())
+        told = as_json(side.options, side.position(), before)
         for point, writer in zip(points, writers, strict=True):
             _, said = writer.communicate(told, timeout=120)
             assert writer.returncode == -signal.SIGKILL, f"not killed at {point}: {said}"
@@ -144,4 +150,7 @@ def test_killed_at_every_point_the_next_writer_goes_on(
     side.note("t", "u", "w", f"fresh{n}", f"late{n}")
     side.apply_all()
     side.require_noted()
+    if before is not None:
+        assert vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0)).retained == before
+        side.require_noted()
     require_once(side)

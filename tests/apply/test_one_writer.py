@@ -30,7 +30,7 @@ from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.history import Event, Kind
-from tidemark.lake.lock import NAME, Owner, WriterLock, is_held, read_owner
+from tidemark.lake.lock import WRITING, Lock, Owner, is_held, read_owner
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
@@ -58,14 +58,14 @@ def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_pa
         assert owner is not None
         assert owner.pid == process.pid
         with pytest.raises(LakeInUse, match=rf"being written by pid {process.pid} on .+ \(child\.py hold\), for \d+ s"):
-            WriterLock(tmp_path)
+            Lock(tmp_path, WRITING)
         process.send_signal(signal.SIGSTOP)  # one that does not answer still lives
         with pytest.raises(LakeInUse):
-            WriterLock(tmp_path)
+            Lock(tmp_path, WRITING)
         process.kill()
         process.wait()
         assert not is_held(tmp_path)
-        with WriterLock(tmp_path):
+        with Lock(tmp_path, WRITING):
             now = read_owner(tmp_path)
             assert now is not None
             assert now.pid == os.getpid()
@@ -80,7 +80,7 @@ def test_an_owner_is_printed_with_its_age() -> None:
 def test_a_lake_nobody_wrote_has_no_owner(tmp_path: Path) -> None:
     assert read_owner(tmp_path) is None
     assert not is_held(tmp_path)
-    (tmp_path / NAME).write_text("not ours")
+    (tmp_path / WRITING).write_text("not ours")
     assert read_owner(tmp_path) is None
 
 
@@ -248,7 +248,7 @@ def test_a_writer_that_slept_while_another_took_over_adds_and_removes_nothing(si
         caught_up(side, slept)
         with pytest.raises(LakeInUse, match=f"being written by pid {os.getpid()}"):
             LakeWriter(side.options, side.spark)
-        (side.options.lake / NAME).unlink()  # as by someone who takes it for a dead one's
+        (side.options.lake / WRITING).unlink()  # as by someone who takes it for a dead one's
         other = stack.enter_context(side.writing())
         side.run_and_note(["insert into t values (2, 'two')", "update t set v = 'uno' where id = 1"], "t", "u")
         caught_up(side, other)

@@ -1,4 +1,4 @@
-"""apply, query and status as a shell runs them; and what they print."""
+"""apply, fold, query, status and vacuum as a shell runs them; and what they print."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from harness.lake import Lakeside, following, lakeside
 from harness.postgres import Install, installs
 from tidemark.cli.printing import as_csv, as_json, as_table
 from tidemark.errors import ExitCode
+from tidemark.lake.versions import read_versions
 
 
 @pytest.fixture(scope="session", params=list(installs().values())[-1:], ids=lambda each: f"pg{each.major}")
 def install(request: pytest.FixtureRequest) -> Install:
     assert isinstance(request.param, Install)
     return request.param
+
+
+NO_SPARK = (
+    "import sys; from tidemark.cli.main import run; code = run(); "
+    "sys.exit(int(code) if 'pyspark' not in sys.modules else 99)"
+)
 
 
 def tidemark(
@@ -47,6 +54,43 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         _status(side)
 
 
+def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
+        lake = str(side.options.lake)
+        db.run("insert into t select i, 'v' from generate_series(1, 500) i")
+        side.apply_all()
+        strange = tidemark("fold", lake, "nothing")
+        assert strange.returncode == ExitCode.USAGE
+        assert "there is no table public.nothing in this lake" in strange.stderr
+        assert "public.t, public.u" in strange.stderr
+        tried = tidemark("fold", lake, "--dry-run", "--master", "local[1]")
+        assert tried.stdout.startswith("public.t  would be folded to "), tried.stderr
+        assert read_versions(side.options.lake, "public/t") is None
+        folded = tidemark("fold", lake, "t", "--master", "local[1]")
+        assert "public.t  folded to" in folded.stdout, folded.stderr
+        db.run("update t set v = 'w'")
+        side.note("t")
+        side.apply_all()
+        side.fold()
+        with side.open().at(side.notes[0].lsn):
+            shown = tidemark("vacuum", lake, "--keep", "0s", "--grace", "0s", "--dry-run", program=NO_SPARK)
+            assert shown.returncode == ExitCode.OK, shown.stderr
+            assert "holds the window back" in shown.stdout
+            assert "would go" in shown.stdout
+        before = str(side.notes[0].lsn)
+        done = tidemark("vacuum", lake, "--before", before, "--grace", "0s", program=NO_SPARK)
+        assert done.stdout.splitlines()[-1] == f"the past can be read from {before} on", done.stderr
+        assert "public/t/changes: older than the window: 2 files" in done.stdout
+        plain = json.loads(tidemark("status", lake, "--json", program=NO_SPARK).stdout)
+        assert plain["retained"] == before
+        assert plain["tables"][0]["folded"] is not None
+        side.require_noted()
+        for wrong in (["--keep", "7"], ["--keep", "1d", "--before", before], ["--before", "here"]):
+            told = tidemark("vacuum", lake, *wrong, program=NO_SPARK)
+            assert told.returncode == ExitCode.USAGE, wrong
+
+
 def _apply(side: Lakeside) -> subprocess.CompletedProcess[str]:
     source, lake, log = side.options.source.reveal(), str(side.options.lake), str(side.options.log)
     names = ["--name", side.options.names.mirror, "--endpos", str(side.position())]
@@ -55,15 +99,11 @@ def _apply(side: Lakeside) -> subprocess.CompletedProcess[str]:
 
 def _status(side: Lakeside) -> None:
     """Without a JVM, and without the module that would start one."""
-    program = (
-        "import sys; from tidemark.cli.main import run; code = run(); "
-        "sys.exit(int(code) if 'pyspark' not in sys.modules else 99)"
-    )
-    shown = tidemark("status", str(side.options.lake), program=program)
+    shown = tidemark("status", str(side.options.lake), program=NO_SPARK)
     assert shown.returncode == ExitCode.OK, shown.stderr
     assert "public.t  live      readable" in shown.stdout
     assert "streaming" in shown.stdout
-    plain = json.loads(tidemark("status", str(side.options.lake), "--json", program=program).stdout)
+    plain = json.loads(tidemark("status", str(side.options.lake), "--json", program=NO_SPARK).stdout)
     assert plain["tables"][0]["name"] == "public.t"
     assert plain["tables"][0]["state"] == "live"
     assert plain["writing"] is None
@@ -71,7 +111,12 @@ def _status(side: Lakeside) -> None:
 
 
 def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: Path) -> None:
-    for command in (["status", str(tmp_path)], ["query", str(tmp_path), "select 1"]):
+    for command in (
+        ["status", str(tmp_path)],
+        ["query", str(tmp_path), "select 1"],
+        ["fold", str(tmp_path)],
+        ["vacuum", str(tmp_path)],
+    ):
         told = tidemark(*command)
         assert told.returncode == ExitCode.USAGE
         assert "there is no lake at" in told.stderr

@@ -36,7 +36,8 @@ from tests.query.model import (
 )
 from tests.query.wire import decoded
 from tidemark.errors import InvalidValue
-from tidemark.query.contents import Facts, Shape, ShownColumn, contents
+from tidemark.query.contents import contents
+from tidemark.query.shape import Facts, Shape, ShownColumn
 
 pytestmark = pytest.mark.spark
 

@@ -22,7 +22,8 @@ from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.errors import LakeMissing, LogBehind, LogDamaged, ReceiveFailed, Retry, SourceError, policy_of
 from tidemark.lake.lake import Lake
-from tidemark.lake.lock import WriterLock
+from tidemark.lake.leases import needed_from, read_leases
+from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events
 from tidemark.log.disk import Disk
@@ -48,7 +49,7 @@ class LakeWriter:
         self._options, self._spark, self._tell = options, spark, tell
         self._session: Session | None = None
         self.lake = self._made()
-        self._lock = WriterLock(options.lake)
+        self._lock = Lock(options.lake, WRITING)
         reached(Point.LOCKED)
         self._cycles = Cycles(options.lake)
         self.cycle = self._cycles.last
@@ -200,7 +201,7 @@ class LakeWriter:
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
-            self._client.applied(safe)
+            self._client.applied(needed_from(safe, read_leases(self._options.lake)))
         except ReceiveFailed:
             self._client = None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from tidemark.cli.options import LsnType, SizeType, name_option, source_argument
+from tidemark.cli.options import DurationType, LsnType, SizeType, name_option, source_argument
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
@@ -25,19 +26,14 @@ from tidemark.source.session import Session
 @name_option
 @click.option("--endpos", type=LsnType(), help="Stop when every commit at or below this LSN is in the lake.")
 @click.option("--cycle", "cycle_bytes", type=SizeType(), default="64MB", show_default=True, help="How much at a time.")
-@click.option(
-    "--cycle-seconds",
-    "cycle_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="How long that may take; larger transactions take longer.",
-)
+@click.option("--cycle-time", "cycle_s", type=DurationType(), default="10s", show_default=True,
+              help="How long that may take; larger transactions take longer.")  # fmt: skip
+@click.option("--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables too, where it pays.")
 @spark_options
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
 def apply(
     source: Dsn, lake: Path, log: Path, names: MirrorNames | None, endpos: Lsn | None, cycle_bytes: int,
-    cycle_s: float, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+    cycle_s: float, folds: bool, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Apply the log of SOURCE to LAKE, until stopped or until --endpos.
 
@@ -49,6 +45,7 @@ def apply(
             names = MirrorNames.of_database(session.row("select current_database()")[0])
     from tidemark.apply.options import ApplyOptions  # not before: it brings Spark
     from tidemark.apply.writer import LakeWriter
+    from tidemark.fold.beside import FoldingBeside
 
     options = ApplyOptions(source, log.absolute(), lake.absolute(), names, cycle_bytes=cycle_bytes, cycle_s=cycle_s)
     stopped: list[int] = []
@@ -58,7 +55,10 @@ def apply(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    with LakeWriter(options, started(master, remote, conf), _say) as writer:
+    spark = started(master, remote, conf)
+    with LakeWriter(options, spark, _say) as writer, ExitStack() as beside:
+        if folds:
+            beside.enter_context(FoldingBeside(options.lake, spark, _say if not quiet else lambda _: None))
         while not stopped and (endpos is None or min(writer.cycle.safe, writer.cycle.known) < endpos):
             applied = writer.step()
             if applied is None:

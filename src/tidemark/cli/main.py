@@ -10,11 +10,13 @@ import click
 from tidemark import __version__
 from tidemark.cli.apply import apply
 from tidemark.cli.doctor import doctor
+from tidemark.cli.fold import fold
 from tidemark.cli.log import log
 from tidemark.cli.query import query
 from tidemark.cli.receive import receive
 from tidemark.cli.setup import setup
 from tidemark.cli.status import status
+from tidemark.cli.vacuum import vacuum
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
@@ -31,11 +33,13 @@ def tidemark() -> None:
 
 tidemark.add_command(apply)
 tidemark.add_command(doctor)
+tidemark.add_command(fold)
 tidemark.add_command(log)
 tidemark.add_command(query)
 tidemark.add_command(receive)
 tidemark.add_command(setup)
 tidemark.add_command(status)
+tidemark.add_command(vacuum)
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:

@@ -15,6 +15,8 @@ from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Pattern
 
 _SIZE = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|TB)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -57,6 +59,19 @@ class SizeType(click.ParamType[int]):
         if match is None:
             self.fail(f"not a size: {value!r}; write a number and kB, MB, GB or TB", param, ctx)
         return int(match[1]) << _UNITS[match[2] or "B"]
+
+
+class DurationType(click.ParamType[float]):
+    """A time in seconds, with the units that PostgreSQL's settings have."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read `30min`."""
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(f"not a time: {value!r}; write a number and ms, s, min, h or d", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
 
 
 class NameType(click.ParamType[MirrorNames]):

@@ -54,9 +54,11 @@ def _plain(found: LakeStatus, receiving: Position | None) -> dict[str, Any]:
         "durable": _text(receiving.durable if receiving else None),
         "safe": str(found.safe),
         "known": str(found.known),
+        "retained": str(found.retained),
         "behind_bytes": received - found.safe if received is not None else None,
         "receiving": receiving.state if receiving else None,
         "writing": str(found.writer) if found.writer else None,
+        "reading": [str(reader) for reader in found.readers],
         "tables": [_plain_table(table) for table in found.tables],
     }
 
@@ -67,10 +69,13 @@ def _plain_table(table: TableStatus) -> dict[str, Any]:
         "state": table.state,
         "path": table.path,
         "applied": str(table.applied),
+        "folded": _text(table.folded),
         "readable": [[str(begin), _text(end)] for begin, end in table.readable],
         "reason": table.reason or None,
         "files": table.files,
         "bytes": table.size_bytes,
+        "version_files": table.version_files,
+        "version_bytes": table.version_bytes,
     }
 
 
@@ -82,13 +87,16 @@ def _lines(found: LakeStatus, receiving: Position | None) -> list[str]:
         f"received  {_text(received) or 'unknown'}  ({receiving.state if receiving else 'nobody receives'})",
         f"safe      {found.safe}{behind}  ({found.writer or 'nobody applies'})",
         f"known     {found.known}",
+        *([f"retained  {found.retained}"] if found.retained > Lsn.ZERO else []),
+        *(f"reading   {reader}" for reader in found.readers),
         "",
     ]
     width = max((len(table.name) for table in found.tables), default=0)
     for table in found.tables:
         where = ", ".join(f"{begin} to {end or 'now'}" for begin, end in table.readable) or "nowhere"
         why = f"  ({table.reason})" if table.reason else ""
-        lines.append(f"{table.name:<{width}}  {table.state:<8}  readable {where}{why}")
+        folded = f", folded to {table.folded}" if table.folded is not None else ""
+        lines.append(f"{table.name:<{width}}  {table.state:<8}  readable {where}{folded}{why}")
     return lines
 
 

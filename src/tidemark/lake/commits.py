@@ -8,13 +8,14 @@ That is the fence behind the lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
@@ -66,36 +67,75 @@ class ChangeTable:
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
         """Add files and with them everything up to `lsn`, in one commit. Never at or below what is applied."""
-        if lsn <= self.applied:
-            raise LakeInUse(f"{self.folder} has {self.applied} already, and {lsn} was to be added", _OTHER)
-        now = int(time.time() * 1000)
-        actions = [AddAction(file.path, file.size_bytes, {}, now, True, file.stats) for file in files]
-        properties = CommitProperties(app_transactions=[Transaction(APP, lsn.value)], max_commit_retries=0)
-        before = self._table.version()
+        commit(self._table, self.folder, Commit(lsn, files))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is done to a table at once, and the LSN that it is brought to.
+
+    With another `schema` than it has, the files are all that it holds afterwards.
+    """
+
+    lsn: Lsn
+    adds: Sequence[DataFile]
+    removes: Sequence[str] = ()
+    schema: pa.Schema | None = None
+    also: Mapping[str, int] = field(default_factory=dict)
+
+
+def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
+    """Do it in one Delta commit, and bring the handle up to date. Never at or below where the table is."""
+    if what.lsn <= applied(table):
+        raise LakeInUse(f"{folder} has {applied(table)} already, and {what.lsn} was to be added", _OTHER)
+    now = int(time.time() * 1000)
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size_bytes, {}, now, True, file.stats) for file in what.adds
+    ]
+    if what.schema is None:
+        actions += [RemoveAction(path, True, now) for path in what.removes]
+    versions = [Transaction(app, version) for app, version in {APP: what.lsn.value, **what.also}.items()]
+    properties = CommitProperties(app_transactions=versions, max_commit_retries=0)
+    mode = "append" if what.schema is None else "overwrite"
+    schema = table.schema() if what.schema is None else Schema.from_arrow(what.schema)
+    while True:
+        before = table.version()
         try:
-            self._table.create_write_transaction(
-                list(actions), "append", self._table.schema(), commit_properties=properties
-            )
+            table.create_write_transaction(actions, mode, schema, commit_properties=properties)
             reached(Point.TABLE_COMMITTED)
         except (DeltaError, OSError) as error:
-            self._settle(files, lsn, error)
-        self._table.update_incremental()
-        require_version(self._table, self.folder, before + 1)
+            if not _settled(table, folder, what, error):
+                table.update_incremental()
+                continue
+        table.update_incremental()
+        return require_version(table, folder, before + 1)
 
-    def _settle(self, files: Sequence[DataFile], lsn: Lsn, error: Exception) -> None:
-        """Find out by reading whether a commit came about; raise if it did not."""
-        try:
-            there = opened(self.folder)
-            paths = set(pa.table(there.get_add_actions())["path"].to_pylist())
-        except Exception as unreadable:
-            raise CommitUnknown(
-                f"whether {self.folder} was brought to {lsn} is not known: {error}", "again: it is settled by reading"
-            ) from unreadable
-        if applied(there) == lsn and all(file.path in paths for file in files):
-            return
-        if there.version() > self._table.version():
-            raise LakeInUse(f"someone else has written to {self.folder}", _OTHER) from error
-        raise CommitUnknown(f"{self.folder} was not brought to {lsn}: {error}", "again") from error
+
+def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) -> bool:
+    """Find out by reading whether a commit came about. It did not, but may, if only files were let go meanwhile."""
+    try:
+        there = opened(folder)
+        paths = set(pa.table(there.get_add_actions())["path"].to_pylist())
+    except Exception as unreadable:
+        raise CommitUnknown(
+            f"whether {folder} was brought to {what.lsn} is not known: {error}", "again: it is settled by reading"
+        ) from unreadable
+    if applied(there) == what.lsn and all(file.path in paths for file in what.adds):
+        return True
+    if there.version() > table.version() and applied(there) == applied(table):
+        return False
+    if there.version() > table.version():
+        raise LakeInUse(f"someone else has written to {folder}", _OTHER) from error
+    raise CommitUnknown(f"{folder} was not brought to {what.lsn}: {error}", "again") from error
+
+
+def let_go(folder: Path, paths: Sequence[str]) -> None:
+    """Commit that a table holds these files no more. It is brought to no other LSN by that."""
+    now = int(time.time() * 1000)
+    table = opened(folder)
+    actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in paths]
+    table.create_write_transaction(actions, "append", table.schema())
+    sync(folder / "_delta_log")
 
 
 def opened(folder: Path) -> DeltaTable:

@@ -19,6 +19,7 @@ from enum import Enum
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import PgType
 
 
 class Kind(Enum):
@@ -130,6 +131,12 @@ def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
     for event in events:
         found.setdefault(event.fingerprint.oid, []).append(event)
     return {oid: TableHistory(tuple(each)) for oid, each in found.items()}
+
+
+def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:
+    """Every type that a table has or had, by oid."""
+    fingerprints = (event.fingerprint for history in histories for event in history.events)
+    return {column.type.oid: column.type for each in fingerprints for column in each.columns}
 
 
 def _closed(span: Span, end: Lsn) -> Span:

@@ -1,4 +1,4 @@
-"""One writer: a lock that names who holds it and since when.
+"""One writer of changes, and one of versions: locks that name who holds them and since when.
 
 The lock is a file in the lake, held by `flock` while its owner lives, so that a dead owner's is free at once and a live
 one's is not, whatever its age. It keeps two writers from getting in each other's way; that they cannot do harm is
@@ -20,7 +20,7 @@ from typing import Self
 
 from tidemark.errors import LakeInUse
 
-NAME = "_writer.lock"
+WRITING, FOLDING = "_writer.lock", "_fold.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,25 @@ class Owner:
         return f"pid {self.pid} on {self.host} ({self.command}), for {time.time() - self.since:.0f} s"
 
 
-class WriterLock:
-    """Held from here to `close`."""
+def myself() -> Owner:
+    """This process, from now on."""
+    return Owner(socket.gethostname(), os.getpid(), " ".join(Path(arg).name for arg in sys.argv[:2]), time.time())
 
-    def __init__(self, lake: Path) -> None:
-        path = lake / NAME
+
+class Lock:
+    """One of a lake's locks, held from here to `close`."""
+
+    def __init__(self, lake: Path, name: str) -> None:
+        path = lake / name
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._file)
-            owner = read_owner(lake)
-            raise LakeInUse(f"{lake} is being written by {owner or 'someone'}", "stopping that one first") from error
-        owner = Owner(socket.gethostname(), os.getpid(), " ".join(Path(arg).name for arg in sys.argv[:2]), time.time())
+            owner = read_owner(lake, name) or "someone"
+            does = "written" if name == WRITING else "folded"
+            raise LakeInUse(f"{lake} is being {does} by {owner}", "stopping that one first") from error
+        owner = myself()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps([owner.host, owner.pid, owner.command, owner.since]).encode(), 0)
 
@@ -63,10 +69,10 @@ class WriterLock:
         self.close()
 
 
-def read_owner(lake: Path) -> Owner | None:
+def read_owner(lake: Path, name: str = WRITING) -> Owner | None:
     """Who wrote last; whether it still does, only the lock tells."""
     try:
-        host, pid, command, since = json.loads((lake / NAME).read_bytes())
+        host, pid, command, since = json.loads((lake / name).read_bytes())
     except (OSError, ValueError):
         return None
     return Owner(host, pid, command, since)
@@ -75,7 +81,7 @@ def read_owner(lake: Path) -> Owner | None:
 def is_held(lake: Path) -> bool:
     """Whether someone writes the lake now."""
     try:
-        file = os.open(lake / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(lake / WRITING, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -11,6 +11,11 @@ table committed    one table has its changes, perhaps not all tables
 all committed      every table has, `_cycles` does not say so
 cycle told         `_cycles` says so, the log was not told that it can let go
 history told       `_tables` says what became of a table
+fold planned       what to fold is known, nothing is written
+fold written       all files of a fold are durable, its table was not committed
+folded             a table has its versions
+window told        `_vacuums` says what cannot be read any more, nothing is removed
+let go             a table holds files no more, which are still there
 """
 
 from __future__ import annotations
@@ -33,6 +38,11 @@ class Point(Enum):
     ALL_COMMITTED = "all committed"
     CYCLE_TOLD = "cycle told"
     HISTORY_TOLD = "history told"
+    FOLD_PLANNED = "fold planned"
+    FOLD_WRITTEN = "fold written"
+    FOLDED = "folded"
+    WINDOW_TOLD = "window told"
+    LET_GO = "let go"
 
 
 _attached: list[Callable[[Point], None]] = []

@@ -1,4 +1,4 @@
-"""The two small Delta tables of a lake: `_tables`, what became of every table, and `_cycles`, how far it has come.
+"""The small Delta tables of a lake: `_tables`, what became of every table, `_cycles`, how far it has come, `_vacuums`.
 
 A cycle's row is written when every table has its changes: `safe` is then true of all of them. `known` is the position
 up to which the schema of every table is known. Both are also the `txn` versions of the commit, which are read at once
@@ -24,7 +24,7 @@ from tidemark.lake.history import Event, Kind
 from tidemark.lake.points import Point, reached
 from tidemark.schema.plain import from_plain, to_plain
 
-TABLES, CYCLES = "_tables", "_cycles"
+TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_vacuums"
 _KNOWN = f"{APP}.known"
 _TOKEN = f"{APP}.token"  # tells our own commit from another's
 _COMPACT_EVERY = 100
@@ -55,6 +55,8 @@ _CYCLES_SCHEMA = pa.schema(
         ("tables", pa.int32()),
     ]
 )
+
+_VACUUMS_SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("retained", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,29 @@ class Cycles(_Register):
         }
         self.add([row], Transaction(APP, cycle.safe.value), Transaction(_KNOWN, cycle.known.value))
         reached(Point.CYCLE_TOLD)
+
+
+class Vacuums(_Register):
+    """`_vacuums`: up to where the past was let go, as the one who does it holds it."""
+
+    def __init__(self, lake: Path) -> None:
+        super().__init__(lake / VACUUMS, _VACUUMS_SCHEMA)
+
+    def tell(self, retained: Lsn) -> None:
+        """Say that nothing below a position can be read any more. It never goes back."""
+        if retained > _retained(self.table):
+            row = {"at": datetime.now(UTC), "retained": retained.value}
+            self.add([row], Transaction(APP, retained.value))
+            reached(Point.WINDOW_TOLD)
+
+
+def read_retained(lake: Path) -> Lsn:
+    """The oldest position that can be read."""
+    return _retained(opened(lake / VACUUMS)) if (lake / VACUUMS / "_delta_log").exists() else Lsn.ZERO
+
+
+def _retained(table: DeltaTable) -> Lsn:
+    return Lsn(table.transaction_version(APP) or 0)
 
 
 def read_events(lake: Path) -> tuple[Event, ...]:

@@ -14,14 +14,17 @@ from tidemark.errors import LogError
 from tidemark.lake.commits import applied
 from tidemark.lake.history import Kind, TableHistory
 from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.paths import CHANGES
+from tidemark.lake.registers import read_retained
+from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: whether it can be read and where, and what its changes take."""
+    """One table: whether it can be read and where, and what its changes and versions take. `folded` if it ever was."""
 
     name: str
     state: str
@@ -31,11 +34,14 @@ class TableStatus:
     reason: str
     files: int
     size_bytes: int
+    folded: Lsn | None
+    version_files: int
+    version_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The whole mirror. `received` is None where the log cannot be reached."""
+    """The whole mirror. `received` is None where the log cannot be reached; reads begin at `retained`."""
 
     lake: Path
     mirror: str
@@ -44,7 +50,9 @@ class LakeStatus:
     received: Lsn | None
     safe: Lsn
     known: Lsn
+    retained: Lsn
     writer: Owner | None
+    readers: tuple[Leased, ...]
     tables: tuple[TableStatus, ...]
 
 
@@ -59,7 +67,17 @@ def status_of(path: Path) -> LakeStatus:
     tables = sorted(_tables(lake, lake.tables().values(), cycle.safe), key=lambda each: each.name)
     writer = read_owner(path) if is_held(path) else None
     return LakeStatus(
-        path, lake.mirror, lake.database, lake.log, received, cycle.safe, cycle.known, writer, tuple(tables)
+        path,
+        lake.mirror,
+        lake.database,
+        lake.log,
+        received,
+        cycle.safe,
+        cycle.known,
+        read_retained(path),
+        writer,
+        read_leases(path),
+        tuple(tables),
     )
 
 
@@ -68,6 +86,8 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
         folder = lake.path / history.path / CHANGES
         there = DeltaTable(folder) if (folder / "_delta_log").exists() else None
         sizes: list[int] = pa.table(there.get_add_actions())["size_bytes"].to_pylist() if there else []
+        versions = read_versions(lake.path, history.path)
+        version_sizes = [file.size_bytes for file in versions.files] if versions else []
         yield TableStatus(
             f"{history.fingerprint.schema}.{history.fingerprint.name}",
             _state(history),
@@ -77,6 +97,9 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
             "" if history.live else next((e.reason for e in reversed(history.events) if e.reason), ""),
             len(sizes),
             sum(sizes),
+            versions.folded if versions else None,
+            len(version_sizes),
+            sum(version_sizes),
         )
 
 

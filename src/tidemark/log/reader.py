@@ -73,6 +73,15 @@ class LogReader:
         parts = [self._indexes[number].rows().commits for number in sorted(self._indexes)]
         return joined_rows(parts, COMMITS)
 
+    def last_commits(self) -> list[tuple[int, Lsn]]:
+        """For each index, in order, its number and its last commit; where it has none, that of the one before."""
+        found, last = [], Lsn.ZERO
+        for number in sorted(self._indexes):
+            commits = self._indexes[number].rows().commits
+            last = Lsn(int(commits["lsn"][-1])) if len(commits) else last
+            found.append((number, last))
+        return found
+
     def count(self, after: Lsn, upto: Lsn) -> int:
         """How many commits lie above `after` and at or below `upto`."""
         border = np.array([after.value, upto.value], np.uint64)

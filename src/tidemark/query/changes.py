@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
-from tidemark.lake.columns import COMMIT_VERSION, OURS
-from tidemark.query.shown import Shown, ShownTable, present
-from tidemark.query.snapshot import ChangeFile
+from tidemark.lake.changes import ChangeFile
+from tidemark.lake.columns import COMMIT_VERSION, OURS, StoredColumn
+from tidemark.query.shown import Shown, ShownTable
 from tidemark.query.tail import change_schema
 from tidemark.spark.types import spark_type
 
@@ -88,29 +88,35 @@ def quoted(name: str) -> str:
 
 
 def _read(spark: SparkSession, table: ShownTable, columns: frozenset[str], paths: list[str]) -> DataFrame:
-    homes = [present(column.kept, dict.fromkeys(columns)) for column in table.columns]
-    texts = [home.companion().name for home in homes if home is not None and home.companion().name in columns]
-    fields = [spark_types.StructField(home.name, spark_type(home.type)) for home in homes if home is not None]
-    fields += [spark_types.StructField(name, spark_types.StringType()) for name in texts]
+    there = [each for column in table.columns for each in column.kept if each.name in columns]
+    fields = [spark_types.StructField(each.name, spark_type(each.type)) for each in dict.fromkeys(there)]
     fields += [spark_types.StructField(field.name, spark_type(field.type)) for field in OURS]
     rows = spark.read.options(**READING).schema(spark_types.StructType(fields)).parquet(*paths)
-    shown: list[Column] = []
-    for column, home in zip(table.columns, homes, strict=True):
-        shown.append(_value(column, home.name if home else None, home.type if home else None))
+    values = (value.alias(name) for name, (_, value) in zip(table.shape.names, shown_cells(table, there), strict=True))
+    return rows.select(*values, *OURS.names)
+
+
+def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[spark_types.DataType, Column]]:
+    """For each cell of a table its type, and its value in rows that have these stored columns and no others."""
+    homes = {each.attnum: each for each in reversed(there) if not each.text}
+    names = {each.name for each in there}
+    cells: list[tuple[spark_types.DataType, Column]] = []
+    for column in table.columns:
+        home = homes.get(column.attnum)
+        cells.append((spark_type(column.type), _value(column, home)))
         if column.exact:
             text = home.companion().name if home is not None else ""
-            shown.append(
-                (F.col(quoted(text)) if text in texts else _text(column, home is None)).alias(column.text_name)
-            )
-    return rows.select(*shown, *OURS.names)
+            value = F.col(quoted(text)) if text in names else _text(column, home is None)
+            cells.append((spark_types.StringType(), value))
+    return cells
 
 
-def _value(column: Shown, home: str | None, kept: pa.DataType | None) -> Column:
+def _value(column: Shown, home: StoredColumn | None) -> Column:
     if home is None:
         value = None if column.missing is None else column.missing.array[0]
-        return literal(value, column.type).alias(column.name)
-    there = F.col(quoted(home))
-    return (there if kept == column.type else there.cast(spark_type(column.type))).alias(column.name)
+        return literal(value, column.type)
+    there = F.col(quoted(home.name))
+    return there if home.type == column.type else there.cast(spark_type(column.type))
 
 
 def _text(column: Shown, older: bool) -> Column:

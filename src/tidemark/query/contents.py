@@ -9,18 +9,26 @@ the row; where a marked update also moved it to another key, a loan does (`loans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.errors import InvalidValue
-from tidemark.lake.rows import PREIMAGE
+from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
 from tidemark.query.loans import loans, with_whole_keys
-from tidemark.query.shape import META, NEVER_SENT, RANK_OLD, RANK_OTHER, REMOVALS, Shape, ShownColumn, is_marked
-
-__all__ = ["Facts", "Shape", "ShownColumn", "contents"]
+from tidemark.query.overlay import beneath, parted, without_keys
+from tidemark.query.shape import (
+    META,
+    NEVER_SENT,
+    RANK_OLD,
+    RANK_OTHER,
+    REMOVALS,
+    Base,
+    Facts,
+    Shape,
+    ShownColumn,
+    is_marked,
+)
 
 # PostgreSQL stores values out of line only if they vary in size; these never do
 FIXED = (
@@ -35,27 +43,19 @@ FIXED = (
 LOT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What file statistics tell about the changes: True where unsure."""
-
-    only_inserts: bool
-    truncates: bool
-    marks: bool
-    preimages: bool
-
-
-def contents(changes: DataFrame, shape: Shape, facts: Facts) -> DataFrame:
-    """The table's rows after `changes`, which hold the commits that the read sees and no others."""
-    rows = _by_attnum(changes, shape)
+def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None = None) -> DataFrame:
+    """The table's rows after `changes`: the commits that the read sees and `base` does not hold, and no others."""
+    rows = by_attnum(changes, shape)
     if facts.truncates:
-        rows = _after_truncate(rows)
-    if not facts.only_inserts:
-        rows = _keyed(rows, shape, facts) if shape.key else _summed(rows, shape)
+        rows, base = _after_truncate(rows, base)
+    if not facts.only_inserts or (base is not None and base.taken_away is not None):
+        rows = _keyed(rows, shape, facts, base) if shape.key else _multiset(rows, shape, base)
+    elif base is not None:
+        rows = base.rows.unionAll(rows.select(*shape.cells))
     return rows.select(*shape.cells).toDF(*shape.names)
 
 
-def _by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
+def by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
     """The columns that are needed, renamed by place: the only names here that can be odd are never spelled."""
     inside = {**META, **dict(zip(shape.names, shape.cells, strict=True))}
     missing = sorted(inside.keys() - set(changes.columns))
@@ -66,26 +66,46 @@ def _by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
     return renamed.select(*inside.values())
 
 
-def _after_truncate(rows: DataFrame) -> DataFrame:
+def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base | None]:
     """What comes after the newest truncate; two scalars, so that the commit's reaches the scan."""
     truncates = rows.filter(F.col("truncates").isNotNull())
     newest = F.max(F.struct("commit", "ordinal"))
     commit = truncates.agg(F.coalesce(F.max("commit"), F.lit(-1).cast("long")).alias("commit")).scalar()
     ordinal = truncates.agg(F.coalesce(newest.getField("ordinal"), F.lit(-1).cast("long")).alias("ordinal")).scalar()
-    return rows.filter(F.col("commit") >= commit).filter((F.col("commit") > commit) | (F.col("ordinal") > ordinal))
+    later = rows.filter(F.col("commit") >= commit).filter((F.col("commit") > commit) | (F.col("ordinal") > ordinal))
+    if base is None:
+        return later, None
+    taken_away = None if base.taken_away is None else base.taken_away.filter(commit < 0)
+    return later, Base(base.rows.filter(commit < 0), taken_away)
 
 
-def _keyed(rows: DataFrame, shape: Shape, facts: Facts) -> DataFrame:
+def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
     """The newest change of each key, with marked values found; the work for marks is done only where there are any."""
-    rows = rows.withColumn("rank", F.when(F.col("kind") == PREIMAGE, RANK_OLD).otherwise(RANK_OTHER))
-    if not facts.marks:
-        return _newest(rows, shape, ())
-    sizes_vary = tuple(c for c in shape.columns if not isinstance(rows.schema[c.cells[0]].dataType, FIXED))
-    rows = with_whole_keys(rows, tuple(c for c in sizes_vary if c.attnum in shape.key))
-    large = tuple(c for c in sizes_vary if c.attnum not in shape.key)
+    rows = ranked(rows)
+    large: tuple[ShownColumn, ...] = ()
+    if facts.marks:
+        keys, large = may_be_marked(rows, shape)
+        rows = with_whole_keys(rows, keys)
+    untouched = None
+    if base is not None:
+        untouched = without_keys(base.rows, rows, shape)
+        rows = rows.unionByName(beneath(base.rows, rows, shape), allowMissingColumns=True) if large else rows
     if facts.preimages and large:
         rows = rows.unionByName(loans(rows, shape, large), allowMissingColumns=True)
-    return _newest(rows, shape, large)
+    newest = _newest(rows, shape, large).select(*shape.cells)
+    return newest if untouched is None else untouched.unionAll(newest)
+
+
+def ranked(rows: DataFrame) -> DataFrame:
+    """With the order of rows that share a position."""
+    return rows.withColumn("rank", F.when(F.col("kind") == PREIMAGE, RANK_OLD).otherwise(RANK_OTHER))
+
+
+def may_be_marked(rows: DataFrame, shape: Shape) -> tuple[tuple[ShownColumn, ...], tuple[ShownColumn, ...]]:
+    """The columns whose values may not have been sent: those of the key, and the others."""
+    sizes_vary = [c for c in shape.columns if not isinstance(rows.schema[c.cells[0]].dataType, FIXED)]
+    keys = tuple(c for c in sizes_vary if c.attnum in shape.key)
+    return keys, tuple(c for c in sizes_vary if c.attnum not in shape.key)
 
 
 def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> DataFrame:
@@ -104,6 +124,20 @@ def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> Da
 
 def _found(column: ShownColumn) -> Column:
     return F.coalesce(F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}")))
+
+
+def _multiset(rows: DataFrame, shape: Shape, base: Base | None) -> DataFrame:
+    """Contents summed, but for those that nothing was taken away from: these are as they are."""
+    rows = rows.select("kind", *shape.cells)
+    if base is None:
+        return _summed(rows, shape)
+    removes = F.col("kind").isin(*REMOVALS)
+    fewer = rows.filter(removes)
+    if base.taken_away is not None:
+        fewer = fewer.unionByName(base.taken_away.withColumn("kind", F.lit(DELETED)))
+    more = rows.filter(~removes).unionByName(base.rows.withColumn("kind", F.lit(INSERTED)))
+    untouched, touched = parted(more, fewer, shape)
+    return untouched.select(*shape.cells).unionAll(_summed(touched.unionByName(fewer), shape).select(*shape.cells))
 
 
 def _summed(rows: DataFrame, shape: Shape) -> DataFrame:

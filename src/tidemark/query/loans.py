@@ -19,12 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.lake.rows import POSTIMAGE, PREIMAGE
 from tidemark.query.shape import NEVER_SENT, RANK_LOAN, RANK_OTHER, REMOVALS, Shape, ShownColumn, is_marked
 
-Position = tuple[int, int]
+Sender = tuple[int, int, int]  # a position, and the number of the key: folded rows all have the same position
 
-LOANS_DDL = "commit long, ordinal long, from_commit long, from_ordinal long, marks string"
-LOANS = pa.schema(
-    [*((name, pa.int64()) for name in ("commit", "ordinal", "from_commit", "from_ordinal")), ("marks", pa.string())]
-)
+_FROM = ("from_commit", "from_ordinal", "number")
+LOANS_DDL = "commit long, ordinal long, from_commit long, from_ordinal long, number long, marks string"
+LOANS = pa.schema([*((name, pa.int64()) for name in ("commit", "ordinal", *_FROM)), ("marks", pa.string())])
 
 
 def with_whole_keys(rows: DataFrame, large: tuple[ShownColumn, ...]) -> DataFrame:
@@ -67,21 +66,24 @@ def loans(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> Data
     updates = rows.filter((F.col("kind") == POSTIMAGE) & F.col("marks").isNotNull())
     both = updates.join(_preimages(rows, shape.key_cells), _same_position("old"))
     moves = both.filter(~_same(shape.key_cells, "old"))
-    found = _steps(rows, moves, shape).mapInArrow(_replay(tuple(column.attnum for column in large)), LOANS_DDL)
+    its = _numbered(rows, moves, shape)
+    in_one = its.select("commit", "ordinal", "rank", "kind", "number", "marks").repartition(1)
+    steps = in_one.sortWithinPartitions("commit", "ordinal", "rank")
+    found = steps.mapInArrow(_replay(tuple(column.attnum for column in large)), LOANS_DDL)
     values = [cell for column in large for cell in column.cells]
-    sent = rows.filter(F.col("rank") == RANK_OTHER).select(
-        F.col("commit").alias("from_commit"), F.col("ordinal").alias("from_ordinal"), *values
+    sent = its.filter(F.col("rank") == RANK_OTHER).select(
+        F.col("commit").alias("from_commit"), F.col("ordinal").alias("from_ordinal"), "number", *values
     )
     return (
         moves.select("commit", "ordinal", "kind", *shape.key_cells)
         .join(found, ["commit", "ordinal"])
-        .join(sent, ["from_commit", "from_ordinal"])
+        .join(sent, list(_FROM))
         .select("commit", "ordinal", F.lit(RANK_LOAN).alias("rank"), "kind", "marks", *shape.key_cells, *values)
     )
 
 
-def _steps(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
-    """The changes of every key that a marked move touches, in order, with a number for the key and without values.
+def _numbered(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
+    """The changes of every key that a marked move touches, with a number for the key.
 
     These keys are closed: a chain of marked moves has all of its keys among them. The numbers follow the keys' order,
     so they are the same when Spark runs a task again.
@@ -92,9 +94,7 @@ def _steps(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
     )
     keys = moves.select(F.explode(F.array(new, old)).alias("its")).select("its.*").dropDuplicates()
     numbered = keys.withColumn("number", F.row_number().over(Window.partitionBy(F.lit(0)).orderBy(*its)))
-    steps = rows.join(numbered, _same(shape.key_cells, "its"))
-    in_one = steps.select("commit", "ordinal", "rank", "kind", "number", "marks").repartition(1)
-    return in_one.sortWithinPartitions("commit", "ordinal", "rank")
+    return rows.join(numbered.withColumn("number", F.col("number").cast("long")), _same(shape.key_cells, "its"))
 
 
 def _replay(large: tuple[int, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -112,8 +112,8 @@ def _lender(large: tuple[int, ...]) -> Callable[[Iterable[tuple[Any, ...]]], Ite
     """Follows which change sent each large value of each key's row; a marked move gives one loan for each sender."""
 
     def lend(steps: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        rows: dict[int, dict[int, Position]] = {}
-        position, old_key, old_row = (-1, -1), -1, dict[int, Position]()
+        rows: dict[int, dict[int, Sender]] = {}
+        position, old_key, old_row = (-2, -2), -1, dict[int, Sender]()
         for commit, ordinal, _, kind, key, marks in steps:
             here = commit, ordinal
             if kind in REMOVALS:
@@ -123,7 +123,7 @@ def _lender(large: tuple[int, ...]) -> Callable[[Iterable[tuple[Any, ...]]], Ite
             marked = {attnum for attnum in large if f",{attnum}," in (marks or "")}
             if not marked <= before.keys():
                 raise ValueError(f"commit {commit}, change {ordinal}: {NEVER_SENT}")
-            rows[key] = {attnum: before[attnum] if attnum in marked else here for attnum in large}
+            rows[key] = {attnum: before[attnum] if attnum in marked else (*here, key) for attnum in large}
             for sender in {before[n] for n in marked} if position == here and old_key != key else ():
                 others = (n for n in large if n not in marked or before[n] != sender)
                 yield *here, *sender, "," + "".join(f"{n}," for n in others)

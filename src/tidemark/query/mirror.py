@@ -6,39 +6,31 @@ nothing of each other. What they give are ordinary DataFrames, on a Spark sessio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.decode.types import Types
-from tidemark.errors import InvalidValue, LogTrimmed, NotAnswerable
+from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import Span, TableHistory
+from tidemark.lake.history import types_of
 from tidemark.lake.lake import Lake
-from tidemark.lake.layout import columns_of, fitting, layout_of
-from tidemark.lake.registers import read_times
-from tidemark.log.mapped import descriptions
-from tidemark.log.slices import plan
-from tidemark.query.changes import file_changes, guarded, no_changes, seen
-from tidemark.query.contents import Facts, contents
+from tidemark.lake.leases import Lease
+from tidemark.lake.registers import read_retained, read_times
+from tidemark.lake.versions import floor
 from tidemark.query.names import find, names_at, parsed
-from tidemark.query.shown import ShownTable, shown_table
-from tidemark.query.snapshot import ChangeFiles, LakeView, both, facts_of, log_reader
-from tidemark.query.statement import bind
-from tidemark.query.tail import Tail, TailWork, tail_of
+from tidemark.query.reading import Reading
+from tidemark.query.snapshot import LakeView, log_reader
+from tidemark.query.statement import Equalities, bind
 from tidemark.query.times import lsn_at
-from tidemark.schema.table import PgType
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
 LATEST = "latest"
-SLICE_BYTES = 16 << 20
-_ATTEMPTS = 3
 
 
 class Mirror:
@@ -54,8 +46,13 @@ class Mirror:
         """A handle at a position: an LSN, a time, a Boundary, or the latest at which all is known."""
         view = self.view()
         boundary = when if isinstance(when, Boundary) else Boundary(self._lsn(when, view))
-        view.require(boundary)
-        return Moment(self, boundary)
+        lease = Lease(self.lake.path, floor(boundary))
+        try:
+            view.require(boundary)
+            return Moment(self, boundary, lease)
+        except BaseException:
+            lease.close()
+            raise
 
     def table(self, name: str) -> DataFrame:
         """A table as it was latest."""
@@ -98,13 +95,30 @@ class Mirror:
 
 
 class Moment:
-    """One boundary. Every table and every query given by it stands there."""
+    """One boundary. Every table and every query given by it stands there.
 
-    def __init__(self, mirror: Mirror, boundary: Boundary) -> None:
+    Until it is closed, or forgotten, nothing is removed that it may need. DataFrames that it gives remember it; what is
+    derived from them does not.
+    """
+
+    def __init__(self, mirror: Mirror, boundary: Boundary, lease: Lease) -> None:
         self.boundary = boundary
-        self._mirror = mirror
+        self._mirror, self._lease = mirror, lease
+        self._closing = weakref.finalize(self, lease.close)
+        self._frames: dict[tuple[str, str], DataFrame] = {}
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
+        self._reading = Reading(mirror.spark, mirror.view, types_of(self._histories.values()), boundary, lease)
+
+    def close(self) -> None:
+        """Need nothing any more."""
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
 
     @property
     def lsn(self) -> Lsn:
@@ -118,13 +132,15 @@ class Moment:
 
     def table(self, name: str) -> DataFrame:
         """The rows of a table there."""
-        return self._table(parsed(name))
+        return self._remembering(self._table(parsed(name)))
 
     def sql(self, statement: str) -> DataFrame:
         """The answer to a query in Spark's SQL, every table of it as it was there."""
         bound = bind(statement, list(self._names))
-        frames: dict[str, Any] = {placeholder: self._table(key) for placeholder, key in bound.tables.items()}
-        return self._mirror.spark.sql(bound.text, **frames)
+        frames: dict[str, Any] = {
+            placeholder: self._kept(key, bound.lookups[placeholder]) for placeholder, key in bound.tables.items()
+        }
+        return self._remembering(self._mirror.spark.sql(bound.text, **frames))
 
     def changes(self, name: str, start: str | Lsn) -> DataFrame:
         """What was changed in a table by the commits from `start` up to here, in order of commit and ordinal.
@@ -140,11 +156,26 @@ class Moment:
                 f"{name} was begun anew at {span.base.lsn}: what changed between {first} and there is not known whole",
                 f"changes from {span.base.lsn} on",
             )
-        rows, shown, _ = self._changes(history, span)
-        rows = rows.where(F.col(COMMIT_VERSION) >= first.value)
-        return guarded(rows, shown)
+        rows = self._reading.changes(history, span)
+        if first <= (retained := read_retained(self._mirror.lake.path)) and retained > Lsn.ZERO:
+            raise NotAnswerable(
+                f"changes of {name} from {first} on are not kept any more", f"changes from above {retained} on"
+            )
+        return self._remembering(rows.where(F.col(COMMIT_VERSION) >= first.value))
 
-    def _table(self, key: tuple[str, str]) -> DataFrame:
+    def _remembering(self, frame: DataFrame) -> DataFrame:
+        vars(frame)["_tidemark_moment"] = self
+        return frame
+
+    def _kept(self, key: tuple[str, str], equalities: Equalities) -> DataFrame:
+        """The same for every query of this handle: it is planned once. What asks for one key is planned for that."""
+        if equalities:
+            return self._table(key, equalities)
+        if key not in self._frames:
+            self._frames[key] = self._table(key)
+        return self._frames[key]
+
+    def _table(self, key: tuple[str, str], equalities: Equalities | None = None) -> DataFrame:
         history = find(self._names, key)
         span = history.at(self.lsn)
         hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
@@ -154,61 +185,9 @@ class Moment:
                 "which this boundary does not see",
                 "a later snapshot",
             )
-        rows, shown, facts = self._changes(history, span)
-        return guarded(contents(rows, shown.shape, facts), shown)
-
-    def _changes(self, history: TableHistory, span: Span) -> tuple[DataFrame, ShownTable, Facts]:
-        """All changes since the table began that this boundary sees, and what they may be like.
-
-        What was in the log's tail a moment ago may be gone from there by now: then the lake has it.
-        """
-        for _ in range(_ATTEMPTS):
-            with suppress(LogTrimmed):
-                return self._changes_now(history, span)
-        return self._changes_now(history, span)
-
-    def _changes_now(self, history: TableHistory, span: Span) -> tuple[DataFrame, ShownTable, Facts]:
-        spark, boundary = self._mirror.spark, self.boundary
-        view = self._mirror.view()
-        files = view.changes(history.path)
-        types = Types(_types(self._histories), view.lake.version_num)
-        shown = shown_table(history, span.fingerprint, files.stored, types)
-        chosen = files.between(span.base, boundary)
-        rows = file_changes(spark, shown, chosen)
-        rows = None if rows is None else seen(rows, span.base, boundary, chosen)
-        facts = facts_of(chosen)
-        tail = self._tail(history, shown, files, types, view)
-        if tail is not None:
-            later = seen(tail.rows, span.base, boundary, None)
-            rows = later if rows is None else rows.unionByName(later)
-            facts = both(facts, tail.facts)
-        return rows if rows is not None else no_changes(spark, shown), shown, facts
-
-    def _tail(
-        self, history: TableHistory, shown: ShownTable, files: ChangeFiles, types: Types, view: LakeView
-    ) -> Tail | None:
-        if self.lsn <= files.applied or view.reader is None:
-            return None
-        planned = plan(view.reader, files.applied, self.lsn, 1 << 62, SLICE_BYTES)
-        fingerprints = [event.fingerprint for event in reversed(history.events)]
-        relations = {}
-        for relation in descriptions(planned.relations, view.lake.log):
-            fingerprint = fitting(relation, fingerprints)
-            if fingerprint is not None and columns_of(relation, fingerprint) is not None:
-                layout = layout_of(relation, fingerprint, history.path, files.stored, types)
-                relations[relation] = layout.columns
-            elif relation.oid == shown.oid:
-                raise NotAnswerable(
-                    f"{history.path} was altered in what is not applied yet", "again when it is applied"
-                )
-        return tail_of(self._mirror.spark, TailWork(view.lake.log, types, shown, relations), planned)
+        return self._reading.table(history, span, equalities or {})
 
 
 def open_mirror(lake: str | Path, spark: SparkSession | None = None, options: SparkOptions | None = None) -> Mirror:
     """Open a lake for reading, on this Spark session, on the active one, or on a new one with these options."""
     return Mirror(Path(lake), spark if spark is not None else spark_session(options))
-
-
-def _types(histories: Mapping[int, TableHistory]) -> dict[int, PgType]:
-    fingerprints = (event.fingerprint for history in histories.values() for event in history.events)
-    return {column.type.oid: column.type for each in fingerprints for column in each.columns}

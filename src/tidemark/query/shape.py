@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, TRUNCATE, UNCHANGED
@@ -72,6 +72,28 @@ class Shape:
         """The columns with these attnums, in their order."""
         by_attnum = {column.attnum: column for column in self.columns}
         return tuple(by_attnum[attnum] for attnum in attnums)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What file statistics tell about the changes: True where unsure."""
+
+    only_inserts: bool
+    truncates: bool
+    marks: bool
+    preimages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Rows that a read begins with, by cells. Without a key, equal rows that have ended for it and not begun take away.
+
+    Which of equal rows a change removed, nobody knows: so one whose end a boundary sees and whose begin it does not
+    stands for another one.
+    """
+
+    rows: DataFrame
+    taken_away: DataFrame | None = None
 
 
 def is_marked(column: ShownColumn) -> Column:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from tidemark.clock import Lsn
 from tidemark.decode.cells import Cells
 from tidemark.decode.cells import Column as Values
 from tidemark.decode.types import Types, decoding_of
 from tidemark.lake.columns import OURS, TEXT_SUFFIX, StoredColumn, free_name
-from tidemark.lake.history import TableHistory
-from tidemark.query.contents import Shape, ShownColumn
+from tidemark.lake.history import Span, TableHistory
+from tidemark.query.shape import Shape, ShownColumn
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated
 
@@ -23,6 +24,7 @@ class Shown:
     """One column: its name for readers, its type, what it is kept in, and what rows older than it read as."""
 
     name: str
+    source_name: str
     attnum: int
     type: pa.DataType
     kept: tuple[StoredColumn, ...]
@@ -51,12 +53,16 @@ class ShownTable:
 
 
 def shown_table(
-    history: TableHistory, fingerprint: Fingerprint, stored: Sequence[StoredColumn], types: Types
+    history: TableHistory,
+    fingerprint: Fingerprint,
+    stored: Sequence[StoredColumn],
+    types: Types,
+    retired: Sequence[Column] = (),
 ) -> ShownTable:
-    """The table by this definition, given what its changes are kept in."""
+    """The table by this definition, given what it is kept in; after its columns, those that it has no more."""
     taken = set(OURS.names)
     columns = []
-    for column in fingerprint.columns:
+    for column in (*fingerprint.columns, *retired):
         if not is_streamed(column, types.version_num):
             continue
         name = free_name(column.name, column.attnum, taken)
@@ -65,8 +71,17 @@ def shown_table(
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
         missing = missing_value(history.missing(column.attnum), column, types)
         exact = any(each.text for each in kept) or (missing is not None and missing.exact is not None)
-        columns.append(Shown(name, column.attnum, kind, kept, exact, missing))
+        columns.append(Shown(name, column.name, column.attnum, kind, kept, exact, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def retired_columns(history: TableHistory, span: Span, retained: Lsn) -> tuple[Column, ...]:
+    """What the table had since it was begun and has no more: a read of the past may still ask for it."""
+    there = {column.attnum for column in span.fingerprint.columns}
+    earlier = [each for each in history.spans() if each.base == span.base and each.begin <= span.begin]
+    spans = [each for each in earlier if each.end is None or each.end >= retained]
+    latest = {column.attnum: column for each in spans for column in each.fingerprint.columns}
+    return tuple(column for attnum, column in sorted(latest.items()) if attnum not in there)
 
 
 def is_streamed(column: Column, version_num: int) -> bool:
@@ -81,8 +96,3 @@ def missing_value(text: str | None, column: Column, types: Types) -> Values | No
     raw = np.frombuffer(text.encode(), np.uint8)
     cells = Cells(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
     return decoding_of(column.type.oid, column.typmod, types).decode(cells, False)
-
-
-def present(kept: Sequence[StoredColumn], names: Mapping[str, object]) -> StoredColumn | None:
-    """The one of a column's homes that a file has."""
-    return next((each for each in kept if not each.text and each.name in names), None)

@@ -6,55 +6,17 @@ nothing in between: changes up to `applied` are in the files, those above it in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-from deltalake import DeltaTable
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import LakeDamaged, LogError, NotAnswerable
-from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, OURS, TRUNCATE, UNCHANGED, StoredColumn, stored_columns
-from tidemark.lake.commits import applied, opened, schema_of
+from tidemark.errors import LogError, NotAnswerable
+from tidemark.lake.changes import ChangeFile, ChangeFiles, read_changes
 from tidemark.lake.lake import Lake
-from tidemark.lake.paths import CHANGES
-from tidemark.lake.registers import Cycle
-from tidemark.lake.rows import INSERTED, PREIMAGE
+from tidemark.lake.registers import Cycle, read_retained
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
-from tidemark.query.contents import Facts
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeFile:
-    """A file of `changes` and what its statistics tell."""
-
-    path: str
-    columns: frozenset[str]
-    least: Lsn
-    greatest: Lsn
-    only_inserts: bool
-    truncates: bool
-    marks: bool
-    preimages: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeFiles:
-    """A table's changes at one moment: its files, its columns, and up to where they have everything."""
-
-    files: tuple[ChangeFile, ...]
-    stored: tuple[StoredColumn, ...]
-    applied: Lsn
-
-    def between(self, base: Boundary, boundary: Boundary) -> tuple[ChangeFile, ...]:
-        """Those that may have a change that the base does not see and the boundary does."""
-        early = min(base.excluded, default=base.lsn)
-        return tuple(file for file in self.files if file.least <= boundary.lsn and file.greatest >= early)
+from tidemark.query.shape import Facts
 
 
 class LakeView:
@@ -74,21 +36,23 @@ class LakeView:
         return min(self.cycle.known, max(self.received, self.cycle.safe))
 
     def require(self, boundary: Boundary) -> None:
-        """Refuse what lies above."""
+        """Refuse what lies above, and what lies below the window, which is looked at now: files may be gone since."""
         if boundary.lsn > self.answerable:
             raise NotAnswerable(
                 f"{boundary.lsn} cannot be answered yet: the mirror knows all up to {self.answerable}",
                 f"--at latest, an LSN up to {self.answerable}, or again later",
             )
+        retained = read_retained(self.lake.path)
+        below = min([boundary.lsn, *(Lsn(lsn.value - 1) for lsn in boundary.excluded)])
+        if below < retained:
+            raise NotAnswerable(
+                f"{below} cannot be answered any more: the past is kept from {retained} on",
+                f"an LSN from {retained} to {self.answerable}",
+            )
 
     def changes(self, path: str) -> ChangeFiles:
         """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""
-        folder = self.lake.path / path / CHANGES
-        if not (folder / "_delta_log").exists():
-            return ChangeFiles((), (), self.cycle.safe)
-        table = opened(folder)
-        files = tuple(_change_file(folder, row) for row in _adds(table))
-        return ChangeFiles(files, stored_columns(schema_of(table)), max(applied(table), self.cycle.safe))
+        return read_changes(self.lake.path, path, self.cycle.safe)
 
 
 def log_reader(lake: Lake) -> LogReader | None:
@@ -119,29 +83,4 @@ def both(one: Facts, other: Facts) -> Facts:
         truncates=one.truncates or other.truncates,
         marks=one.marks or other.marks,
         preimages=one.preimages or other.preimages,
-    )
-
-
-def _adds(table: DeltaTable) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-    return rows
-
-
-def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:
-    nulls, rows = add["null_count"], add["num_records"]
-    lacking = [name for name in OURS.names if nulls.get(name) is None]
-    if lacking:
-        raise LakeDamaged(
-            f"{folder / add['path']} has no statistics of {', '.join(lacking)}", "the lake as we wrote it"
-        )
-    kinds = add["min"][CHANGE_TYPE], add["max"][CHANGE_TYPE]
-    return ChangeFile(
-        str(folder / add["path"]),
-        frozenset(name for name, count in nulls.items() if count is not None),
-        Lsn(add["min"][COMMIT_VERSION]),
-        Lsn(add["max"][COMMIT_VERSION]),
-        kinds == (INSERTED, INSERTED),
-        nulls[TRUNCATE] < rows,
-        nulls[UNCHANGED] < rows,
-        kinds[1] == PREIMAGE,
     )

@@ -25,7 +25,7 @@ from tidemark.lake.columns import CHANGE_TYPE, OURS, TRUNCATE, UNCHANGED, Stored
 from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Plan, Slice
-from tidemark.query.contents import Facts
+from tidemark.query.shape import Facts
 from tidemark.query.shown import ShownTable
 from tidemark.spark.types import spark_type
 
@@ -50,11 +50,18 @@ class Tail:
     facts: Facts
 
 
+def tail_here(work: TailWork, plan: Plan) -> pa.Table | None:
+    """A short tail, decoded here; None of a long one."""
+    if plan.size_bytes > HERE_BYTES:
+        return None
+    return pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
+
+
 def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
     """The tail, or None if there is nothing of this table in it."""
     schema = change_schema(work.table)
-    if plan.size_bytes <= HERE_BYTES:
-        rows = pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
+    rows = tail_here(work, plan)
+    if rows is not None:
         return Tail(spark.createDataFrame(rows, schema), _facts(rows)) if len(rows) else None
     slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
@@ -91,10 +98,10 @@ def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
             for batch in decoded(part, work.log, work.types):
                 columns = work.relations.get(batch.relation) if isinstance(batch, ChangeBatch) else None
                 if columns is not None and isinstance(batch, ChangeBatch):
-                    yield _shown_rows(change_rows(batch, columns), columns, work.table)
+                    yield shown_rows(change_rows(batch, columns), columns, work.table)
 
 
-def _shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTable) -> pa.Table:
+def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTable) -> pa.Table:
     """Rows under a table's columns as they are now."""
     by_attnum = {column.attnum: column.name for column in columns}
     arrays: list[pa.ChunkedArray | pa.Array] = []

@@ -9,6 +9,7 @@ answer with some other table's rows.
 """
 
 from tidemark.query.statement.binding import bind
+from tidemark.query.statement.lookups import Equalities, Kind, Literal
 from tidemark.query.statement.splice import Statement
 
-__all__ = ["Statement", "bind"]
+__all__ = ["Equalities", "Kind", "Literal", "Statement", "bind"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from tidemark.query.statement.catalog import Catalog, TableKey
 from tidemark.query.statement.limits import check_is_one_query, check_is_plain
+from tidemark.query.statement.lookups import Lookups
 from tidemark.query.statement.mentions import Mentions
 from tidemark.query.statement.references import Finder
 from tidemark.query.statement.splice import Statement, spliced
@@ -31,4 +33,6 @@ def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("p
         for reference in references
         if not is_cte(reference, nodes[reference.start], names)
     }
-    return spliced(sql, references, bound, Mentions(sql, references, bound, nodes, names, catalog).edits())
+    mentions = Mentions(sql, references, bound, nodes, names, catalog).edits()
+    statement = spliced(sql, references, bound, mentions)
+    return replace(statement, lookups=Lookups(tokens, nodes).of_tables(statement.tables, bound))

@@ -9,11 +9,11 @@ from tidemark.query.statement.refusal import refuse, refuse_table_keyword
 from tidemark.query.statement.tokens import Token
 
 QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
-_FROM_ENDS = {
+FROM_ENDS = {
     *("SELECT", "WHERE", "GROUP", "HAVING", "WINDOW", "QUALIFY", "ORDER", "CLUSTER", "DISTRIBUTE", "SORT"),
     *("LIMIT", "OFFSET", "UNION", "EXCEPT", "INTERSECT", "MINUS", "SETMINUS"),
 }
-_NOT_AN_ALIAS = _FROM_ENDS | {
+_NOT_AN_ALIAS = FROM_ENDS | {
     *("JOIN", "CROSS", "INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI", "NATURAL", "LATERAL", "ON", "USING"),
     *("PIVOT", "UNPIVOT"),
 }
@@ -162,7 +162,7 @@ class Finder:
         return token.is_name and not is_value
 
     def _keyword(self, at: int, keyword: str, level: _Level) -> None:
-        if keyword in _FROM_ENDS or (keyword == "LATERAL" and self._at(at + 1).keyword == "VIEW"):
+        if keyword in FROM_ENDS or (keyword == "LATERAL" and self._at(at + 1).keyword == "VIEW"):
             level.in_from = level.in_values = False
             level.in_select |= keyword == "SELECT"
         elif keyword == "JOIN" or (keyword == "FROM" and not self._is_argument(at, level)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.query.statement.catalog import TableKey, quoted
+from tidemark.query.statement.lookups import Equalities
 from tidemark.query.statement.mentions import Edit
 from tidemark.query.statement.references import Reference
 from tidemark.query.statement.tokens import comments
@@ -14,7 +15,7 @@ from tidemark.query.statement.tokens import comments
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A text for `spark.sql(text, **frames)` and what each placeholder stands for.
+    """A text for `spark.sql(text, **frames)`, what each placeholder stands for, and which of its rows are asked for.
 
     Where there are tables, the text is a format string and the user's own braces are doubled. Where there are none it
     is the user's text as it was, because Spark formats only when frames are given.
@@ -22,6 +23,7 @@ class Statement:
 
     text: str
     tables: Mapping[str, TableKey]
+    lookups: Mapping[str, Equalities] = field(default_factory=dict)
 
 
 def spliced(

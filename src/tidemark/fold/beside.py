@@ -1,0 +1,65 @@
+"""Folding beside the one who applies, in a thread of the same process: it disturbs nobody, and stops with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.errors import TidemarkError
+from tidemark.fold.folder import Folder
+from tidemark.fold.policy import Rhythm
+
+INTERVAL_S = 1.0
+POOL = "fold"
+
+
+class FoldingBeside:
+    """Folds what is due, from here to `close`."""
+
+    def __init__(self, lake: Path, spark: SparkSession, tell: Callable[[str], None]) -> None:
+        self._lake, self._spark, self._tell = lake, spark, tell
+        self._stopping = threading.Event()
+        self._rhythm = Rhythm()
+        self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it, when the fold that runs has ended."""
+        self._stopping.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        """What fails is said and tried again: the lake reads as before."""
+        context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and its own scheduling
+        if context is not None:
+            context.setLocalProperty("spark.scheduler.pool", POOL)
+        while not self._stopping.wait(INTERVAL_S):
+            try:
+                with Folder(self._lake, self._spark) as folder:
+                    self._fold_due(folder)
+            except TidemarkError as error:
+                self._tell(f"folding: {error.message}")
+                self._stopping.wait(30)
+
+    def _fold_due(self, folder: Folder) -> None:
+        for table in folder.foldable():
+            if self._stopping.is_set() or not self._rhythm.due(table.name, table.burden, time.monotonic()):
+                continue
+            begin = time.monotonic()
+            try:
+                folded = folder.fold(table)
+                self._tell(f"{folded.name} folded to {folded.upto}: {folded.changes:,} changes")
+            finally:
+                self._rhythm.folded(table.name, begin, time.monotonic())

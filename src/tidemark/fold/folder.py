@@ -1,0 +1,196 @@
+"""Folding: what changed in a table since it was folded last, into its versions, in one commit.
+
+Readers see the same before, during and after: they take the changes above whatever position the versions say. A fold
+that dies leaves files that nobody knows. One that finds that another has committed meanwhile has lost, and says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.decode.types import Types
+from tidemark.errors import LakeInUse, NotAnswerable
+from tidemark.fold.events import Events, events_of
+from tidemark.fold.job import FoldWork, fold_buckets
+from tidemark.fold.layout import VersionLayout, bucket_count, version_layout
+from tidemark.fold.policy import Burden
+from tidemark.lake.changes import ChangeFile, ChangeFiles
+from tidemark.lake.history import Span, TableHistory, types_of
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import FOLDING, Lock
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import read_retained
+from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, read_versions
+from tidemark.query.changes import file_changes, no_changes, seen
+from tidemark.query.shown import ShownTable, retired_columns, shown_table
+from tidemark.query.snapshot import LakeView, facts_of
+from tidemark.query.versions import version_rows
+from tidemark.spark import require_pinned
+
+SMALL_BYTES, MANY_FILES = 8 << 20, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Foldable:
+    """A table that has something to fold: its files of changes, and what they would be merged with."""
+
+    history: TableHistory
+    span: Span
+    upto: Lsn
+    changes: ChangeFiles
+    files: tuple[ChangeFile, ...]
+    versions: Versions | None
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
+
+    @property
+    def since(self) -> Boundary:
+        """What the versions have."""
+        return self.span.base if self.versions is None else Boundary(self.versions.folded)
+
+    @property
+    def changed_rows(self) -> int:
+        """How many changes there are, at most."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def changed_bytes(self) -> int:
+        """What they take."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        """What a rewrite of everything would read."""
+        return sum(file.size_bytes for file in self.versions.live) if self.versions else 0
+
+    @property
+    def burden(self) -> Burden:
+        """What it weighs."""
+        buckets = self.versions.buckets if self.versions else 0
+        return Burden(self.changed_rows, self.changed_bytes, self.live_bytes, buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a fold did."""
+
+    name: str
+    upto: Lsn
+    changes: int
+    buckets: int
+    of_buckets: int
+    size_bytes: int
+
+
+class Folder:
+    """Folds the tables of one lake, on one Spark session. Holds the lake's lock for that until `close`."""
+
+    def __init__(self, lake: Path, spark: SparkSession) -> None:
+        require_pinned(spark)
+        self._lake, self._spark = Lake.open(lake), spark
+        self._lock = Lock(lake, FOLDING)
+
+    def close(self) -> None:
+        """Let go of the lake."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def foldable(self) -> list[Foldable]:
+        """The tables with something to fold; those that cannot be read up to the present are left as they are."""
+        view = LakeView(self._lake, None)
+        upto = min(view.cycle.safe, view.cycle.known)
+        found = []
+        for history in self._lake.tables().values():
+            try:
+                span = history.at(upto)
+            except NotAnswerable:
+                continue
+            versions = read_versions(self._lake.path, history.path)
+            versions = versions if versions is not None and versions.base == span.base.lsn else None
+            changes = view.changes(history.path)
+            since = span.base if versions is None else Boundary(versions.folded)
+            files = changes.between(since, Boundary(upto))
+            if files and span.fingerprint.columns:
+                found.append(Foldable(history, span, upto, changes, files, versions))
+        return found
+
+    def fold(self, table: Foldable) -> Folded:
+        """Fold one; LakeInUse if someone else has folded it meanwhile."""
+        retired = retired_columns(table.history, table.span, read_retained(self._lake.path))
+        types = Types(types_of(self._lake.tables().values()), self._lake.version_num)
+        stored = (*table.changes.stored, *(table.versions.stored if table.versions else ()))
+        shown = shown_table(table.history, table.span.fingerprint, stored, types, retired)
+        there = table.versions.buckets if table.versions else 0
+        layout = version_layout(shown, retired, bucket_count(table.live_bytes, table.changed_bytes, there))
+        held = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
+        if table.versions is not None and held.read().folded != table.versions.folded:
+            raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
+        way = _way(table.versions, layout)
+        events = self._events(table, shown, layout, way)
+        reached(Point.FOLD_PLANNED)
+        folder = self._lake.path / table.history.path / VERSIONS
+        work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
+        done = fold_buckets(events.rows, work)
+        reached(Point.FOLD_WRITTEN)
+        adds = [file for bucket in done for file in bucket.files]
+        if way.anew:
+            held.rewrite(adds, layout.columns, table.upto, table.span.base.lsn)
+        else:
+            touched = {bucket.bucket for bucket in done}
+            gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
+            held.replace(adds, gone, table.upto, table.span.base.lsn)
+        reached(Point.FOLDED)
+        size = sum(file.size_bytes for file in adds)
+        return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
+
+    def _events(self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way) -> Events:
+        spark, versions = self._spark, table.versions
+        changes = file_changes(spark, shown, table.files) or no_changes(spark, shown)
+        changes = seen(changes, table.since, Boundary(table.upto), table.files)
+        live = version_rows(spark, shown, versions, versions.live) if versions is not None else None
+        moving = version_rows(spark, shown, versions, way.moved) if versions is not None and way.moved else None
+        return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How versions are brought up to date: files merged where they are, files whose rows move, or all written anew.
+
+    Small files of closed rows are `joined` where they have become many.
+    """
+
+    merged: tuple[VersionFile, ...] = ()
+    moved: tuple[VersionFile, ...] = ()
+    joined: tuple[VersionFile, ...] = ()
+    anew: bool = False
+
+
+def _way(versions: Versions | None, layout: VersionLayout) -> _Way:
+    if versions is None or versions.stored != layout.columns:
+        return _Way(moved=versions.files if versions is not None else (), anew=True)
+    if versions.buckets not in (0, layout.buckets):
+        return _Way(moved=versions.live)
+    small = [f for f in versions.files if not f.live and f.buckets == layout.buckets and f.size_bytes < SMALL_BYTES]
+    often = Counter(file.bucket for file in small)
+    return _Way(merged=versions.live, joined=tuple(file for file in small if often[file.bucket] >= MANY_FILES))
+
+
+def _names(files: Sequence[VersionFile]) -> dict[int, tuple[str, ...]]:
+    buckets = {file.bucket for file in files}
+    return {bucket: tuple(file.name for file in files if file.bucket == bucket) for bucket in buckets}

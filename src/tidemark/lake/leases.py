@@ -1,0 +1,107 @@
+"""Leases: who is reading a lake, at which position, and since when. What a reader may need is not removed.
+
+A lease is a file, held by `flock` while its owner lives: a dead one is nobody's. It is there before its owner looks at
+the lake, and vacuum looks at leases after it has told what it lets go. So either vacuum sees the lease, or the reader
+sees what is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from tidemark.clock import Lsn
+from tidemark.lake.lock import Owner, myself
+
+FOLDER = "_leases"
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Someone's lease. What lies in the log above `tail` is needed, if that is said."""
+
+    owner: Owner
+    lsn: Lsn
+    tail: Lsn | None
+
+    def __str__(self) -> str:
+        return f"{self.owner}, at {self.lsn}"
+
+
+class Lease:
+    """Held from here to `close`. Where nothing can be written there is none, and nobody knows of the reader."""
+
+    def __init__(self, lake: Path, lsn: Lsn) -> None:
+        self._leased = Leased(myself(), lsn, None)
+        self._path = lake / FOLDER / f"{uuid4().hex}.json"
+        self._file: int | None = None
+        with suppress(PermissionError, OSError):
+            self._path.parent.mkdir(exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._write()
+
+    def needs_tail(self, after: Lsn) -> None:
+        """Say that the log is needed above a position."""
+        tail = self._leased.tail
+        self._leased = Leased(self._leased.owner, self._leased.lsn, after if tail is None else min(tail, after))
+        self._write()
+
+    def close(self) -> None:
+        """Let go."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        owner, tail = self._leased.owner, self._leased.tail
+        plain = [owner.host, owner.pid, owner.command, owner.since]
+        text = json.dumps([*plain, str(self._leased.lsn), str(tail) if tail is not None else None]).encode()
+        os.pwrite(self._file, text, 0)
+        os.ftruncate(self._file, len(text))
+
+
+def read_leases(lake: Path) -> tuple[Leased, ...]:
+    """All that are held; those of the dead are removed."""
+    found = []
+    for path in sorted((lake / FOLDER).glob("*.json")):
+        with suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            except BlockingIOError:
+                found.append(_read(path))
+            finally:
+                os.close(file)
+    return tuple(found)
+
+
+def needed_from(safe: Lsn, leases: Iterable[Leased]) -> Lsn:
+    """Above which position the log is needed, whose lake has everything up to `safe`."""
+    return min([safe, *(lease.tail for lease in leases if lease.tail is not None)])
+
+
+def oldest(leases: Iterable[Leased]) -> float:
+    """Since when the first of them is held; the present if there are none."""
+    return min((lease.owner.since for lease in leases), default=time.time())
+
+
+def _read(path: Path) -> Leased:
+    """One that is held but not written yet is at the beginning of everything."""
+    try:
+        host, pid, command, since, lsn, tail = json.loads(path.read_bytes())
+    except ValueError:
+        return Leased(Owner("", 0, "someone", path.stat().st_mtime), Lsn.ZERO, Lsn.ZERO)
+    return Leased(Owner(host, pid, command, since), Lsn.parse(lsn), None if tail is None else Lsn.parse(tail))

@@ -1,0 +1,150 @@
+"""The `versions` of a table: every row with the interval in which it lived, in hash buckets of the key.
+
+Live rows lie apart from those that have ended, so `_end_lsn is null` chooses whole files: a plain current table for
+whoever reads Delta. A file's name says which it holds, and of which bucket; its statistics, whose versions it may have.
+The `txn` version is the LSN that the table is folded to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import LakeDamaged
+from tidemark.lake.columns import StoredColumn, stored_columns
+from tidemark.lake.commits import APP, CONFIGURATION, Commit, applied, commit, opened, schema_of
+from tidemark.lake.files import DataFile
+
+VERSIONS = "versions"
+BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
+INTERVAL = pa.schema([(BEGIN_LSN, pa.int64()), (END_LSN, pa.int64())])
+_BASE = f"{APP}.base"
+_NAME = re.compile(r"(live|closed)-(\d+)-of-(\d+)-[0-9a-f]+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFile:
+    """A file of `versions`: rows of one bucket that live, or that have ended, and when at the earliest and latest."""
+
+    name: str
+    bucket: int
+    buckets: int
+    rows: int
+    size_bytes: int
+    least_begin: Lsn
+    greatest_begin: Lsn
+    greatest_end: Lsn | None
+
+    @property
+    def live(self) -> bool:
+        """Whether its rows live, at the position that the table is folded to."""
+        return self.greatest_end is None
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A table's versions at one moment. `base` is where the generation began that they belong to."""
+
+    folder: Path
+    files: tuple[VersionFile, ...]
+    stored: tuple[StoredColumn, ...]
+    folded: Lsn
+    base: Lsn
+
+    @property
+    def live(self) -> tuple[VersionFile, ...]:
+        """The files of rows that live."""
+        return tuple(file for file in self.files if file.live)
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets there are; none of an empty table."""
+        return next((file.buckets for file in self.live), 0)
+
+    def path(self, file: VersionFile) -> str:
+        """Where a file lies."""
+        return str(self.folder / file.name)
+
+
+class VersionTable:
+    """The same as its writer holds it open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._table = opened(folder)
+
+    @classmethod
+    def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> VersionTable:
+        """Make it, or take what an earlier attempt made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(folder, version_schema(columns), mode="ignore", configuration=CONFIGURATION)
+        return cls(folder)
+
+    def read(self) -> Versions:
+        """What it holds."""
+        return _versions(self._folder, self._table)
+
+    def replace(self, adds: Sequence[DataFile], removes: Iterable[VersionFile], folded: Lsn, base: Lsn) -> None:
+        """Exchange files, and be folded to a position, in one commit."""
+        gone = [file.name for file in removes]
+        commit(self._table, self._folder, Commit(folded, adds, gone, also={_BASE: base.value}))
+
+    def rewrite(self, adds: Sequence[DataFile], columns: Sequence[StoredColumn], folded: Lsn, base: Lsn) -> None:
+        """Hold these files and no others, under these columns, in one commit."""
+        schema = version_schema(columns)
+        commit(self._table, self._folder, Commit(folded, adds, schema=schema, also={_BASE: base.value}))
+
+
+def read_versions(lake: Path, path: str) -> Versions | None:
+    """A table's versions, if it was ever folded."""
+    folder = lake / path / VERSIONS
+    if not (folder / "_delta_log").exists():
+        return None
+    return _versions(folder, opened(folder))
+
+
+def version_schema(columns: Sequence[StoredColumn]) -> pa.Schema:
+    """As Delta and Parquet keep them."""
+    return pa.schema([*(column.field() for column in columns), *INTERVAL])
+
+
+def prefix(bucket: int, buckets: int, *, live: bool) -> str:
+    """How a file's name begins."""
+    return f"{'live' if live else 'closed'}-{bucket:05}-of-{buckets:05}"
+
+
+def floor(boundary: Boundary) -> Lsn:
+    """Up to here a boundary sees every commit."""
+    lowest = min(boundary.excluded, default=None)
+    return boundary.lsn if lowest is None else min(boundary.lsn, Lsn(lowest.value - 1))
+
+
+def _versions(folder: Path, table: DeltaTable) -> Versions:
+    rows: list[Mapping[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    base = Lsn(table.transaction_version(_BASE) or 0)
+    files = tuple(_version_file(folder, row) for row in rows)
+    return Versions(folder, files, stored_columns(schema_of(table)), applied(table), base)
+
+
+def _version_file(folder: Path, add: Mapping[str, Any]) -> VersionFile:
+    named = _NAME.fullmatch(add["path"])
+    least, greatest = ((add[of] or {}) for of in ("min", "max"))
+    if named is None or least.get(BEGIN_LSN) is None or (named[1] == "closed" and greatest.get(END_LSN) is None):
+        raise LakeDamaged(f"{folder / add['path']} is not a file of ours, or lost its statistics", "the lake as it was")
+    return VersionFile(
+        add["path"],
+        int(named[2]),
+        int(named[3]),
+        add["num_records"],
+        add["size_bytes"],
+        Lsn(least[BEGIN_LSN]),
+        Lsn(greatest[BEGIN_LSN]),
+        Lsn(greatest[END_LSN]) if named[1] == "closed" else None,
+    )

@@ -1,0 +1,167 @@
+"""What one boundary sees of one table: its folded versions, what changed since, and the log's tail, as one DataFrame.
+
+The three are taken upstream first, and the window is looked at last: what moves downstream meanwhile is missed by
+nobody, and what was let go is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.decode.types import Types
+from tidemark.errors import LogTrimmed, NotAnswerable
+from tidemark.lake.changes import ChangeFiles
+from tidemark.lake.history import Span, TableHistory
+from tidemark.lake.layout import columns_of, fitting, layout_of
+from tidemark.lake.leases import Lease
+from tidemark.lake.versions import Versions, read_versions
+from tidemark.log.mapped import descriptions
+from tidemark.log.slices import Plan, plan
+from tidemark.query.changes import file_changes, guarded, no_changes, seen
+from tidemark.query.contents import contents
+from tidemark.query.few import Few, are_few, merged_here, read_here, seen_here
+from tidemark.query.overlay import overlaid
+from tidemark.query.shape import Facts
+from tidemark.query.shown import ShownTable, shown_table
+from tidemark.query.snapshot import LakeView, both, facts_of
+from tidemark.query.statement import Equalities
+from tidemark.query.tail import TailWork, tail_here, tail_of
+from tidemark.query.versions import base_of, looked_up
+from tidemark.schema.table import PgType
+
+SLICE_BYTES = 16 << 20
+_ATTEMPTS = 3
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table as it lies there now: its columns for readers, its files, and what of it is folded already."""
+
+    shown: ShownTable
+    files: ChangeFiles
+    folded: Versions | None
+    since: Boundary
+    tail: tuple[TailWork, Plan] | None
+
+
+class Reading:
+    """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: Callable[[], LakeView],
+        types: Mapping[int, PgType],
+        boundary: Boundary,
+        lease: Lease,
+    ) -> None:
+        self._spark, self._view, self._types = spark, view, types
+        self._boundary, self._lease = boundary, lease
+
+    def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
+        """The table's rows; at least those that fulfil the equalities."""
+        return _again(lambda: self._table(history, span, equalities))
+
+    def changes(self, history: TableHistory, span: Span) -> DataFrame:
+        """All changes since the table began."""
+        return _again(lambda: self._changes(history, span))
+
+    def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
+        view = self._view()
+        found = self._found(view, history, span, read_versions(view.lake.path, history.path))
+        shape = found.shown.shape
+        if found.folded is None:
+            rows, facts = self._all_changes(found)
+            made = contents(rows, shape, facts)
+        else:
+            files = looked_up(found.folded, found.shown, equalities)
+            base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
+            few = self._few(found)
+            if few is not None:
+                made = overlaid(base.rows, few, shape).toDF(*shape.names)
+            else:
+                rows, facts = self._all_changes(found)
+                made = contents(rows, shape, facts, base)
+        view.require(self._boundary)
+        return guarded(made, found.shown)
+
+    def _changes(self, history: TableHistory, span: Span) -> DataFrame:
+        view = self._view()
+        found = self._found(view, history, span, None)
+        rows, _ = self._all_changes(found)
+        view.require(self._boundary)
+        return guarded(rows, found.shown)
+
+    def _found(self, view: LakeView, history: TableHistory, span: Span, versions: Versions | None) -> _Found:
+        files = view.changes(history.path)
+        folded = versions if versions is not None and versions.base == span.base.lsn else None
+        types = Types(self._types, view.lake.version_num)
+        stored = (*files.stored, *(folded.stored if folded else ()))
+        shown = shown_table(history, span.fingerprint, stored, types)
+        since = span.base if folded is None else Boundary(folded.folded)
+        tail = self._tail(view, history, shown, files, max(files.applied, since.lsn))
+        return _Found(shown, files, folded, since, tail)
+
+    def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
+        """What changed since, and what that may be like."""
+        spark, boundary = self._spark, self._boundary
+        chosen = found.files.between(found.since, boundary)
+        rows = file_changes(spark, found.shown, chosen)
+        rows = None if rows is None else seen(rows, found.since, boundary, chosen)
+        facts = facts_of(chosen)
+        tail = tail_of(spark, *found.tail) if found.tail is not None else None
+        if tail is not None:
+            later = seen(tail.rows, found.since, boundary, None)
+            rows = later if rows is None else rows.unionByName(later)
+            facts = both(facts, tail.facts)
+        return rows if rows is not None else no_changes(spark, found.shown), facts
+
+    def _few(self, found: _Found) -> Few | None:
+        """The same merged here, if it is little and the table has a key."""
+        chosen = found.files.between(found.since, self._boundary)
+        if not found.shown.key or not are_few(chosen):
+            return None
+        tail = tail_here(*found.tail) if found.tail is not None else None
+        if found.tail is not None and tail is None:
+            return None
+        rows = read_here(found.shown, chosen, found.files.stored)
+        rows = rows if tail is None else pa.concat_tables([rows, tail])
+        return merged_here(seen_here(rows, found.since, self._boundary), found.shown.shape)
+
+    def _tail(
+        self, view: LakeView, history: TableHistory, shown: ShownTable, files: ChangeFiles, after: Lsn
+    ) -> tuple[TailWork, Plan] | None:
+        """How the log is read above a position, if it is needed there."""
+        if self._boundary.lsn <= after or view.reader is None:
+            return None
+        self._lease.needs_tail(after)
+        types = Types(self._types, view.lake.version_num)
+        planned = plan(view.reader, after, self._boundary.lsn, 1 << 62, SLICE_BYTES)
+        fingerprints = [event.fingerprint for event in reversed(history.events)]
+        relations = {}
+        for relation in descriptions(planned.relations, view.lake.log):
+            fingerprint = fitting(relation, fingerprints)
+            if fingerprint is not None and columns_of(relation, fingerprint) is not None:
+                layout = layout_of(relation, fingerprint, history.path, files.stored, types)
+                relations[relation] = layout.columns
+            elif relation.oid == shown.oid:
+                raise NotAnswerable(
+                    f"{history.path} was altered in what is not applied yet", "again when it is applied"
+                )
+        return TailWork(view.lake.log, types, shown, relations), planned
+
+
+def _again(read: Callable[[], Answer]) -> Answer:
+    """What was in the log's tail a moment ago may be gone from there by now: then the lake has it."""
+    for _ in range(_ATTEMPTS):
+        with suppress(LogTrimmed):
+            return read()
+    return read()

@@ -1,0 +1,159 @@
+"""One vacuum: the window is told first, then tables let files go, and only then are files removed from the disk.
+
+So a reader who looked before still finds what it chose, and one who looks now is told what can be read. Files stay for
+a while after they were let go, and for as long as someone reads who began before that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
+from tidemark.lake.changes import read_changes
+from tidemark.lake.commits import let_go, opened
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Leased, needed_from, oldest, read_leases
+from tidemark.lake.lock import FOLDING, WRITING, Lock
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import CYCLES, TABLES, VACUUMS, Vacuums, read_retained, read_times
+from tidemark.lake.versions import VERSIONS, read_versions
+from tidemark.log.trimming import forget
+from tidemark.receive.client import ReceiveClient
+from tidemark.vacuum.rules import unneeded
+
+ORPHAN_S = 24 * 3600.0  # a file that no table knows may belong to a job that still runs
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumOptions:
+    """What is kept: the past for some seconds or from a position on, and files for a while after they were let go."""
+
+    keep_s: float | None = 7 * 86400.0
+    before: Lsn | None = None
+    grace_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if (self.keep_s is None) == (self.before is None):
+            raise InvalidValue("both a time and a position to keep the past from, or neither", "one of them")
+        if self.grace_s < 0 or (self.keep_s or 0) < 0:
+            raise InvalidValue("a negative time to keep something for", "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """So much of one kind of thing."""
+
+    what: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """From where on the past can be read; who keeps it from being later; and what went."""
+
+    retained: Lsn
+    wanted: Lsn
+    leases: tuple[Leased, ...]
+    removals: tuple[Removal, ...]
+
+
+def vacuum(path: Path, options: VacuumOptions, *, dry_run: bool = False) -> Vacuumed:
+    """Let go of what is older than the window, or say what would go."""
+    lake = Lake.open(path)
+    leases = read_leases(path)
+    cycle, before = lake.cycle(), read_retained(path)
+    wanted = min(_wanted(lake, options), cycle.safe, cycle.known)
+    retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
+    if not dry_run and retained > Lsn.ZERO:
+        Vacuums(path).tell(retained)
+    removals = [*_tables(lake, retained, dry_run)]
+    removals += _files(lake, options, dry_run)
+    removals += _log(lake, retained, leases, dry_run)
+    return Vacuumed(retained, wanted, leases, tuple(removals))
+
+
+def _wanted(lake: Lake, options: VacuumOptions) -> Lsn:
+    if options.before is not None:
+        return options.before
+    times = read_times(lake.path)
+    past = datetime.fromtimestamp(time.time() - (options.keep_s or 0), UTC)
+    safe = pc.max(times.filter(pc.field("at") <= past)["safe"]).as_py()
+    return Lsn(safe or 0)
+
+
+def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
+    """Have tables let files go."""
+    for history in lake.tables().values():
+        changes = read_changes(lake.path, history.path, Lsn.ZERO)
+        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained)
+        names = [file.name for file in found.versions]
+        paths = [Path(file.path).name for file in found.changes]
+        for folder, gone, sizes in (
+            (VERSIONS, names, [file.size_bytes for file in found.versions]),
+            (CHANGES, paths, [file.size_bytes for file in found.changes]),
+        ):
+            if gone and not dry_run:
+                let_go(lake.path / history.path / folder, gone)
+                reached(Point.LET_GO)
+            if gone:
+                yield Removal(f"{history.path}/{folder}: older than the window", len(gone), sum(sizes))
+
+
+def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Removal]:
+    """Remove files from the disk that tables let go, and those of jobs that failed."""
+    held = time.time() - oldest(read_leases(lake.path))
+    age = max(options.grace_s, held)
+    paths = [history.path for history in lake.tables().values()]
+    folders = [f"{path}/{name}" for path in paths for name in (CHANGES, VERSIONS)]
+    with ExitStack() as locks:
+        orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
+        for folder in (*folders, TABLES, CYCLES, VACUUMS):
+            if (lake.path / folder / "_delta_log").exists():
+                yield from _removed(lake.path / folder, f"{folder}: let go before", age, dry_run, full=False)
+                yield from _removed(lake.path / folder, f"{folder}: nobody's", orphan_age, dry_run, full=True)
+
+
+def _all_still(lake: Lake, locks: ExitStack) -> bool:
+    """Whether nobody writes the lake; then nobody begins to, until the locks are let go."""
+    try:
+        for name in (WRITING, FOLDING):
+            locks.enter_context(Lock(lake.path, name))
+    except LakeInUse:
+        return False
+    return True
+
+
+def _removed(folder: Path, what: str, age_s: float, dry_run: bool, *, full: bool) -> Iterator[Removal]:
+    table = opened(folder)
+    hours = math.ceil(age_s / 3600)
+    run: Callable[[bool], list[str]] = lambda dry: table.vacuum(  # noqa: E731
+        retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full
+    )
+    sizes = [(folder / name).stat().st_size for name in run(True) if (folder / name).exists()]
+    if sizes:
+        if not dry_run:
+            run(False)
+        yield Removal(what, len(sizes), sum(sizes))
+
+
+def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:
+    """Segments, by the one who writes them; and the index of those that are gone, as far as it is below the window."""
+    if not dry_run:
+        with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
+            client.applied(needed_from(lake.cycle().safe, leases))
+    gone: dict[Path, int] = {}
+    with suppress(LogError):
+        gone = forget(lake.log, retained, dry_run=dry_run)
+    if gone:
+        yield Removal("the log's commit index: older than the window", len(gone), sum(gone.values()))

@@ -1,0 +1,178 @@
+"""Tables folded: for readers nothing changes but the time it takes, and other engines find a plain current table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from harness.database import Database
+from harness.lake import Lakeside, by_postgres, following, lakeside
+from tests.conftest import NEWEST
+from tidemark.errors import LakeInUse
+from tidemark.fold import layout
+from tidemark.fold.folder import MANY_FILES, Folder
+from tidemark.lake.versions import read_versions
+
+pytestmark = [pytest.mark.spark, NEWEST]
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def foreign(side: Lakeside, columns: str, table: str = "t") -> list[Rows]:
+    """What other engines find in a table's live versions."""
+    folder = side.options.lake / "public" / table / "versions"
+    names = columns.split(", ")
+    whole = pa.table(DeltaTable(folder).to_pyarrow_table())
+    live = whole.filter(pa.compute.is_null(whole["_end_lsn"])).select(names)
+    polars = pl.scan_delta(str(folder)).filter(pl.col("_end_lsn").is_null()).select(names).collect()
+    dataset = DeltaTable(folder).to_pyarrow_dataset()
+    with duckdb.connect() as duck:
+        duck.register("versions", dataset)
+        ducks = duck.execute(f"select {columns} from versions where _end_lsn is null").fetchall()
+    return [
+        Counter(tuple(row.values()) for row in live.to_pylist()),
+        Counter(polars.rows()),
+        Counter(ducks),
+    ]
+
+
+def require_foreign(side: Lakeside, columns: str) -> None:
+    theirs = Counter(side.database.admin(f"select {columns} from t"))
+    for ours in foreign(side, columns):
+        assert ours == theirs
+
+
+def test_other_engines_find_what_postgresql_has_also_after_renames_type_changes_and_drops(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, a int, b numeric(6,2), c text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        db.run("insert into t select i, i, i / 4.0, 'text ' || i from generate_series(1, 200) i")
+        side.note("t")
+        side.apply_all()
+        side.fold()
+        require_foreign(side, "id, a, b, c")
+        db.run("update t set a = -a where id % 3 = 0", "delete from t where id % 5 = 0")
+        side.note("t")
+        side.apply_all()
+        db.run(
+            "alter table t rename column a to renamed",
+            "alter table t alter column b type numeric(12,2)",
+            "alter table t drop column c",
+            "alter table t add column d int default 7",
+            "insert into t values (1000, 1, 1234567890.25, 8)",
+        )
+        side.apply_all()
+        side.note("t")
+        side.apply_all()
+        side.fold()
+        require_foreign(side, "id, renamed, b, d")
+        schema = pa.schema(DeltaTable(side.options.lake / "public/t/versions").schema().to_arrow())
+        assert schema.names == ["id", "renamed", "b", "d", "c~4", "_begin_lsn", "_end_lsn"]
+        assert schema.field("b").type == pa.decimal128(12, 2)
+        assert side.require_noted() == 3
+
+
+def test_buckets_are_made_anew_when_a_table_has_grown_and_stay_when_not(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "BUCKET_BYTES", 4000)
+    db.run("create table t (id int, sub text, v text, primary key (sub, id))", "create table m (v text)")
+    db.run("alter table m replica identity full")
+    with following(lakeside(db, tmp_path, spark, "t", "m")) as side:
+        counts = []
+        for n in range(3):
+            rows = 300 * 4**n
+            db.run(
+                f"insert into t select i, 'sub {n}', md5(i::text) from generate_series(1, {rows}) i",
+                f"insert into m select md5((i % 50)::text) from generate_series(1, {rows}) i",
+                f"update t set v = 'changed' where id = {n + 1}",
+                "delete from m where ctid in (select ctid from m limit 5)",
+            )
+            side.note("t", "m")
+            side.apply_all()
+            side.fold()
+            db.run(f"update t set v = 'again' where id = {n + 1}")
+            side.apply_all()
+            side.fold()  # goes by what the one before has written
+            versions = read_versions(side.options.lake, "public/t")
+            assert versions is not None
+            counts.append(versions.buckets)
+            assert {file.buckets for file in versions.live} == {versions.buckets}
+        assert counts[0] < counts[1] < counts[2]
+        db.run("update t set v = 'one' where id = 1 and sub = 'sub 0'")
+        side.note("t", "m")
+        side.apply_all()
+        (folded,) = side.fold()
+        assert folded.buckets == 1 < folded.of_buckets == counts[2]
+        assert side.require_noted() == 4
+
+
+def test_small_files_of_closed_rows_are_joined(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        db.run("insert into t select i, 'v' from generate_series(1, 50) i")
+        closed = []
+        for n in range(MANY_FILES + 2):
+            db.run(f"update t set v = v || '{n}' where id % 7 = {n % 7}")
+            side.note("t")
+            side.apply_all()
+            side.fold()
+            versions = read_versions(side.options.lake, "public/t")
+            assert versions is not None
+            closed.append(len(versions.files) - len(versions.live))
+        assert max(closed) == MANY_FILES
+        assert closed[-1] < 3
+        side.notes = side.notes[::3]
+        assert side.require_noted_now() == 4
+
+
+def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        db.run("insert into t select i, 'v' from generate_series(1, 100) i")
+        side.note("t")
+        side.apply_all()
+        with Folder(side.options.lake, spark) as folder:
+            with pytest.raises(LakeInUse, match=r"is being folded by pid"):
+                Folder(side.options.lake, spark)
+            (once,) = folder.foldable()
+            folder.fold(once)
+            db.run("update t set v = 'w' where id < 50")
+            side.note("t")
+            side.apply_all()
+            (again,) = folder.foldable()
+            folder.fold(again)
+            with pytest.raises(LakeInUse, match="folded by someone else"):
+                folder.fold(replace(again, upto=side.position()))
+            assert folder.foldable() == []
+        assert side.require_noted_now() == 2
+        assert by_postgres(db, "t")[1].total() == sum(foreign(side, "id, v")[0].values())
+
+
+def test_a_handle_held_through_folds_and_another_table_made_of_the_same_name(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        db.run("insert into t select i, 'v' from generate_series(1, 100) i")
+        side.note("t")
+        side.apply_all()
+        side.fold()
+        held = side.open().at(side.notes[0].lsn)
+        before = held.table("t")
+        db.run("update t set v = 'w'", "delete from t where id > 50")
+        side.apply_all()
+        side.fold()
+        assert before.where("v = 'v'").count() == held.table("t").count() == 100
+        assert side.open().table("t").where("v = 'w'").count() == 50
+        held.close()

@@ -1,0 +1,71 @@
+"""A few changes laid over folded rows: the rows whose keys are touched are gone, whatever the keys are like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemark.query import overlay
+from tidemark.query.few import Few, merged_here
+from tidemark.query.overlay import overlaid
+from tidemark.query.shape import Shape, ShownColumn
+
+pytestmark = pytest.mark.spark
+
+KINDS = {"short": pa.int16(), "int": pa.int32(), "long": pa.int64(), "string": pa.string()}
+KEYS: dict[str, tuple[str, Sequence[Any]]] = {
+    "close integers": ("int", range(-500, 500)),
+    "all there are": ("short", range(-(2**15), 2**15, 13)),
+    "the extremes": ("long", [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1]),
+    "far apart": ("long", range(-(2**60), 2**60, 2**52)),
+    "at a word's border": ("int", range(2**31 - 200, 2**31)),
+    "texts": ("string", [f"key {n}" for n in range(300)]),
+}
+SHAPE = Shape((ShownColumn("k", 1), ShownColumn("v", 2)), (1,))
+
+
+@pytest.mark.parametrize("which", KEYS)
+def test_rows_with_touched_keys_are_gone_and_others_stay(spark: SparkSession, which: str) -> None:
+    kind, keys = KEYS[which]
+    chance = random.Random(which)  # noqa: S311 - the same every time
+    rows = spark.createDataFrame([(key, "old") for key in keys], f"v1 {kind}, v2 string")
+    for share in (0.01, 0.5, 1.0):
+        touched = sorted(chance.sample(list(keys), max(1, int(len(keys) * share))))
+        new = touched[::2]
+        arrow = {"v1": pa.array(new, KINDS[kind]), "v2": pa.array(["new"] * len(new), pa.string())}
+        few = Few(pa.table(arrow), pa.table({"v1": pa.array(touched, KINDS[kind])}), truncated=False)
+        found = sorted((row[0], row[1]) for row in overlaid(rows, few, SHAPE).collect())
+        left = [(key, "old") for key in keys if key not in set(touched)]
+        assert found == sorted([*left, *((key, "new") for key in new)])
+
+
+def test_integers_that_lie_close_become_a_bitmap_and_others_do_not() -> None:
+    for which, bitmap in {"close integers": True, "all there are": True, "far apart": False, "texts": False}.items():
+        kind, keys = KEYS[which]
+        assert (overlay._bits(pa.table({"v1": pa.array(list(keys), KINDS[kind])})) is not None) is bitmap
+
+
+def test_a_truncate_leaves_only_what_came_after_it(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, "old"), (2, "old")], "v1 int, v2 string")
+    columns = ["k", "v", "_change_type", "_commit_version", "_ordinal", "_unchanged", "_truncate"]
+    said = [
+        (1, "before", "update_postimage", 10, 1, None, None),
+        (None, None, "truncate", 10, 2, None, 1),
+        (3, "same commit", "insert", 10, 3, None, None),
+        (3, "later", "update_postimage", 11, 1, None, None),
+        (4, "gone", "insert", 11, 2, None, None),
+        (4, None, "delete", 12, 1, None, None),
+    ]
+    types = [pa.int32(), pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string(), pa.int32()]
+    arrays = [pa.array(values, kind) for values, kind in zip(zip(*said, strict=True), types, strict=True)]
+    few = merged_here(pa.table(arrays, names=columns), SHAPE)
+    assert few is not None
+    assert few.truncated
+    assert [tuple(row) for row in overlaid(rows, few, SHAPE).collect()] == [(3, "later")]
+    marked = [*arrays[:5], pa.array([",2,", *[None] * 5], pa.string()), arrays[6]]
+    assert merged_here(pa.table(marked, names=columns), SHAPE) is None, "what was not sent must be looked for"
