@@ -80,6 +80,10 @@ def ask_both(side: Lakeside) -> None:
     lsn, sums = sums_at_an_exact_position(side.database)
     with side.writing() as writer:
         writer.catch_up(lsn)
+    begin = time.monotonic()
+    folded = side.fold()
+    print(f"  {sum(each.changes for each in folded)} changes of {len(folded)} tables folded", end=" ")
+    print(f"in {time.monotonic() - begin:.1f} s: reads are plain scans now", flush=True)
     _compare(side, lsn, sums)
     say("And what PostgreSQL had answered a second before: time travel")
     _compare(side, *earlier)
