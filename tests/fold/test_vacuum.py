@@ -164,6 +164,24 @@ def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
         assert side.require_noted_now() == 2
 
 
+def test_nothing_is_kept_of_a_table_that_was_dropped_before_the_window(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
+        rounds(side, 1)
+        assert parquet(side)
+        db.run("drop table t", "insert into u values (1)")
+        side.apply_all()
+        side.notes = []
+        side.note("u")
+        db.run("insert into u values (2)")
+        side.apply_all()
+        let_go(side, side.notes[0].lsn)
+        assert not parquet(side)
+        assert side.require_noted_now() == 1
+
+
 def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:

@@ -36,7 +36,10 @@ def fold(
     from tidemark.fold.folder import Folder  # not before: it brings Spark
 
     with Folder(opened.path, session) as folder:
-        for table in folder.foldable():
+        found = folder.foldable()
+        for name in sorted(wanted - {table.name for table in found}):
+            click.echo(f"{name}  has nothing to fold, or cannot be read up to the present")
+        for table in found:
             if wanted and table.name not in wanted:
                 continue
             burden = table.burden

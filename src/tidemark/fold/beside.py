@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,10 +12,11 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
-from tidemark.fold.folder import Folder
+from tidemark.fold.folder import Foldable, Folder
 from tidemark.fold.policy import Rhythm
 
-INTERVAL_S = 1.0
+INTERVAL_S, RETRY_S = 1.0, 30.0
+PATIENCE = 20  # times as long as it takes to look at all tables
 POOL = "fold"
 
 
@@ -45,21 +46,27 @@ class FoldingBeside:
         context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and its own scheduling
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", POOL)
-        while not self._stopping.wait(INTERVAL_S):
+        pause_s = INTERVAL_S
+        while not self._stopping.wait(pause_s):
             try:
                 with Folder(self._lake, self._spark) as folder:
-                    self._fold_due(folder)
+                    begin = time.monotonic()
+                    tables = folder.foldable()
+                    pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
+                    self._fold_due(folder, tables)
             except TidemarkError as error:
                 self._tell(f"folding: {error.message}")
-                self._stopping.wait(30)
+                self._stopping.wait(RETRY_S)
 
-    def _fold_due(self, folder: Folder) -> None:
-        for table in folder.foldable():
+    def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
+        for table in tables:
             if self._stopping.is_set() or not self._rhythm.due(table.name, table.burden, time.monotonic()):
                 continue
             begin = time.monotonic()
             try:
                 folded = folder.fold(table)
                 self._tell(f"{folded.name} folded to {folded.upto}: {folded.changes:,} changes")
+            except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
+                self._tell(f"{table.name} could not be folded: {error}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())

@@ -46,7 +46,11 @@ def events_of(
         keys, large = may_be_marked(rows, shape)
         rows = with_whole_keys(rows, keys)
     if large and facts.preimages:
-        known = rows if live is None else rows.unionByName(beneath(live, rows, shape), allowMissingColumns=True)
+        known = (
+            rows
+            if live is None
+            else rows.unionByName(beneath(live, rows, shape, many=facts.many), allowMissingColumns=True)
+        )
         rows = rows.unionByName(loans(known, shape, large), allowMissingColumns=True)
     rows = rows.withColumn(END, F.lit(None).cast("long"))
     if moving is not None:

@@ -20,11 +20,12 @@ from tidemark.decode.types import Types
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.fold.events import Events, events_of
 from tidemark.fold.job import FoldWork, fold_buckets
-from tidemark.fold.layout import VersionLayout, bucket_count, version_layout
+from tidemark.fold.layout import VersionLayout, bucket_count, version_columns
 from tidemark.fold.policy import Burden
 from tidemark.lake.changes import ChangeFile, ChangeFiles
 from tidemark.lake.history import Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import read_retained
@@ -33,6 +34,7 @@ from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.shown import ShownTable, retired_columns, shown_table
 from tidemark.query.snapshot import LakeView, facts_of
 from tidemark.query.versions import version_rows
+from tidemark.schema.table import Column
 from tidemark.spark import require_pinned
 
 SMALL_BYTES, MANY_FILES = 8 << 20, 8
@@ -126,18 +128,24 @@ class Folder:
             changes = view.changes(history.path)
             since = span.base if versions is None else Boundary(versions.folded)
             files = changes.between(since, Boundary(upto))
-            if files and span.fingerprint.columns:
+            if files and upto > since.lsn and span.fingerprint.columns:
                 found.append(Foldable(history, span, upto, changes, files, versions))
         return found
 
     def fold(self, table: Foldable) -> Folded:
-        """Fold one; LakeInUse if someone else has folded it meanwhile."""
+        """Fold one; LakeInUse if someone else has folded it meanwhile. What it reads is not removed under it."""
+        lease = Lease(self._lake.path, table.upto)
+        try:
+            return self._fold(table)
+        finally:
+            lease.close()
+
+    def _fold(self, table: Foldable) -> Folded:
         retired = retired_columns(table.history, table.span, read_retained(self._lake.path))
         types = Types(types_of(self._lake.tables().values()), self._lake.version_num)
         stored = (*table.changes.stored, *(table.versions.stored if table.versions else ()))
         shown = shown_table(table.history, table.span.fingerprint, stored, types, retired)
-        there = table.versions.buckets if table.versions else 0
-        layout = version_layout(shown, retired, bucket_count(table.live_bytes, table.changed_bytes, there))
+        layout = _layout(table, shown, retired)
         held = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
         if table.versions is not None and held.read().folded != table.versions.folded:
             raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
@@ -179,6 +187,15 @@ class _Way:
     moved: tuple[VersionFile, ...] = ()
     joined: tuple[VersionFile, ...] = ()
     anew: bool = False
+
+
+def _layout(table: Foldable, shown: ShownTable, retired: Sequence[Column]) -> VersionLayout:
+    """What is written anew goes through the tasks as changes do, closed rows too."""
+    columns, versions = version_columns(shown, retired), table.versions
+    moving = versions is not None and versions.stored != columns
+    moved = sum(file.size_bytes for file in versions.files) if versions is not None and moving else 0
+    buckets = bucket_count(table.live_bytes, table.changed_bytes + moved, versions.buckets if versions else 0)
+    return VersionLayout(columns, shown.shape.cells, shown.shape.key_cells, buckets)
 
 
 def _way(versions: Versions | None, layout: VersionLayout) -> _Way:

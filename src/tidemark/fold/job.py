@@ -58,8 +58,9 @@ def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     gathered = [batch for batch in batches if batch.num_rows]
     if not gathered:
         return
-    bucket = gathered[0][BUCKET][0].as_py()
-    told = FoldedBucket(bucket, tuple(_folded(work, bucket, pa.Table.from_batches(gathered))))
+    events = pa.Table.from_batches(gathered)
+    (bucket,) = pc.unique(events[BUCKET]).to_pylist()  # a partition is one bucket
+    told = FoldedBucket(bucket, tuple(_folded(work, bucket, events)))
     yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
 
 

@@ -25,7 +25,7 @@ class VersionLayout:
     buckets: int
 
 
-def version_layout(table: ShownTable, retired: Sequence[Column], buckets: int) -> VersionLayout:
+def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[StoredColumn, ...]:
     """Every column under the name that the source has for it, in its present type; what is gone, with its attnum."""
     gone = {column.attnum for column in retired}
     taken = set(INTERVAL.names)
@@ -35,8 +35,7 @@ def version_layout(table: ShownTable, retired: Sequence[Column], buckets: int) -
         home = StoredColumn(free_name(name, column.attnum, taken), column.attnum, column.type)
         taken |= {home.name.lower(), home.companion().name.lower()}
         columns += [home, home.companion()] if column.exact else [home]
-    shape = table.shape
-    return VersionLayout(tuple(columns), shape.cells, shape.key_cells, buckets)
+    return tuple(columns)
 
 
 def bucket_count(live_bytes: int, changed_bytes: int, there: int) -> int:

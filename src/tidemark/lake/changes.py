@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
@@ -35,27 +36,42 @@ class ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFiles:
-    """A table's changes at one moment: its files, its columns, and up to where they have everything."""
+    """A table's changes at one moment: its files, its columns, and up to where they have everything.
 
-    files: tuple[ChangeFile, ...]
+    Files are many where a table is changed all the time, and a read needs few of them: they are told apart in Arrow.
+    """
+
+    folder: Path
+    adds: pa.Table | None
     stored: tuple[StoredColumn, ...]
     applied: Lsn
 
+    @property
+    def files(self) -> tuple[ChangeFile, ...]:
+        """All of them."""
+        return self._of(self.adds) if self.adds is not None else ()
+
     def between(self, base: Boundary, boundary: Boundary) -> tuple[ChangeFile, ...]:
         """Those that may have a change that the base does not see and the boundary does."""
+        if self.adds is None:
+            return ()
         early = min(base.excluded, default=Lsn(base.lsn.value + 1))
-        return tuple(file for file in self.files if file.least <= boundary.lsn and file.greatest >= early)
+        least, greatest = (pc.struct_field(self.adds[of], COMMIT_VERSION) for of in ("min", "max"))
+        among = pc.and_(pc.less_equal(least, boundary.lsn.value), pc.greater_equal(greatest, early.value))
+        return self._of(self.adds.filter(pc.fill_null(among, True)))
+
+    def _of(self, adds: pa.Table) -> tuple[ChangeFile, ...]:
+        return tuple(_change_file(self.folder, row) for row in adds.to_pylist())
 
 
 def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
     """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""
     folder = lake / path / CHANGES
     if not (folder / "_delta_log").exists():
-        return ChangeFiles((), (), safe)
+        return ChangeFiles(folder, None, (), safe)
     table = opened(folder)
-    rows: list[Mapping[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-    files = tuple(_change_file(folder, row) for row in rows)
-    return ChangeFiles(files, stored_columns(schema_of(table)), max(applied(table), safe))
+    adds = pa.table(table.get_add_actions(flatten=False))
+    return ChangeFiles(folder, adds if len(adds) else None, stored_columns(schema_of(table)), max(applied(table), safe))
 
 
 def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -24,11 +24,14 @@ from tidemark.lake.files import DataFile, sync
 from tidemark.lake.points import Point, reached
 
 APP = "tidemark"
+_NTZ = "timestampNtz"
+_ATTEMPTS = 5
 CONFIGURATION = {
     "delta.dataSkippingNumIndexedCols": "-1",  # statistics of every column: our reads tell by them which a file has
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "true",
     "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # after that nobody knows when a file was let go
 }
 
 
@@ -62,6 +65,7 @@ class ChangeTable:
         there = {column.name for column in self.columns}
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
+            brought_up_to_date(self._table, self.folder, self.applied)
             self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
             reached(Point.COLUMNS_ADDED)
 
@@ -98,17 +102,40 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     properties = CommitProperties(app_transactions=versions, max_commit_retries=0)
     mode = "append" if what.schema is None else "overwrite"
     schema = table.schema() if what.schema is None else Schema.from_arrow(what.schema)
-    while True:
+    was = applied(table)
+    if what.schema is not None:
+        _require_features(table, folder, what.schema)
+    done = False
+    while not done:
         before = table.version()
         try:
             table.create_write_transaction(actions, mode, schema, commit_properties=properties)
             reached(Point.TABLE_COMMITTED)
+            done = True
         except (DeltaError, OSError) as error:
-            if not _settled(table, folder, what, error):
-                table.update_incremental()
-                continue
-        table.update_incremental()
-        return require_version(table, folder, before + 1)
+            done = _settled(table, folder, what, error)
+        brought_up_to_date(table, folder, what.lsn if done else was)
+    _sync_log(table, folder, before + 1)
+
+
+def brought_up_to_date(table: DeltaTable, folder: Path, lsn: Lsn) -> None:
+    """Have a handle take in what others did, which may only have been to let files go."""
+    table.update_incremental()
+    if applied(table) != lsn:
+        raise LakeInUse(f"someone else has brought {folder} to {applied(table)}", _OTHER)
+
+
+def _require_features(table: DeltaTable, folder: Path, schema: pa.Schema) -> None:
+    """Replacing a schema does not tell that it needs more of a reader; then nobody could read the table any more."""
+    if _has_plain_timestamps(schema) and _NTZ not in (table.protocol().reader_features or ()):
+        was = applied(table)
+        table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
+        brought_up_to_date(table, folder, was)
+
+
+def _has_plain_timestamps(schema: pa.Schema) -> bool:
+    kinds = [kind.value_type if pa.types.is_list(kind) else kind for kind in schema.types]
+    return any(pa.types.is_timestamp(kind) and kind.tz is None for kind in kinds)
 
 
 def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) -> bool:
@@ -131,11 +158,24 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
 
 def let_go(folder: Path, paths: Sequence[str]) -> None:
     """Commit that a table holds these files no more. It is brought to no other LSN by that."""
-    now = int(time.time() * 1000)
-    table = opened(folder)
-    actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in paths]
-    table.create_write_transaction(actions, "append", table.schema())
-    sync(folder / "_delta_log")
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        table = opened(folder)
+        there = set(pa.table(table.get_add_actions())["path"].to_pylist())
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in paths if path in there]
+        if not actions:
+            return None
+        before = table.version()
+        try:
+            properties = CommitProperties(max_commit_retries=0)
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+        except (DeltaError, OSError) as error:
+            failure = error
+            continue
+        table.update_incremental()
+        return _sync_log(table, folder, before + 1)
+    raise LakeInUse(f"{folder} is written so often that it cannot let files go", "again") from failure
 
 
 def opened(folder: Path) -> DeltaTable:
@@ -153,9 +193,15 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
     """
     if table.version() != version:
         raise LakeInUse(f"someone else has written to {folder}", _OTHER)
+    _sync_log(table, folder, version)
+
+
+def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
+    """Have the commits from one on, of whoever they are, on the disk."""
     log = folder / "_delta_log"
     try:
-        sync(log / f"{version:020}.json")
+        for version in range(first, table.version() + 1):
+            sync(log / f"{version:020}.json")
         sync(log)
     except OSError as error:
         raise CommitUnknown(f"whether {folder} is on the disk is not known: {error}", "the disk; then again") from error

@@ -40,13 +40,10 @@ class Lease:
 
     def __init__(self, lake: Path, lsn: Lsn) -> None:
         self._leased = Leased(myself(), lsn, None)
-        self._path = lake / FOLDER / f"{uuid4().hex}.json"
+        self._folder = lake / FOLDER
         self._file: int | None = None
-        with suppress(PermissionError, OSError):
-            self._path.parent.mkdir(exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._write()
+        with suppress(OSError):
+            self._take()
 
     def needs_tail(self, after: Lsn) -> None:
         """Say that the log is needed above a position."""
@@ -62,6 +59,21 @@ class Lease:
             os.close(self._file)
             self._file = None
 
+    def _take(self) -> None:
+        """Until it is held it is nobody's, and whoever looks may have removed it."""
+        if not self._folder.exists():
+            self._folder.mkdir(exist_ok=True)
+            self._folder.chmod(0o1777)
+        while self._file is None:
+            self._path = self._folder / f"{uuid4().hex}.json"
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                self._file = file
+            else:
+                os.close(file)
+        self._write()
+
     def _write(self) -> None:
         if self._file is None:
             return
@@ -76,7 +88,7 @@ def read_leases(lake: Path) -> tuple[Leased, ...]:
     """All that are held; those of the dead are removed."""
     found = []
     for path in sorted((lake / FOLDER).glob("*.json")):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -20,7 +20,8 @@ from typing import Self
 
 from tidemark.errors import LakeInUse
 
-WRITING, FOLDING = "_writer.lock", "_fold.lock"
+WRITING, FOLDING, VACUUMING = "_writer.lock", "_fold.lock", "_vacuum.lock"
+_DOES = {WRITING: "written", FOLDING: "folded", VACUUMING: "vacuumed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ class Lock:
         except BlockingIOError as error:
             os.close(self._file)
             owner = read_owner(lake, name) or "someone"
-            does = "written" if name == WRITING else "folded"
-            raise LakeInUse(f"{lake} is being {does} by {owner}", "stopping that one first") from error
+            raise LakeInUse(f"{lake} is being {_DOES[name]} by {owner}", "stopping that one first") from error
         owner = myself()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps([owner.host, owner.pid, owner.command, owner.since]).encode(), 0)

@@ -111,6 +111,20 @@ def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[
     return cells
 
 
+def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] | None:
+    """For each cell of a table the stored column that holds just its value; None if that is not so of all."""
+    homes = {(each.attnum, each.text): each for each in reversed(there)}
+    found: list[str] = []
+    for column in table.columns:
+        kinds = {False: column.type, True: pa.string()} if column.exact else {False: column.type}
+        for text, kind in kinds.items():
+            home = homes.get((column.attnum, text))
+            if home is None or home.type != kind:
+                return None
+            found.append(home.name)
+    return found
+
+
 def _value(column: Shown, home: StoredColumn | None) -> Column:
     if home is None:
         value = None if column.missing is None else column.missing.array[0]

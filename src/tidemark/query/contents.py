@@ -49,7 +49,7 @@ def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None =
     if facts.truncates:
         rows, base = _after_truncate(rows, base)
     if not facts.only_inserts or (base is not None and base.taken_away is not None):
-        rows = _keyed(rows, shape, facts, base) if shape.key else _multiset(rows, shape, base)
+        rows = _keyed(rows, shape, facts, base) if shape.key else _multiset(rows, shape, facts, base)
     elif base is not None:
         rows = base.rows.unionAll(rows.select(*shape.cells))
     return rows.select(*shape.cells).toDF(*shape.names)
@@ -88,8 +88,12 @@ def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> Da
         rows = with_whole_keys(rows, keys)
     untouched = None
     if base is not None:
-        untouched = without_keys(base.rows, rows, shape)
-        rows = rows.unionByName(beneath(base.rows, rows, shape), allowMissingColumns=True) if large else rows
+        untouched = without_keys(base.rows, rows, shape, many=facts.many)
+        rows = (
+            rows.unionByName(beneath(base.rows, rows, shape, many=facts.many), allowMissingColumns=True)
+            if large
+            else rows
+        )
     if facts.preimages and large:
         rows = rows.unionByName(loans(rows, shape, large), allowMissingColumns=True)
     newest = _newest(rows, shape, large).select(*shape.cells)
@@ -126,7 +130,7 @@ def _found(column: ShownColumn) -> Column:
     return F.coalesce(F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}")))
 
 
-def _multiset(rows: DataFrame, shape: Shape, base: Base | None) -> DataFrame:
+def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
     """Contents summed, but for those that nothing was taken away from: these are as they are."""
     rows = rows.select("kind", *shape.cells)
     if base is None:
@@ -136,7 +140,7 @@ def _multiset(rows: DataFrame, shape: Shape, base: Base | None) -> DataFrame:
     if base.taken_away is not None:
         fewer = fewer.unionByName(base.taken_away.withColumn("kind", F.lit(DELETED)))
     more = rows.filter(~removes).unionByName(base.rows.withColumn("kind", F.lit(INSERTED)))
-    untouched, touched = parted(more, fewer, shape)
+    untouched, touched = parted(more, fewer, shape, many=facts.many)
     return untouched.select(*shape.cells).unionAll(_summed(touched.unionByName(fewer), shape).select(*shape.cells))
 
 

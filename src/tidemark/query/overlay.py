@@ -75,30 +75,31 @@ def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
     return (F.col(cell) < bits.least) | (F.col(cell) > bits.greatest) | (bit == 0)
 
 
-def without_keys(rows: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
+def without_keys(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
     """The rows whose keys no change has."""
-    touched, same = _touched(rows, changes, shape)
+    touched, same = _touched(rows, changes, shape, many)
     return rows.join(touched, same, "left_anti")
 
 
-def beneath(rows: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
+def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
     """The rows whose keys some change has, as the changes that made them: they hold values not sent again."""
-    touched, same = _touched(rows, changes, shape)
+    touched, same = _touched(rows, changes, shape, many)
     under = rows.join(touched, same, "left_semi")
     said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "marks": F.lit(None).cast("string")}
     said |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
     return under.select(*shape.cells, *(value.alias(name) for name, value in said.items()))
 
 
-def parted(rows: DataFrame, fewer: DataFrame, shape: Shape) -> tuple[DataFrame, DataFrame]:
+def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = False) -> tuple[DataFrame, DataFrame]:
     """Rows that equal none of the others, and those that may."""
-    some = F.broadcast(fewer.select(F.xxhash64(*shape.cells).alias("its_hash")))
+    hashes = fewer.select(F.xxhash64(*shape.cells).alias("its_hash"))
+    some = hashes.distinct() if many else F.broadcast(hashes)
     same = F.xxhash64(*(rows[cell] for cell in shape.cells)) == some["its_hash"]
     return rows.join(some, same, "left_anti"), rows.join(some, same, "left_semi")
 
 
-def _touched(rows: DataFrame, changes: DataFrame, shape: Shape) -> tuple[DataFrame, Column]:
-    """The keys of changes, to be joined, and when one is a row's."""
+def _touched(rows: DataFrame, changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
+    """The keys of changes, to be joined, and when one is a row's; where they are many Spark decides how."""
     its = {cell: f"its_{cell}" for cell in shape.key_cells}
     keys = changes.select(*(F.col(cell).alias(name) for cell, name in its.items()))
     exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
@@ -111,4 +112,4 @@ def _touched(rows: DataFrame, changes: DataFrame, shape: Shape) -> tuple[DataFra
     ):
         keys = keys.withColumn("its_hash", F.xxhash64(*its.values()))
         same.insert(0, F.xxhash64(*its) == F.col("its_hash"))
-    return F.broadcast(keys), reduce(and_, same)
+    return keys.distinct() if many else F.broadcast(keys), reduce(and_, same)

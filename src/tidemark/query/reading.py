@@ -21,6 +21,7 @@ from tidemark.lake.changes import ChangeFiles
 from tidemark.lake.history import Span, TableHistory
 from tidemark.lake.layout import columns_of, fitting, layout_of
 from tidemark.lake.leases import Lease
+from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, read_versions
 from tidemark.log.mapped import descriptions
 from tidemark.log.slices import Plan, plan
@@ -65,43 +66,56 @@ class Reading:
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
         self._boundary, self._lease = boundary, lease
+        self._looked: dict[int, tuple[_Found, Few | None]] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
         """The table's rows; at least those that fulfil the equalities."""
-        return _again(lambda: self._table(history, span, equalities))
+        return _again(lambda: self._table(history, span, equalities), self._looked.clear)
 
     def changes(self, history: TableHistory, span: Span) -> DataFrame:
         """All changes since the table began."""
-        return _again(lambda: self._changes(history, span))
+        return _again(lambda: self._changes(history, span), self._looked.clear)
 
     def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
-        view = self._view()
-        found = self._found(view, history, span, read_versions(view.lake.path, history.path))
+        found, few = self._kept(history, span)
         shape = found.shown.shape
-        if found.folded is None:
-            rows, facts = self._all_changes(found)
-            made = contents(rows, shape, facts)
-        else:
-            files = looked_up(found.folded, found.shown, equalities)
+        base = None
+        if found.folded is not None:
+            files = found.folded.files if few is None else looked_up(found.folded, found.shown, equalities)
             base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
-            few = self._few(found)
-            if few is not None:
-                made = overlaid(base.rows, few, shape).toDF(*shape.names)
-            else:
-                rows, facts = self._all_changes(found)
-                made = contents(rows, shape, facts, base)
-        view.require(self._boundary)
+        if base is not None and few is not None:
+            made = overlaid(base.rows, few, shape).toDF(*shape.names)
+        else:
+            rows, facts = self._all_changes(found)
+            made = contents(rows, shape, facts, base)
         return guarded(made, found.shown)
+
+    def _kept(self, history: TableHistory, span: Span) -> tuple[_Found, Few | None]:
+        """What lies there, looked at once: the lease keeps it."""
+        oid = span.fingerprint.oid
+        if oid not in self._looked:
+            view = self._view()
+            found = self._found(view, history, span, lambda: read_versions(view.lake.path, history.path))
+            few = self._few(found) if found.folded is not None else None
+            view.require(self._boundary)
+            self._looked[oid] = found, few
+        return self._looked[oid]
 
     def _changes(self, history: TableHistory, span: Span) -> DataFrame:
         view = self._view()
-        found = self._found(view, history, span, None)
+        found = self._found(view, history, span, lambda: None)
         rows, _ = self._all_changes(found)
         view.require(self._boundary)
         return guarded(rows, found.shown)
 
-    def _found(self, view: LakeView, history: TableHistory, span: Span, versions: Versions | None) -> _Found:
-        files = view.changes(history.path)
+    def _found(self, view: LakeView, history: TableHistory, span: Span, look: Callable[[], Versions | None]) -> _Found:
+        """Changes are looked at before versions: what is folded meanwhile is then in both, and not in neither."""
+        files, versions = view.changes(history.path), look()
+        if versions is not None and versions.base > span.base.lsn and read_retained(view.lake.path) > span.base.lsn:
+            raise NotAnswerable(
+                f"{history.path} was begun anew at {versions.base}, and what it was before is not kept whole",
+                f"an LSN from {versions.base} on",
+            )
         folded = versions if versions is not None and versions.base == span.base.lsn else None
         types = Types(self._types, view.lake.version_num)
         stored = (*files.stored, *(folded.stored if folded else ()))
@@ -159,9 +173,10 @@ class Reading:
         return TailWork(view.lake.log, types, shown, relations), planned
 
 
-def _again(read: Callable[[], Answer]) -> Answer:
+def _again(read: Callable[[], Answer], forget: Callable[[], None]) -> Answer:
     """What was in the log's tail a moment ago may be gone from there by now: then the lake has it."""
     for _ in range(_ATTEMPTS):
         with suppress(LogTrimmed):
             return read()
+        forget()
     return read()

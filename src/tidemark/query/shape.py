@@ -76,12 +76,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What file statistics tell about the changes: True where unsure."""
+    """What file statistics tell about the changes: True where unsure; `many` if more than a broadcast should have."""
 
     only_inserts: bool
     truncates: bool
     marks: bool
     preimages: bool
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.query.shape import Facts
 
+MANY = 2_000_000
+
 
 class LakeView:
     """The lake and the log as they are now; taken anew for every read."""
@@ -73,6 +75,7 @@ def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
         truncates=any(file.truncates for file in files),
         marks=any(file.marks for file in files),
         preimages=any(file.preimages for file in files),
+        many=sum(file.rows for file in files) > MANY,
     )
 
 
@@ -83,4 +86,5 @@ def both(one: Facts, other: Facts) -> Facts:
         truncates=one.truncates or other.truncates,
         marks=one.marks or other.marks,
         preimages=one.preimages or other.preimages,
+        many=one.many or other.many,
     )

@@ -29,7 +29,7 @@ from tidemark.query.shape import Facts
 from tidemark.query.shown import ShownTable
 from tidemark.spark.types import spark_type
 
-HERE_BYTES = 8 << 20
+HERE_BYTES, MANY_BYTES = 8 << 20, 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
         return Tail(spark.createDataFrame(rows, schema), _facts(rows)) if len(rows) else None
     slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
-    return Tail(frame, Facts(only_inserts=False, truncates=True, marks=True, preimages=True))
+    return Tail(
+        frame, Facts(only_inserts=False, truncates=True, marks=True, preimages=True, many=plan.size_bytes > MANY_BYTES)
+    )
 
 
 def change_schema(table: ShownTable) -> spark_types.StructType:

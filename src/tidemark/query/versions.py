@@ -16,7 +16,7 @@ from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions, floor
-from tidemark.query.changes import READING, shown_cells
+from tidemark.query.changes import READING, plain_homes, quoted, shown_cells
 from tidemark.query.hashing import bucket_of, can_hash
 from tidemark.query.shape import Base
 from tidemark.query.shown import ShownTable
@@ -107,8 +107,12 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
     fields += [(field.name, spark_type(field.type)) for field in INTERVAL]
     schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in fields])
     rows = spark.read.options(**READING).schema(schema).parquet(*(versions.path(file) for file in files))
+    interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
+    homes = plain_homes(table, versions.stored)
+    if homes is not None:  # as text, which is one call to the JVM instead of some for each column
+        return rows.selectExpr(*(f"{quoted(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
-    return rows.select(*values, F.col(BEGIN_LSN).alias(BEGIN), F.col(END_LSN).alias(END))
+    return rows.select(*values, *(F.expr(text) for text in interval))
 
 
 def _sees(boundary: Boundary, commit: Column) -> Column:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.history import Span, TableHistory
+from tidemark.lake.history import Kind, Span, TableHistory
 from tidemark.lake.versions import VersionFile, Versions
 
 
@@ -29,10 +29,12 @@ def unneeded(
 ) -> Unneeded:
     """By what is folded, and where reads begin."""
     spans = [span for span in history.spans() if span.end is None or span.end >= retained]
+    if not spans and history.last.kind is Kind.WAITING:
+        return Unneeded((), ())  # what it begins with is not known yet
     ended = tuple(
         file
         for file in (versions.files if versions is not None else ())
-        if file.greatest_end is not None and file.greatest_end <= retained
+        if not spans or (file.greatest_end is not None and file.greatest_end <= retained)
     )
     return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained)))
 

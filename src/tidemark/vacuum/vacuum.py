@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
@@ -22,16 +23,17 @@ from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go, opened
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, needed_from, oldest, read_leases
-from tidemark.lake.lock import FOLDING, WRITING, Lock
+from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, Lock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
-from tidemark.lake.registers import CYCLES, TABLES, VACUUMS, Vacuums, read_retained, read_times
+from tidemark.lake.registers import Vacuums, read_retained, read_times
 from tidemark.lake.versions import VERSIONS, read_versions
 from tidemark.log.trimming import forget
 from tidemark.receive.client import ReceiveClient
 from tidemark.vacuum.rules import unneeded
 
 ORPHAN_S = 24 * 3600.0  # a file that no table knows may belong to a job that still runs
+FORGOTTEN_S = 7 * 86400.0  # after that a table does not know any more when a file was let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,14 @@ class Vacuumed:
 
 
 def vacuum(path: Path, options: VacuumOptions, *, dry_run: bool = False) -> Vacuumed:
-    """Let go of what is older than the window, or say what would go."""
+    """Let go of what is older than the window, or say what would go. One at a time."""
     lake = Lake.open(path)
+    with Lock(path, VACUUMING):
+        return _vacuumed(lake, options, dry_run)
+
+
+def _vacuumed(lake: Lake, options: VacuumOptions, dry_run: bool) -> Vacuumed:
+    path = lake.path
     leases = read_leases(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.safe, cycle.known)
@@ -118,9 +126,11 @@ def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Remova
     folders = [f"{path}/{name}" for path in paths for name in (CHANGES, VERSIONS)]
     with ExitStack() as locks:
         orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
-        for folder in (*folders, TABLES, CYCLES, VACUUMS):
-            if (lake.path / folder / "_delta_log").exists():
-                yield from _removed(lake.path / folder, f"{folder}: let go before", age, dry_run, full=False)
+        for folder in folders:
+            if not (lake.path / folder / "_delta_log").exists():
+                continue
+            yield from _removed(lake.path / folder, f"{folder}: let go before", age, dry_run, full=False)
+            if orphan_age < FORGOTTEN_S:
                 yield from _removed(lake.path / folder, f"{folder}: nobody's", orphan_age, dry_run, full=True)
 
 
@@ -135,15 +145,20 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
 
 
 def _removed(folder: Path, what: str, age_s: float, dry_run: bool, *, full: bool) -> Iterator[Removal]:
-    table = opened(folder)
+    """By the library, which commits that it does so; if someone else commits just then, it goes the next time."""
     hours = math.ceil(age_s / 3600)
-    run: Callable[[bool], list[str]] = lambda dry: table.vacuum(  # noqa: E731
-        retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full
-    )
+
+    def run(dry: bool) -> list[str]:
+        table = opened(folder)
+        return table.vacuum(retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full)
+
     sizes = [(folder / name).stat().st_size for name in run(True) if (folder / name).exists()]
-    if sizes:
-        if not dry_run:
+    if sizes and not dry_run:
+        try:
             run(False)
+        except DeltaError:
+            return
+    if sizes:
         yield Removal(what, len(sizes), sum(sizes))
 
 
