@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,14 @@ class Lakeside:
             return [folder.fold(table) for table in folder.foldable()]
 
     def require_noted(self) -> int:
-        """At every position that was noted the mirror gives what PostgreSQL had, also when all is folded; how many."""
-        self.require_noted_now()
+        """At every position that was noted the mirror gives what PostgreSQL had; how many there were.
+
+        And when all is folded it does so at every other one.
+        """
+        count = self.require_noted_now()
         self.fold()
-        return self.require_noted_now()
+        replace(self, notes=self.notes[::-2]).require_noted_now()
+        return count
 
     def require_noted_now(self) -> int:
         """At every position that was noted the mirror gives what PostgreSQL had; how many there were."""

@@ -30,11 +30,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogethe
     return SparkTogether(config, log)
 
 
-@pytest.fixture(scope="session", params=installs().values(), ids=lambda install: f"pg{install.major}")
-def install(request: pytest.FixtureRequest) -> Install:
-    """Every PostgreSQL at hand, in turn."""
-    assert isinstance(request.param, Install)
-    return request.param
+def installs_from(major: int) -> Any:
+    """A fixture: every PostgreSQL at hand from this version on, in turn."""
+    found = [each for each in installs().values() if each.major >= major]
+
+    @pytest.fixture(scope="session", name="install", params=found, ids=lambda each: f"pg{each.major}")
+    def install(request: pytest.FixtureRequest) -> Install:
+        assert isinstance(request.param, Install)
+        return request.param
+
+    return install
+
+
+install = installs_from(0)
 
 
 @pytest.fixture(scope="session")

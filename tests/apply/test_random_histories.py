@@ -100,6 +100,7 @@ def test_the_mirror_equals_postgresql_after_any_history(db: Database, spark: Spa
         with following(side):
             live(side, rng)
             side.apply_all()
+            side.fold()
             live(side, rng)
             side.apply_all()
             side.notes = [*rng.sample(side.notes[:-1], CHECKED - 1), side.notes[-1]]
