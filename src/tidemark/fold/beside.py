@@ -43,13 +43,14 @@ class FoldingBeside:
 
     def _run(self) -> None:
         """What fails is said and tried again: the lake reads as before."""
-        context = getattr(self._spark, "_sc", None)  # Spark Connect has none, and its own scheduling
+        context, tasks = getattr(self._spark, "_sc", None), None  # Spark Connect has none, and its own scheduling
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", POOL)
+            tasks = max(1, context.defaultParallelism - 1)
         pause_s = INTERVAL_S
         while not self._stopping.wait(pause_s):
             try:
-                with Folder(self._lake, self._spark) as folder:
+                with Folder(self._lake, self._spark, tasks) as folder:
                     begin = time.monotonic()
                     tables = folder.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))

@@ -96,11 +96,14 @@ class Folded:
 
 
 class Folder:
-    """Folds the tables of one lake, on one Spark session. Holds the lake's lock for that until `close`."""
+    """Folds the tables of one lake, on one Spark session. Holds the lake's lock for that until `close`.
 
-    def __init__(self, lake: Path, spark: SparkSession) -> None:
+    With no more than `tasks` at a time, if that is said: the rest of Spark is for others.
+    """
+
+    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None) -> None:
         require_pinned(spark)
-        self._lake, self._spark = Lake.open(lake), spark
+        self._lake, self._spark, self._tasks = Lake.open(lake), spark, tasks
         self._lock = Lock(lake, FOLDING)
 
     def close(self) -> None:
@@ -154,7 +157,7 @@ class Folder:
         reached(Point.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
         work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
-        done = fold_buckets(events.rows, work)
+        done = fold_buckets(events.rows, work, self._tasks)
         reached(Point.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]
         if way.anew:

@@ -47,9 +47,9 @@ class FoldedBucket:
     files: tuple[DataFile, ...]
 
 
-def fold_buckets(events: DataFrame, work: FoldWork) -> list[FoldedBucket]:
-    """Run the job. `events` has the cells, what every event says, and the bucket."""
-    parted = events.repartitionById(work.layout.buckets, BUCKET)
+def fold_buckets(events: DataFrame, work: FoldWork, tasks: int | None) -> list[FoldedBucket]:
+    """Run the job. `events` has the cells, what every event says, and the bucket; a task for each, or so many tasks."""
+    parted = events.repartitionById(min(tasks or work.layout.buckets, work.layout.buckets), BUCKET)
     told = parted.mapInArrow(partial(_run, work), "told binary").collect()
     return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
 
@@ -59,9 +59,10 @@ def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     if not gathered:
         return
     events = pa.Table.from_batches(gathered)
-    (bucket,) = pc.unique(events[BUCKET]).to_pylist()  # a partition is one bucket
-    told = FoldedBucket(bucket, tuple(_folded(work, bucket, events)))
-    yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
+    del gathered
+    for bucket in sorted(pc.unique(events[BUCKET]).to_pylist()):
+        told = FoldedBucket(bucket, tuple(_folded(work, bucket, events.filter(pc.field(BUCKET) == bucket))))
+        yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
 
 
 def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]:
