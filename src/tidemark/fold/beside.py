@@ -1,4 +1,4 @@
-"""Folding beside the one who applies, in a thread of the same process: it disturbs nobody, and stops with it."""
+"""Folding beside the one who applies, in a thread of the same process: it leaves it a core, and stops with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-from tidemark.errors import TidemarkError
 from tidemark.fold.folder import Foldable, Folder
 from tidemark.fold.policy import Rhythm
 
@@ -55,8 +54,8 @@ class FoldingBeside:
                     tables = folder.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(folder, tables)
-            except TidemarkError as error:
-                self._tell(f"folding: {error.message}")
+            except Exception as error:  # noqa: BLE001 - a thread that died without a word would fold nothing any more
+                self._tell(f"folding: {error}")
                 self._stopping.wait(RETRY_S)
 
     def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
