@@ -1,7 +1,7 @@
 """Folded rows and later changes: which of the rows the changes leave alone.
 
-Rows are matched by one bigint, a hash where the key is not one itself, which is what Spark's joins are fastest with. A
-hash may be shared: the key itself decides, or the row goes where contents are compared.
+Rows with a key are matched by it, integers by a bitmap where they lie close. Whole rows are matched by a hash, which
+may be shared: then the row goes where contents are compared.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
 
 def without_keys(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
     """The rows whose keys no change has."""
-    touched, same = _touched(rows, changes, shape, many)
+    touched, same = _touched(changes, shape, many)
     return rows.join(touched, same, "left_anti")
 
 
 def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
     """The rows whose keys some change has, as the changes that made them: they hold values not sent again."""
-    touched, same = _touched(rows, changes, shape, many)
+    touched, same = _touched(changes, shape, many)
     under = rows.join(touched, same, "left_semi")
     said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "marks": F.lit(None).cast("string")}
     said |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
@@ -98,7 +98,7 @@ def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = Fals
     return rows.join(some, same, "left_anti"), rows.join(some, same, "left_semi")
 
 
-def _touched(rows: DataFrame, changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
+def _touched(changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
     """The keys of changes, to be joined, and when one is a row's; where they are many Spark decides how."""
     its = {cell: f"its_{cell}" for cell in shape.key_cells}
     keys = changes.select(*(F.col(cell).alias(name) for cell, name in its.items()))
@@ -107,9 +107,4 @@ def _touched(rows: DataFrame, changes: DataFrame, shape: Shape, many: bool) -> t
         F.col(cell).eqNullSafe(F.col(name)) if cell in exact else F.col(cell) == F.col(name)
         for cell, name in its.items()
     ]
-    if len(its) > 1 or not isinstance(
-        rows.schema[next(iter(its))].dataType, spark_types.IntegralType | spark_types.DateType
-    ):
-        keys = keys.withColumn("its_hash", F.xxhash64(*its.values()))
-        same.insert(0, F.xxhash64(*its) == F.col("its_hash"))
     return keys.distinct() if many else F.broadcast(keys), reduce(and_, same)
