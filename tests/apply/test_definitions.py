@@ -125,6 +125,31 @@ def test_a_busy_table_may_lose_and_gain_columns(db: Database, spark: SparkSessio
         assert side.require_noted() >= 2
 
 
+@pytest.mark.parametrize("described", [False, True])
+def test_a_writer_that_goes_on_above_what_was_known_recalls_what_was_described_there(
+    db: Database, spark: SparkSession, tmp_path: Path, described: bool
+) -> None:
+    db.run("create table t (id int primary key, a int, b int)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        if not described:
+            side.run_and_note(["insert into t values (1, 1, 1)"], "t")
+            side.apply_all()
+        side.run_and_note(["insert into t values (2, 2, 2)"], "t")
+        side.mirror.catch_up()
+        with side.writing() as writer:
+            writer.apply()
+            assert writer.cycle.safe > writer.cycle.known
+        db.run("alter table t drop a")
+        side.run_and_note(["insert into t values (3, 3)"], "t")
+        side.apply_all()
+        if described:
+            side.notes = side.notes[-1:]
+            noted_or_refused(side, "it needs a resync")
+        else:
+            side.notes = side.notes[::2]
+            assert side.require_noted() == 2
+
+
 def _oid(side: Lakeside) -> int:
     return int(side.database.admin("select 't'::regclass::oid::int")[0][0])
 

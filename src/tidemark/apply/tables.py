@@ -133,6 +133,11 @@ class WrittenTables:
         for relation in relations:
             self._described.setdefault(relation.oid, []).append((upto, relation))
 
+    def recall(self, relations: Iterable[Relation], safe: Lsn) -> None:
+        """Take note of all that was described above `known` by what an earlier writer has applied."""
+        self.described(relations, safe)
+        self._blind = self.known
+
     def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
         """Tell what is certain now. `changed_at` has, for each table, up to where it may have changes."""
         for oid, pending in list(self.pending.items()):

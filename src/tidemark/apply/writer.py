@@ -20,12 +20,13 @@ from tidemark.apply.options import ApplyOptions
 from tidemark.apply.pace import Pace
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
-from tidemark.errors import LakeMissing, LogBehind, LogDamaged, ReceiveFailed, Retry, SourceError, policy_of
+from tidemark.decode.rows import RELATIONS, joined_rows
+from tidemark.errors import LakeMissing, LogBehind, LogDamaged, LogTrimmed, ReceiveFailed, Retry, SourceError, policy_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import needed_from, read_leases
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
-from tidemark.lake.registers import Cycle, Cycles, Tables, read_events
+from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import Mirror, read_mirror
@@ -57,6 +58,7 @@ class LakeWriter:
         self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
         self._changes = ChangeTables(options.lake)
         self.reader = LogReader(options.log)
+        self._recall()
         self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
         self._look_at = self._told_at = 0.0
         self._source_times: list[tuple[Lsn, datetime]] = []
@@ -110,7 +112,7 @@ class LakeWriter:
             relations = descriptions(planned.relations, options.log)
             if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
                 return None  # a table that was altered, and nobody can say how
-            self.tables.described(descriptions(planned.sent, options.log), planned.upto)
+            self.tables.described(descriptions(planned.sent, options.log), planned.last)
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
                 self._tell_cycle(planned.upto, applied)
@@ -167,6 +169,18 @@ class LakeWriter:
                 "the log that this lake was made from; without it, a new lake",
             )
         return lake
+
+    def _recall(self) -> None:
+        """See what was described above `known` in what an earlier writer has applied, if the log still has it."""
+        known, safe = self.cycle.known, self.cycle.safe
+        mirror = read_mirror(self._options.log, Disk())
+        if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
+            return
+        try:
+            parts = [part.relations for part in self.reader.transactions(known, safe)]
+            self.tables.recall(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
+        except (LogBehind, LogTrimmed) as error:
+            self._tell(f"what was described between {known} and {safe} is not known any more: {error.message}")
 
     def _ask_for(self, upto: Lsn, limit_s: float) -> None:
         """Have the log reach a position, if someone receives."""

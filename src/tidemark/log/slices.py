@@ -28,13 +28,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whole transactions, sliced: all with a commit in (after, upto].
+    """Whole transactions, sliced: all with a commit in (after, upto], of which `last` is the last.
 
     `relations` are where the tables are described that these may have changed, `sent` those of them inside of these.
     """
 
     after: Lsn
     upto: Lsn
+    last: Lsn
     slices: tuple[Slice, ...]
     relations: Rows
     sent: Rows
@@ -59,7 +60,8 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
     sent = joined_rows([part.relations for part in parts], RELATIONS)
     relations = joined_rows([*(latest(part.standing) for part in parts), sent], RELATIONS)
     sliced = tuple(_grouped([piece for part in parts for piece in cut(part, slice_bytes)], slice_bytes))
-    return Plan(after, reached, sliced, relations, sent, sum(map(len, parts)), size)
+    last = Lsn(int(parts[-1].commits["lsn"][-1])) if parts else after
+    return Plan(after, reached, last, sliced, relations, sent, sum(map(len, parts)), size)
 
 
 def transaction_bytes(part: Assembled) -> Longs:
