@@ -1,5 +1,6 @@
 """Real servers for tests: one for each version in a run, a database for each test, private ones for special needs."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,11 @@ from harness.postgres import Install, Server, installs, start_server
 from tidemark.spark import SparkOptions, spark_session
 
 Start = Callable[..., Server]
+
+# For every JVM of a run. These tables are small and the plans many: what the second compiler gives it takes for itself.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
+)
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
