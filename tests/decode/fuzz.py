@@ -9,14 +9,15 @@ reading a single byte too far is an IndexError and not a guess.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import DecodeError
 from tidemark.schema.table import PgType
 
+ROOT = Path(__file__).parents[2]
 EXTREMES = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0\0\0", b"\0\0\0\1", b"\xff\xff", b"\x7f\xff")
 
 
@@ -179,6 +181,13 @@ def run(seed: int, frames: int | None, minutes: float | None) -> None:
     )
 
 
+def compiled() -> Path:
+    """Where kernels with bounds checks are kept: Numba itself tells them neither from others nor from older ones."""
+    sources = sorted((ROOT / "src/tidemark/decode").rglob("*.py"))
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
+    return ROOT / ".cache" / "checked" / key
+
+
 def main() -> None:
     """Run in a process of its own with bounds checks on, which the compiler must know before its first kernel."""
     parser = argparse.ArgumentParser()
@@ -187,10 +196,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=None)
     asked = parser.parse_args()
     if os.environ.get("NUMBA_BOUNDSCHECK") != "1":
-        with tempfile.TemporaryDirectory() as cache:
-            environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache}
-            command = [sys.executable, "-m", "tests.decode.fuzz", *sys.argv[1:]]
-            sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+        environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(compiled())}
+        command = [sys.executable, "-m", "tests.decode.fuzz", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     seed = asked.seed if asked.seed is not None else int(np.random.default_rng().integers(2**32))
     print(f"seed {seed}", flush=True)  # noqa: T201
     run(seed, asked.frames, asked.minutes)

@@ -17,17 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_two_hundred_thousand_damaged_frames_are_decoded_or_refused() -> None:
-    """Two processes of `make fuzz`, with kernels that check their bounds; a hang would end them by the time limit."""
-    command = [sys.executable, "-m", "tests.decode.fuzz", "--frames", "100000", "--seed"]
-    runs = [
-        subprocess.Popen([*command, seed], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for seed in ("1", "2")
-    ]
-    for process in runs:
-        said, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, said
-        assert "100000 damaged frames" in said
-        assert "with bounds checks" in said
+    """A process of `make fuzz`, with kernels that check their bounds; a hang would end it by the time limit."""
+    command = [sys.executable, "-m", "tests.decode.fuzz", "--frames", "200000", "--seed", "1"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "200000 damaged frames" in done.stdout
+    assert "with bounds checks" in done.stdout
 
 
 INT4, TEXT = (decoding_of(oid, -1, Types()) for oid in (23, 25))
