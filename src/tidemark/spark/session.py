@@ -37,6 +37,7 @@ FASTER: Mapping[str, str] = MappingProxyType(
     {
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # more is sent as it is, not row by row
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # else every column's making is noted, with its line
         "spark.scheduler.mode": "FAIR",  # applying does not wait for a fold
     }
 )
