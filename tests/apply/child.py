@@ -1,13 +1,15 @@
 """A writer of a lake that is killed at a named point, and the Spark Connect server that it is a client of.
 
 serve     a server; says its port, and runs until standard input ends
-write     a writer that catches up when it is told with what, and is killed: KILL_AT="written:2" is kill -9 of itself,
-          the second time there; if it is told so, it then folds all tables, and lets go of what is older
+write     writers that catch up when they are told with what, one after the other, each killed at its point: "written:2"
+          is kill -9 of itself, the second time there; if it is told so, one then folds all tables, and lets go of what
+          is older; says how each has ended
 hold      a writer that says when the lake's lock is its own, and keeps it until standard input ends
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -110,9 +112,21 @@ def serve() -> None:
 
 
 def write() -> None:
+    """Writers are forked, so that what takes longest to start is started once."""
+    importlib.import_module("pyspark.sql.connect.session")
+    told = sys.stdin.read()
+    for point in sys.argv[2:]:
+        pid = os.fork()
+        if pid == 0:
+            write_until(point, told)
+            sys.exit()
+        say(f"{point} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+
+
+def write_until(point: str, told: str) -> None:
     session = spark_session(SparkOptions(remote=os.environ["SPARK_CONNECT"]))
-    options, upto, before = from_json(sys.stdin.read())
-    kill_at(*os.environ["KILL_AT"].split(":"))
+    options, upto, before = from_json(told)
+    kill_at(*point.split(":"))
     with LakeWriter(options, session) as writer:
         writer.catch_up(upto)
     if before is not None:
