@@ -2,7 +2,7 @@
 
 Each turn updates rows at random, applies that, and folds; and the same files are rewritten with plain Spark, zstd, in
 as many files. Only the fold and the rewrite are timed. At a fifth of the rows too, so that growth shows; ROWS= makes
-it smaller.
+it smaller. Last, what a fold costs the cycles that are applied beside it (`bench/beside.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from bench.beside import disturbance
 from bench.figures import report
 from bench.wide import Wide, size_bytes, wide
 
@@ -42,6 +43,7 @@ def main() -> None:
             figures[f"fold_{name}_over_rewrite"] = figures[f"large_fold_{name}_over_rewrite"]
             for what in ("fold", "rewrite"):
                 figures[f"{what}_{name}_growth"] = figures[f"large_{what}_{name}_s"] / figures[f"small_{what}_{name}_s"]
+        figures |= disturbance(bench, "large", ROWS)
     report("fold", figures)
 
 

@@ -1,0 +1,115 @@
+"""What folding costs the one who applies: the same cycles with a fold running beside them and without, by turns.
+
+Part of `make bench-fold`; `make bench-beside` is this alone. Folding goes on without its usual rests, and a cycle
+counts as beside a fold only if one really ran during it. ROWS= and CYCLES= make it smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from bench.figures import report
+from bench.wide import CHANGE, Wide, wide
+from tidemark.fold import beside, policy
+from tidemark.fold.folder import Foldable, Folded, Folder
+
+ROWS = int(os.environ.get("ROWS", "5000000"))
+CYCLES = int(os.environ.get("CYCLES", "60"))
+TURNS, WARMING = 3, 5
+BATCH_SHARE = 0.006
+LIMIT_S = 30.0  # for a turn
+
+
+def main() -> None:
+    """One table, filled and folded."""
+    with wide({"large": "id bigint"}) as bench:
+        bench.fill("large", ROWS)
+        print(f"{bench.fold('large')[1]}", flush=True)
+        report("beside", disturbance(bench, "large", ROWS))
+
+
+def disturbance(bench: Wide, table: str, rows: int) -> dict[str, float]:
+    """The times of cycles beside folds over those of cycles alone, and the longest of each."""
+    _cycles(bench, table, rows, WARMING)
+    alone, besides = list[float](), list[float]()
+    folds = list[tuple[float, float]]()
+    for turn in range(TURNS):
+        alone += [end - begin for begin, end in _cycles(bench, table, rows, CYCLES // TURNS)]
+        with _folding(bench, folds):
+            cycles = _cycles(bench, table, rows, CYCLES // TURNS, folds)
+        besides += [end - begin for begin, end in cycles if _during(begin, end, folds)]
+        print(f"  turn {turn}: {len(besides)} cycles beside {len(folds)} folds, {len(alone)} alone", flush=True)
+    if not besides:
+        raise SystemExit("no cycle ran beside a fold")
+    return {
+        "apply_beside_fold_over_alone": statistics.median(besides) / statistics.median(alone),
+        "apply_beside_fold_over_alone_p95": _p95(besides) / _p95(alone),
+        "apply_beside_fold_max_ms": max(besides) * 1000,
+        "apply_alone_ms": statistics.median(alone) * 1000,
+        "apply_alone_p95_ms": _p95(alone) * 1000,
+        "apply_alone_max_ms": max(alone) * 1000,
+        "apply_cycles_beside_fold": float(len(besides)),
+    }
+
+
+def _cycles(
+    bench: Wide, table: str, rows: int, count: int, folds: Sequence[tuple[float, float]] | None = None
+) -> list[tuple[float, float]]:
+    """From when to when each cycle took; until so many ran beside one of the folds, if there are any."""
+    side, writer, cycles = bench.side, bench.writer, list[tuple[float, float]]()
+    size = int(rows * BATCH_SHARE)
+    limit = time.monotonic() + LIMIT_S
+    counted = 0
+    while counted < count and time.monotonic() < limit:
+        first = random.randint(1, rows - size)  # noqa: S311 - keys that lie together are in all buckets
+        side.database.run(f"update {table} set {CHANGE} where id between {first} and {first + size}")
+        side.mirror.catch_up()
+        begin = time.monotonic()
+        writer.apply()
+        end = time.monotonic()
+        writer.look()
+        writer.tell()
+        cycles.append((begin, end))
+        counted += folds is None or _during(begin, end, folds)
+    return cycles
+
+
+@contextmanager
+def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
+    """One fold after the other; from when to when each took is noted in `folds`."""
+
+    class Watched(Folder):
+        def fold(self, table: Foldable) -> Folded:
+            folds.append((time.monotonic(), float("inf")))
+            try:
+                return super().fold(table)
+            finally:
+                folds[-1] = (folds[-1][0], time.monotonic())
+
+    said: list[str] = []
+    with (
+        patch.multiple(policy, REST=0.0, SHARE=0.0),
+        patch.multiple(beside, Folder=Watched, INTERVAL_S=0.05),
+        beside.FoldingBeside(bench.side.options.lake, bench.side.spark, said.append),
+    ):
+        yield
+    if failed := [each for each in said if " folded to " not in each]:
+        raise SystemExit(failed[0])
+
+
+def _during(begin: float, end: float, folds: Sequence[tuple[float, float]]) -> bool:
+    return any(begin < fold_end and fold_begin < end for fold_begin, fold_end in folds)
+
+
+def _p95(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[int(len(seconds) * 0.95)]
+
+
+if __name__ == "__main__":
+    main()
