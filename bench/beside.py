@@ -23,7 +23,7 @@ ROWS = int(os.environ.get("ROWS", "5000000"))
 CYCLES = int(os.environ.get("CYCLES", "60"))
 TURNS, WARMING = 3, 5
 BATCH_SHARE = 0.006
-LIMIT_S = 30.0  # for a turn
+LIMIT_S = 20.0  # for a turn
 
 
 def main() -> None:
