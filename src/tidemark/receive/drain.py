@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
-from functools import cache
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from numba import types
 
 from tidemark.decode.frames import HEAD
 from tidemark.decode.kernels import Bytes, Longs, kernel
 from tidemark.errors import MalformedMessage
-from tidemark.source.libpq import address_of, libpq
-
-_FUNCTIONS = ("PQgetCopyData", "PQconsumeInput", "PQfreemem")
-_get: Any = types.ExternalFunction("PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
-_consume: Any = types.ExternalFunction("PQconsumeInput", types.int32(types.intp))
-_free: Any = types.ExternalFunction("PQfreemem", types.void(types.intp))
-_copy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+from tidemark.source.compiled import consume_input, copy_memory, free_memory, get_copy_data, link
+from tidemark.source.libpq import libpq
 
 _XLOG_HEADER, _KEEPALIVE = 25, 18
 
@@ -49,7 +41,7 @@ class Drain:
     """Empties one connection. `position` is the highest that keepalives named, `reply` whether the server waits."""
 
     def __init__(self, pgconn: Any) -> None:
-        _link()
+        link()
         self._pgconn = pgconn
         self._state = np.zeros(len(_STATE), np.int64)
         self._scratch = np.zeros(32, np.uint8)
@@ -91,13 +83,6 @@ class Drain:
         return wanted
 
 
-@cache
-def _link() -> None:
-    """Tell the compiler where psycopg's libpq is."""
-    for name in _FUNCTIONS:
-        llvmlite.binding.add_symbol(name, address_of(name))
-
-
 @kernel
 def _number(data: Bytes, at: int) -> Any:
     value = np.int64(0)
@@ -114,11 +99,11 @@ def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Byt
         if state[_POINTER]:
             pointer, length = state[_POINTER], state[_LENGTH] + _XLOG_HEADER
         else:
-            got = _get(connection, slot.ctypes.data, 1)
+            got = get_copy_data(connection, slot.ctypes.data, 1)
             if got == 0:
                 if consumed:
                     return _DRY, used
-                if _consume(connection) == 0:
+                if consume_input(connection) == 0:
                     return _ENDED, used
                 consumed = True
                 continue
@@ -127,7 +112,7 @@ def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Byt
             consumed = False
             pointer, length = slot[0], np.int64(got)
             state[_MESSAGES] += 1
-        _copy(scratch.ctypes.data, pointer, min(length, len(scratch)))
+        copy_memory(scratch.ctypes.data, pointer, min(length, len(scratch)))
         if scratch[0] == 119 and length > _XLOG_HEADER:  # w
             size = length - _XLOG_HEADER
             if used + HEAD + size > len(buffer):
@@ -135,13 +120,13 @@ def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Byt
                 return _FULL, used
             for i in range(HEAD):
                 buffer[used + i] = size >> 8 * i & 255
-            _copy(buffer.ctypes.data + used + HEAD, pointer + _XLOG_HEADER, size)
+            copy_memory(buffer.ctypes.data + used + HEAD, pointer + _XLOG_HEADER, size)
             used += HEAD + size
             state[_POINTER] = 0
         elif scratch[0] == 107 and length == _KEEPALIVE:  # k
             state[_POSITION] = max(state[_POSITION], _number(scratch, 1))
             state[_REPLY] |= scratch[17]
         else:
-            _free(pointer)
+            free_memory(pointer)
             return _UNKNOWN, used
-        _free(pointer)
+        free_memory(pointer)
