@@ -27,7 +27,7 @@ def test_tables_are_folded_again_and_again_while_they_are_applied(
     said: list[str] = []
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         with side.writing() as writer, FoldingBeside(side.options.lake, spark, said.append):
-            deadline, n = time.monotonic() + 120, 0
+            deadline, n = time.monotonic() + 600, 0
             while len(said) < 2 and time.monotonic() < deadline:
                 db.run(
                     f"insert into t select {n} * 100 + i, 'v' from generate_series(1, 100) i",
