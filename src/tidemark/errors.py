@@ -25,6 +25,7 @@
     │   ├── SlotInvalidated       the server has given up what the slot needs
     │   ├── SlotAhead             someone else moved the slot past what we hold
     │   ├── NotAllBinary          a column in the stream that is decoded from text only: it must be text again
+    │   ├── TableChanged          a table is not any more as the snapshot of its copy has it
     │   ├── WalLimitReached       the slot holds back more WAL than the policy allows
     │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
     ├── DecodeError               bytes that are not what the protocol says; carries the offset
@@ -196,6 +197,10 @@ class NotAllBinary(SourceError):
     """A binary stream that has come to carry what is not decoded from binary."""
 
 
+class TableChanged(SourceError):
+    """Truncated, rewritten, altered or dropped while it was copied."""
+
+
 class WalLimitReached(SourceError):
     """The source keeps more WAL for us than it should have to."""
 
@@ -358,6 +363,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         SlotInvalidated: Policy(Retry.NEVER, ExitCode.REFUSED),
         SlotAhead: Policy(Retry.NEVER, ExitCode.REFUSED),
         NotAllBinary: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        TableChanged: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         WalLimitReached: Policy(Retry.NEVER, ExitCode.REFUSED),
         UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
         DecodeError: Policy(Retry.NEVER, ExitCode.DAMAGED),

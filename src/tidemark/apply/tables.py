@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.decode.messages import Relation
+from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.lake.layout import fitting
 from tidemark.lake.paths import table_path
@@ -56,12 +57,15 @@ class WrittenTables:
         self.known, safe = cycle.known, cycle.safe
         self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
         histories = self.histories.items()
-        self._present = {oid: each.fingerprint for oid, each in histories if each.last.kind is not Kind.DROPPED}
+        tables = {oid: each for oid, each in histories if not each.is_union and each.last.kind is not Kind.DROPPED}
+        self._present = {oid: each.fingerprint for oid, each in tables.items()}
         self._described: dict[int, list[tuple[Lsn, Relation]]] = {}
         self._blind = safe
         self._last: Look | None = None
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
+        self._copying: set[int] = set()
+        self._asked_for: set[int] = set()
         self.pending: dict[int, Pending] = {}
 
     @property
@@ -103,19 +107,78 @@ class WrittenTables:
 
     def asked(self, look: Look) -> list[int]:
         """The tables that begin if they are empty: published to us since before every running transaction."""
-        return [
-            oid
+        return [oid for oid, table in look.tables.items() if self._may_begin(oid, table) and self._ripe(oid, look)]
+
+    def to_copy(self) -> dict[int, Fingerprint]:
+        """The tables that can only begin by a copy, and that nobody copies: whoever does, says so by `copying`.
+
+        What a snapshot does not see that is taken from now on will be in the stream whole.
+        """
+        look = self._last
+        if look is None:
+            return {}
+        return {
+            oid: table
             for oid, table in look.tables.items()
-            if self._may_begin(oid, table)
-            and (seen := self._published.get(oid)) is not None
-            and seen[0] == table.memberships
-            and look.snapshot.xmin >= seen[1].xmax
-        ]
+            if self._needs_copy(oid, table) and self._ripe(oid, look) and oid not in self._copying
+        }
+
+    def resync(self, oid: int) -> None:
+        """Have a table copied anew, if it is there, though it can be read."""
+        if oid in self._present:
+            self._asked_for.add(oid)
+
+    def _needs_copy(self, oid: int, table: Fingerprint) -> bool:
+        if oid in self._asked_for:
+            return oid not in self.pending and self._is_whole(table)
+        return self._may_begin(oid, table) and self.history(oid).last.reason != NOT_YET
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether every table that is published whole can be read, or is known to need a copy."""
+        if self._last is None:
+            return False
+        undecided = (
+            oid
+            for oid, table in self._last.tables.items()
+            if oid in self.pending or (self._may_begin(oid, table) and not self._needs_copy(oid, table))
+        )
+        return not self._beginnings and not any(True for _ in undecided)
+
+    def copying(self, oid: int) -> None:
+        """Take note that a table is copied from now on. What is passed over in its changes spoils the copy."""
+        self._copying.add(oid)
+
+    def stopped_copying(self, oid: int) -> None:
+        """Take note that nobody copies it any more."""
+        self._copying.discard(oid)
+
+    def may_take(self, generation: Generation) -> bool:
+        """Whether a copy is of the table as it still is, and all that came after it is there."""
+        oid, present = generation.fingerprint.oid, self._present.get(generation.fingerprint.oid)
+        same = (
+            present is not None and replace(present, filenode=generation.fingerprint.filenode) == generation.fingerprint
+        )
+        return same and oid in self._copying and oid not in self.pending
+
+    def taken(self, generation: Generation) -> None:
+        """Tell that a table can be read by a copy, which lies among its versions."""
+        base = generation.base
+        self._beginnings.pop(generation.fingerprint.oid, None)
+        self._copying.discard(generation.fingerprint.oid)
+        self._asked_for.discard(generation.fingerprint.oid)
+        self._tell(Kind.COPIED, generation.fingerprint, base.lsn, base.lsn, excluded=base.excluded)
+
+    def wait(self, oid: int, reason: str) -> None:
+        """Say why a table cannot be read yet, if that is news."""
+        history = self.history(oid)
+        if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason:
+            self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
 
     def take(self, look: Look) -> None:
         """Go by what was seen."""
         last, self._last = self._last, look
-        changed = False
+        changed = self._compare_roots(look)
         for oid in sorted(look.tables.keys() | self._present.keys()):
             changed |= self._compare(oid, look)
         for oid in look.empty:
@@ -164,6 +227,7 @@ class WrittenTables:
         if oid not in self._events:
             return
         self.pending.pop(oid, None)
+        self._copying.discard(oid)
         history = self.history(oid)
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:
@@ -171,16 +235,34 @@ class WrittenTables:
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
         live = oid in self._events and self.history(oid).live
-        whole = any(each.publication == self._names.publication for each in table.memberships)
-        return whole and not live and oid not in self.pending and oid not in self._beginnings
+        return self._is_whole(table) and not live and oid not in self.pending and oid not in self._beginnings
+
+    def _ripe(self, oid: int, look: Look) -> bool:
+        """Whether it has been published to us since before every transaction that runs."""
+        seen = self._published.get(oid)
+        return seen is not None and seen[0] == look.tables[oid].memberships and look.snapshot.xmin >= seen[1].xmax
+
+    def _is_whole(self, table: Fingerprint) -> bool:
+        return any(each.publication == self._names.publication for each in table.memberships)
+
+    def _compare_roots(self, look: Look) -> bool:
+        """Hold partitioned tables against what they were; whether one is another now."""
+        there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        for oid, root in look.roots.items():
+            if oid not in there:
+                self._tell(Kind.UNION, root, look.lsn, look.lsn)
+            elif there[oid] != root:
+                self._tell(Kind.UNION, root, self.known, look.lsn, "its partitions or columns changed in between")
+        for oid in there.keys() - look.roots.keys():
+            self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, "it was dropped, or none of it is published")
+        return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
 
     def _compare(self, oid: int, look: Look) -> bool:
         """Hold a table against what it was; whether that matters to those who read it."""
         old, new = self._present.get(oid), look.tables.get(oid)
         if old is None and new is not None:
-            whole = any(each.publication == self._names.publication for each in new.memberships)
             self._present[oid] = new
-            self._tell(Kind.WAITING, new, look.lsn, look.lsn, NOT_YET if whole else INSERTS_ONLY)
+            self._tell(Kind.WAITING, new, look.lsn, look.lsn, NOT_YET if self._is_whole(new) else INSERTS_ONLY)
             return False
         if old is None or old == new:
             self._say_if_not_empty(oid, look)
@@ -211,10 +293,7 @@ class WrittenTables:
         table = look.tables.get(oid)
         if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
             return
-        seen = self._published.get(oid)
-        ripe = seen is not None and seen[0] == table.memberships and look.snapshot.xmin >= seen[1].xmax
-        history = self.history(oid)
-        if ripe and history.last.kind is not Kind.GAP and history.last.reason != NOT_EMPTY:
+        if self._ripe(oid, look) and self.history(oid).last.reason == NOT_YET:
             self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
 
     def _could_be_another(self, oid: int, pending: Pending) -> bool:

@@ -14,8 +14,10 @@ from tidemark.cli.fold import fold
 from tidemark.cli.log import log
 from tidemark.cli.query import query
 from tidemark.cli.receive import receive
+from tidemark.cli.resync import resync
 from tidemark.cli.setup import setup
 from tidemark.cli.status import status
+from tidemark.cli.sync import sync
 from tidemark.cli.vacuum import vacuum
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
@@ -37,8 +39,10 @@ tidemark.add_command(fold)
 tidemark.add_command(log)
 tidemark.add_command(query)
 tidemark.add_command(receive)
+tidemark.add_command(resync)
 tidemark.add_command(setup)
 tidemark.add_command(status)
+tidemark.add_command(sync)
 tidemark.add_command(vacuum)
 
 

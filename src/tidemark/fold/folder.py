@@ -29,7 +29,7 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import read_retained
-from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, read_versions
+from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.shown import ShownTable, retired_columns, shown_table
 from tidemark.query.snapshot import LakeView, facts_of
@@ -59,7 +59,7 @@ class Foldable:
     @property
     def since(self) -> Boundary:
         """What the versions have."""
-        return self.span.base if self.versions is None else Boundary(self.versions.folded)
+        return held(self.versions, self.span.base)
 
     @property
     def changed_rows(self) -> int:
@@ -126,10 +126,12 @@ class Folder:
                 span = history.at(upto)
             except NotAnswerable:
                 continue
-            versions = read_versions(self._lake.path, history.path)
-            versions = versions if versions is not None and versions.base == span.base.lsn else None
+            present = read_versions(self._lake.path, history.path)
+            versions = present if present is not None and present.base == span.base.lsn else None
+            if versions is None and (span.copied or (present is not None and present.base > span.base.lsn)):
+                continue  # a copy that took its place, and that nobody was told of yet
             changes = view.changes(history.path)
-            since = span.base if versions is None else Boundary(versions.folded)
+            since = held(versions, span.base)
             files = changes.between(since, Boundary(upto))
             if files and upto > since.lsn and span.fingerprint.columns:
                 found.append(Foldable(history, span, upto, changes, files, versions))
@@ -149,8 +151,9 @@ class Folder:
         stored = (*table.changes.stored, *(table.versions.stored if table.versions else ()))
         shown = shown_table(table.history, table.span.fingerprint, stored, types, retired)
         layout = _layout(table, shown, retired)
-        held = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
-        if table.versions is not None and held.read().folded != table.versions.folded:
+        target = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
+        there = target.read()
+        if table.versions is not None and (there.base, there.folded) != (table.versions.base, table.versions.folded):
             raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
         way = _way(table.versions, layout)
         events = self._events(table, shown, layout, way)
@@ -161,11 +164,11 @@ class Folder:
         reached(Point.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]
         if way.anew:
-            held.rewrite(adds, layout.columns, table.upto, table.span.base.lsn)
+            target.rewrite(adds, layout.columns, table.upto, table.span.base.lsn)
         else:
             touched = {bucket.bucket for bucket in done}
             gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
-            held.replace(adds, gone, table.upto, table.span.base.lsn)
+            target.replace(adds, gone, table.upto, table.span.base.lsn)
         reached(Point.FOLDED)
         size = sum(file.size_bytes for file in adds)
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)

@@ -7,7 +7,7 @@ lake until the driver commits it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,17 @@ def _rows(work: FoldWork, paths: Iterable[str], ours: Mapping[str, str]) -> pa.T
     names = [*(column.name for column in work.layout.columns), *ours]
     schema = pa.schema([*_cells(work.layout), *((name, pa.int64()) for name in ours.values())])
     files = (pq.read_table(work.folder / path, columns=names) for path in paths)
-    return pa.concat_tables([schema.empty_table(), *(file.rename_columns(schema.names).cast(schema) for file in files)])
+    return pa.concat_tables(
+        [schema.empty_table(), *(_whole(file, names).rename_columns(schema.names).cast(schema) for file in files)]
+    )
+
+
+def _whole(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """With all columns, in this order: a copied file has no texts beside a column if there were none in it."""
+    missing = [name for name in names if name not in rows.column_names]
+    for name in missing:
+        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+    return rows.select(names)
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

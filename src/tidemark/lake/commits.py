@@ -78,7 +78,8 @@ class ChangeTable:
 class Commit:
     """What is done to a table at once, and the LSN that it is brought to.
 
-    With another `schema` than it has, the files are all that it holds afterwards.
+    With another `schema` than it has, the files are all that it holds afterwards; what begins `anew` may be brought to
+    an LSN below the one where it was.
     """
 
     lsn: Lsn
@@ -86,11 +87,12 @@ class Commit:
     removes: Sequence[str] = ()
     schema: pa.Schema | None = None
     also: Mapping[str, int] = field(default_factory=dict)
+    anew: bool = False
 
 
 def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     """Do it in one Delta commit, and bring the handle up to date. Never at or below where the table is."""
-    if what.lsn <= applied(table):
+    if what.lsn <= applied(table) and not what.anew:
         raise LakeInUse(f"{folder} has {applied(table)} already, and {what.lsn} was to be added", _OTHER)
     now = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [
@@ -178,10 +180,10 @@ def let_go(folder: Path, paths: Sequence[str]) -> None:
     raise LakeInUse(f"{folder} is written so often that it cannot let files go", "again") from failure
 
 
-def opened(folder: Path) -> DeltaTable:
-    """A Delta table that must be there."""
+def opened(folder: Path, version: int | None = None) -> DeltaTable:
+    """A Delta table that must be there, as it is or as it was."""
     try:
-        return DeltaTable(folder)
+        return DeltaTable(folder, version=version)
     except (DeltaError, OSError) as error:
         raise LakeDamaged(f"{folder} is not a Delta table that can be read: {error}", "a backup of the lake") from error
 

@@ -1,11 +1,13 @@
 """What became of a table, and what that means for a reader at an LSN. Pure.
 
     waiting   published, and not readable yet: why
-    begun     readable from `lsn` on: what it held there is known, and `base` says which changes came after it
+    begun     readable from `lsn` on: it held nothing there, and `base` says which changes came after it
+    copied    readable from `lsn` on: what it held there lies in the generation of its versions that is based there
     altered   as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
     gap       readable up to `after` and not above, until it is begun anew: why
     dropped   gone since some position above `after`
     seen      defined otherwise, in a way that no reader notices
+    union     a partitioned table: from `lsn` on what its partitions are together, as `fingerprint` names them
 
 A reader above the position up to which the schema is known at all asks too early; that is not a table's affair.
 """
@@ -13,7 +15,7 @@ A reader above the position up to which the schema is known at all asks too earl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.clock import Boundary, Lsn
@@ -27,13 +29,16 @@ class Kind(Enum):
 
     WAITING = "waiting"
     BEGUN = "begun"
+    COPIED = "copied"
     ALTERED = "altered"
     GAP = "gap"
     DROPPED = "dropped"
     SEEN = "seen"
+    UNION = "union"
 
 
-_ENDING = frozenset({Kind.BEGUN, Kind.ALTERED, Kind.GAP, Kind.DROPPED})
+_BEGINNING = frozenset({Kind.BEGUN, Kind.COPIED})
+_ENDING = _BEGINNING | frozenset({Kind.UNION, Kind.ALTERED, Kind.GAP, Kind.DROPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Positions from one to another, both included, at which a table can be read, and as what."""
+    """Positions from one to another, both included, at which a table can be read, and as what.
+
+    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing.
+    """
 
     begin: Lsn
     end: Lsn | None
     fingerprint: Fingerprint
     base: Boundary
+    copied: bool = False
 
     def holds(self, lsn: Lsn) -> bool:
         """Whether the position lies in it."""
@@ -80,6 +89,11 @@ class TableHistory:
         return self.last.fingerprint
 
     @property
+    def is_union(self) -> bool:
+        """Whether it is a partitioned table, which has no rows of its own."""
+        return any(event.kind is Kind.UNION for event in self.events)
+
+    @property
     def path(self) -> str:
         """Where it lies in the lake."""
         return self.last.path
@@ -97,10 +111,13 @@ class TableHistory:
             open_one = bool(spans) and spans[-1].end is None
             if event.kind in _ENDING and open_one:
                 spans[-1] = _closed(spans[-1], event.after)
-            if event.kind is Kind.BEGUN:
-                spans.append(Span(event.lsn, None, event.fingerprint, Boundary(event.lsn, event.excluded)))
+            if event.kind in _BEGINNING:
+                base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
+                spans.append(Span(event.lsn, None, event.fingerprint, base, copied))
+            elif event.kind is Kind.UNION:
+                spans.append(Span(event.lsn, None, event.fingerprint, Boundary(event.lsn)))
             elif event.kind is Kind.ALTERED and open_one:
-                spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base))
+                spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base, spans[-1].copied))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 
     def at(self, lsn: Lsn) -> Span:
@@ -140,7 +157,7 @@ def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:
 
 
 def _closed(span: Span, end: Lsn) -> Span:
-    return Span(span.begin, end, span.fingerprint, span.base)
+    return replace(span, end=end)
 
 
 def _where(spans: Sequence[Span]) -> str:

@@ -1,21 +1,22 @@
 """Named moments of a writer at which a test can kill it. In production nothing is attached, and nothing happens.
 
-locked             the lake's lock is ours
-looked             the source's catalogue was read
-planned            what to apply is known, nothing is written
-file written       one file is durable, nobody was told; on an executor
-written            all files of the cycle are durable, no table was committed
-table created      a table is there, without a change
-columns added      a table has new columns, without their values
-table committed    one table has its changes, perhaps not all tables
-all committed      every table has, `_cycles` does not say so
-cycle told         `_cycles` says so, the log was not told that it can let go
-history told       `_tables` says what became of a table
-fold planned       what to fold is known, nothing is written
-fold written       all files of a fold are durable, its table was not committed
-folded             a table has its versions
-window told        `_vacuums` says what cannot be read any more, nothing is removed
-let go             a table holds files no more, which are still there
+locked                 the lake's lock is ours
+looked                 the source's catalogue was read
+planned                what to apply is known, nothing is written
+file written           one file is durable, nobody was told; on an executor
+written                all files of the cycle are durable, no table was committed
+table created          a table is there, without a change
+columns added          a table has new columns, without their values
+table committed        one table has its changes, perhaps not all tables
+all committed          every table has, `_cycles` does not say so
+cycle told             `_cycles` says so, the log was not told that it can let go
+history told           `_tables` says what became of a table
+fold planned           what to fold is known, nothing is written
+fold written           all files of a fold are durable, its table was not committed
+folded                 a table has its versions
+generation committed   a table has its copy, `_tables` does not say so
+window told            `_vacuums` says what cannot be read any more, nothing is removed
+let go                 a table holds files no more, which are still there
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Point(Enum):
     FOLD_PLANNED = "fold planned"
     FOLD_WRITTEN = "fold written"
     FOLDED = "folded"
+    GENERATION_COMMITTED = "generation committed"
     WINDOW_TOLD = "window told"
     LET_GO = "let go"
 

@@ -3,12 +3,15 @@
 Live rows lie apart from those that have ended, so `_end_lsn is null` chooses whole files: a plain current table for
 whoever reads Delta. A file's name says which it holds, and of which bucket; its statistics, whose versions it may have.
 The `txn` version is the LSN that the table is folded to.
+
+A generation is what came of one beginning of the table, or of one copy. The next one takes its place in one commit, and
+says at which version of the Delta table the one before it ended: there it is read until vacuum lets it go.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,8 @@ from tidemark.lake.files import DataFile
 VERSIONS = "versions"
 BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
 INTERVAL = pa.schema([(BEGIN_LSN, pa.int64()), (END_LSN, pa.int64())])
-_BASE = f"{APP}.base"
+_BASE, _BEFORE = f"{APP}.base", f"{APP}.before"
+_CONFIGURATION = {**CONFIGURATION, "delta.enableExpiredLogCleanup": "false"}  # earlier generations: vacuum does it
 _NAME = re.compile(r"(live|closed)-(\d+)-of-(\d+)-[0-9a-f]+\.parquet")
 
 
@@ -84,7 +88,7 @@ class VersionTable:
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> VersionTable:
         """Make it, or take what an earlier attempt made."""
         folder.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(folder, version_schema(columns), mode="ignore", configuration=CONFIGURATION)
+        DeltaTable.create(folder, version_schema(columns), mode="ignore", configuration=_CONFIGURATION)
         return cls(folder)
 
     def read(self) -> Versions:
@@ -98,16 +102,46 @@ class VersionTable:
 
     def rewrite(self, adds: Sequence[DataFile], columns: Sequence[StoredColumn], folded: Lsn, base: Lsn) -> None:
         """Hold these files and no others, under these columns, in one commit."""
-        schema = version_schema(columns)
-        commit(self._table, self._folder, Commit(folded, adds, schema=schema, also={_BASE: base.value}))
+        also = {_BASE: base.value}
+        anew = _base(self._table) != base
+        if anew:
+            also[_BEFORE] = self._table.version()
+        commit(self._table, self._folder, Commit(folded, adds, schema=version_schema(columns), also=also, anew=anew))
 
 
-def read_versions(lake: Path, path: str) -> Versions | None:
-    """A table's versions, if it was ever folded."""
+def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | None:
+    """A table's versions, if it has any: the present generation, or the one that began at `base`."""
     folder = lake / path / VERSIONS
     if not (folder / "_delta_log").exists():
         return None
-    return _versions(folder, opened(folder))
+    table = opened(folder)
+    while base is not None and _base(table) != base:
+        before = table.transaction_version(_BEFORE)
+        if before is None or _base(table) < base:
+            return None
+        table = opened(folder, before)
+    return _versions(folder, table)
+
+
+def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
+    """The versions of the Delta table at which earlier generations ended that began at one of these."""
+    folder = lake / path / VERSIONS
+    found: list[int] = []
+    if not (folder / "_delta_log").exists():
+        return found
+    table = opened(folder)
+    wanted = {base for base in bases if base < _base(table)}
+    while wanted and (before := table.transaction_version(_BEFORE)) is not None:
+        table = opened(folder, before)
+        if _base(table) in wanted:
+            wanted.discard(_base(table))
+            found.append(before)
+    return found
+
+
+def held(versions: Versions | None, base: Boundary) -> Boundary:
+    """What the versions of a generation hold: every change that this does not see came after them."""
+    return base if versions is None or versions.folded == base.lsn else Boundary(versions.folded)
 
 
 def version_schema(columns: Sequence[StoredColumn]) -> pa.Schema:
@@ -128,9 +162,12 @@ def floor(boundary: Boundary) -> Lsn:
 
 def _versions(folder: Path, table: DeltaTable) -> Versions:
     rows: list[Mapping[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-    base = Lsn(table.transaction_version(_BASE) or 0)
     files = tuple(_version_file(folder, row) for row in rows)
-    return Versions(folder, files, stored_columns(schema_of(table)), applied(table), base)
+    return Versions(folder, files, stored_columns(schema_of(table)), applied(table), _base(table))
+
+
+def _base(table: DeltaTable) -> Lsn:
+    return Lsn(table.transaction_version(_BASE) or 0)
 
 
 def _version_file(folder: Path, add: Mapping[str, Any]) -> VersionFile:

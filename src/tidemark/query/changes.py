@@ -17,7 +17,7 @@ from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.columns import COMMIT_VERSION, OURS, StoredColumn
+from tidemark.lake.columns import COMMIT_VERSION, OURS, TEXT_SUFFIX, StoredColumn
 from tidemark.query.shown import Shown, ShownTable
 from tidemark.query.tail import change_schema
 from tidemark.spark.types import spark_type
@@ -61,25 +61,24 @@ def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence
     return changes
 
 
-def guarded(rows: DataFrame, table: ShownTable) -> DataFrame:
+def guarded(rows: DataFrame) -> DataFrame:
     """The same, where a value without a twin in Spark ends the query that asks for it, instead of reading as NULL."""
-    exact = {column.name: column for column in table.columns if column.exact}
+    there = set(rows.columns)
+    exact = {name for name in rows.columns if name + TEXT_SUFFIX in there}
     if not exact:
         return rows
-    return rows.select(*(_refusing(exact[name]) if name in exact else F.col(quoted(name)) for name in rows.columns))
+    return rows.select(*(_refusing(rows, name) if name in exact else F.col(quoted(name)) for name in rows.columns))
 
 
-def _refusing(column: Shown) -> Column:
-    text = F.col(quoted(column.text_name))
+def _refusing(rows: DataFrame, name: str) -> Column:
+    text = F.col(quoted(name + TEXT_SUFFIX))
     why = F.concat(
-        F.lit(f"column {column.name} holds a value that Spark's type has no room for: "),
+        F.lit(f"column {name} holds a value that Spark's type has no room for: "),
         text,
-        F.lit(f". Try: column `{column.text_name}`, which has its text, or a condition that leaves such rows out"),
+        F.lit(f". Try: column `{name}{TEXT_SUFFIX}`, which has its text, or a condition that leaves such rows out"),
     )
-    value = F.col(quoted(column.name))
-    return (
-        F.when(text.isNotNull(), F.raise_error(why).cast(spark_type(column.type))).otherwise(value).alias(column.name)
-    )
+    refused = F.raise_error(why).cast(rows.schema[name].dataType)
+    return F.when(text.isNotNull(), refused).otherwise(F.col(quoted(name))).alias(name)
 
 
 def quoted(name: str) -> str:

@@ -18,16 +18,19 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import types_of
+from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained, read_times
 from tidemark.lake.versions import floor
+from tidemark.query.changes import guarded
 from tidemark.query.names import find, names_at, parsed
 from tidemark.query.reading import Reading
 from tidemark.query.snapshot import LakeView, log_reader
 from tidemark.query.statement import Equalities, bind
 from tidemark.query.times import lsn_at
+from tidemark.query.union import named, together
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
 LATEST = "latest"
@@ -149,6 +152,8 @@ class Moment:
         `_unchanged` names its column by attnum.
         """
         history = find(self._names, parsed(name))
+        if history.is_union:
+            raise NotAnswerable(f"{name} has no changes of its own", "the changes of its partitions")
         span = history.at(self.lsn)
         first = Lsn.parse(start) if isinstance(start, str) else start
         if first < span.base.lsn and span.base != history.spans()[0].base:
@@ -176,16 +181,37 @@ class Moment:
         return self._frames[key]
 
     def _table(self, key: tuple[str, str], equalities: Equalities | None = None) -> DataFrame:
-        history = find(self._names, key)
+        return guarded(self._frame(find(self._names, key), equalities or {}))
+
+    def _frame(self, history: TableHistory, equalities: Equalities) -> DataFrame:
         span = history.at(self.lsn)
+        name = f"{span.fingerprint.schema}.{span.fingerprint.name}"
+        if history.is_union:
+            return self._union(name, span.fingerprint, equalities)
         hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
         if hidden:
             raise NotAnswerable(
-                f"{'.'.join(key)} began at {span.base.lsn} with what was committed at {hidden[0]}, "
+                f"{name} began at {span.base.lsn} with what was committed at {hidden[0]}, "
                 "which this boundary does not see",
                 "a later snapshot",
             )
-        return self._reading.table(history, span, equalities or {})
+        return self._reading.table(history, span, equalities)
+
+    def _union(self, name: str, root: Fingerprint, equalities: Equalities) -> DataFrame:
+        """The tables that a partitioned one consists of here. If one is not mirrored, nobody knows what that is."""
+        version_num = self._mirror.lake.version_num
+        frames = []
+        for oid in root.partitions:
+            history = self._histories.get(oid)
+            if history is None:
+                raise NotAnswerable(
+                    f"{name} cannot be read at {self.lsn}: one of its partitions (oid {oid}) is not mirrored",
+                    "tidemark sync, without excluding it; or the other partitions by their names",
+                )
+            part = history.at(self.lsn).fingerprint
+            alike = named(part, version_num) == named(root, version_num)
+            frames.append((part, self._frame(history, equalities if alike else {})))
+        return together(self._mirror.spark, root, frames, version_num)
 
 
 def open_mirror(lake: str | Path, spark: SparkSession | None = None, options: SparkOptions | None = None) -> Mirror:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tidemark.lake.history import Span, TableHistory
 from tidemark.lake.layout import columns_of, fitting, layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
-from tidemark.lake.versions import Versions, read_versions
+from tidemark.lake.versions import Versions, floor, held, read_versions
 from tidemark.log.mapped import descriptions
 from tidemark.log.slices import Plan, plan
 from tidemark.query.changes import file_changes, guarded, no_changes, seen
@@ -69,7 +70,7 @@ class Reading:
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
-        """The table's rows; at least those that fulfil the equalities."""
+        """The table's rows, not `guarded`; at least those that fulfil the equalities."""
         return _again(lambda: self._table(history, span, equalities), self._looked.clear)
 
     def changes(self, history: TableHistory, span: Span) -> DataFrame:
@@ -84,18 +85,16 @@ class Reading:
             files = found.folded.files if few is None else looked_up(found.folded, found.shown, equalities)
             base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
         if base is not None and few is not None:
-            made = overlaid(base.rows, few, shape).toDF(*shape.names)
-        else:
-            rows, facts = self._all_changes(found)
-            made = contents(rows, shape, facts, base)
-        return guarded(made, found.shown)
+            return overlaid(base.rows, few, shape).toDF(*shape.names)
+        rows, facts = self._all_changes(found)
+        return contents(rows, shape, facts, base)
 
     def _kept(self, history: TableHistory, span: Span) -> tuple[_Found, Few | None]:
         """What lies there, looked at once: the lease keeps it."""
         oid = span.fingerprint.oid
         if oid not in self._looked:
             view = self._view()
-            found = self._found(view, history, span, lambda: read_versions(view.lake.path, history.path))
+            found = self._found(view, history, span, versions=True)
             few = self._few(found) if found.folded is not None else None
             view.require(self._boundary)
             self._looked[oid] = found, few
@@ -103,25 +102,22 @@ class Reading:
 
     def _changes(self, history: TableHistory, span: Span) -> DataFrame:
         view = self._view()
-        found = self._found(view, history, span, lambda: None)
+        found = self._found(view, history, span, versions=False)
         rows, _ = self._all_changes(found)
         view.require(self._boundary)
-        return guarded(rows, found.shown)
+        return guarded(rows)
 
-    def _found(self, view: LakeView, history: TableHistory, span: Span, look: Callable[[], Versions | None]) -> _Found:
+    def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:
         """Changes are looked at before versions: what is folded meanwhile is then in both, and not in neither."""
-        files, versions = view.changes(history.path), look()
-        if versions is not None and versions.base > span.base.lsn and read_retained(view.lake.path) > span.base.lsn:
-            raise NotAnswerable(
-                f"{history.path} was begun anew at {versions.base}, and what it was before is not kept whole",
-                f"an LSN from {versions.base} on",
-            )
-        folded = versions if versions is not None and versions.base == span.base.lsn else None
+        files = view.changes(history.path)
+        folded = read_versions(view.lake.path, history.path, span.base.lsn) if versions else None
+        if versions and folded is None:
+            _require_all_changes(view.lake.path, history, span)
         types = Types(self._types, view.lake.version_num)
         stored = (*files.stored, *(folded.stored if folded else ()))
         shown = shown_table(history, span.fingerprint, stored, types)
-        since = span.base if folded is None else Boundary(folded.folded)
-        tail = self._tail(view, history, shown, files, max(files.applied, since.lsn))
+        since = held(folded, span.base)
+        tail = self._tail(view, history, shown, files, max(files.applied, floor(since)))
         return _Found(shown, files, folded, since, tail)
 
     def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
@@ -171,6 +167,18 @@ class Reading:
                     f"{history.path} was altered in what is not applied yet", "again when it is applied"
                 )
         return TailWork(view.lake.log, types, shown, relations), planned
+
+
+def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
+    """Refuse what began with rows that are gone, or whose changes may be: a later generation has taken its place."""
+    present = read_versions(lake, history.path)
+    later = present is not None and present.base > span.base.lsn and read_retained(lake) > span.base.lsn
+    if span.copied or later:
+        began = next(each.base.lsn for each in reversed(history.spans()))
+        raise NotAnswerable(
+            f"{history.path} was begun anew at {began}, and what it was before is not kept whole",
+            f"an LSN from {began} on",
+        )
 
 
 def _again(read: Callable[[], Answer], forget: Callable[[], None]) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,19 +60,24 @@ def shown_table(
     retired: Sequence[Column] = (),
 ) -> ShownTable:
     """The table by this definition, given what it is kept in; after its columns, those that it has no more."""
-    taken = set(OURS.names)
     columns = []
-    for column in (*fingerprint.columns, *retired):
-        if not is_streamed(column, types.version_num):
-            continue
-        name = free_name(column.name, column.attnum, taken)
-        taken |= {name.lower(), (name + TEXT_SUFFIX).lower()}
+    for column, name in shown_names((*fingerprint.columns, *retired), types.version_num):
         kept = tuple(each for each in stored if each.attnum == column.attnum)
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
         missing = missing_value(history.missing(column.attnum), column, types)
         exact = any(each.text for each in kept) or (missing is not None and missing.exact is not None)
         columns.append(Shown(name, column.name, column.attnum, kind, kept, exact, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def shown_names(columns: Iterable[Column], version_num: int) -> Iterator[tuple[Column, str]]:
+    """The columns that are shown, each under its name for readers."""
+    taken = set(OURS.names)
+    for column in columns:
+        if is_streamed(column, version_num):
+            name = free_name(column.name, column.attnum, taken)
+            taken |= {name.lower(), (name + TEXT_SUFFIX).lower()}
+            yield column, name
 
 
 def retired_columns(history: TableHistory, span: Span, retained: Lsn) -> tuple[Column, ...]:

@@ -49,10 +49,14 @@ class Fingerprint:
     bound: str | None
     inherits: tuple[int, ...]
     memberships: tuple[Membership, ...]
+    partitions: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, table: Table, publications: Collection[str]) -> Fingerprint:
-        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's."""
+    def of(cls, table: Table, publications: Collection[str], partitions: tuple[int, ...] = ()) -> Fingerprint:
+        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's.
+
+        A partitioned table's has the oids of its partitions, one level down.
+        """
         key = table.identity_key or table.primary_key
         return cls(
             oid=table.oid,
@@ -66,6 +70,7 @@ class Fingerprint:
             bound=table.bound,
             inherits=table.inherits,
             memberships=tuple(m for m in table.memberships if m.publication in publications),
+            partitions=partitions,
         )
 
 

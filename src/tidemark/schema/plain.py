@@ -31,6 +31,7 @@ def from_plain(plain: Mapping[str, Any]) -> Fingerprint:
         bound=plain["bound"],
         inherits=tuple(plain["inherits"]),
         memberships=tuple(Membership(**each) for each in plain["memberships"]),
+        partitions=tuple(plain["partitions"]),
     )
 
 

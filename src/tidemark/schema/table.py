@@ -187,10 +187,20 @@ class Catalog:
         """Tables by schema and name."""
         return {(table.schema, table.name): table for table in self.tables}
 
+    def children(self, root: Table) -> tuple[Table, ...]:
+        """The partitions of `root`, one level down."""
+        return tuple(table for table in self.tables if table.parent == root.oid)
+
+    def ancestors(self, leaf: Table) -> Iterator[Table]:
+        """The partitioned tables that a table is a partition of, from the nearest up."""
+        parent = self.by_oid.get(leaf.parent) if leaf.parent is not None else None
+        if parent is not None:
+            yield parent
+            yield from self.ancestors(parent)
+
     def leaves(self, root: Table) -> tuple[Table, ...]:
         """The partitions below `root` that hold rows."""
         found: list[Table] = []
-        for table in self.tables:
-            if table.parent == root.oid:
-                found.extend(self.leaves(table) if table.kind is Kind.PARTITIONED else [table])
+        for table in self.children(root):
+            found.extend(self.leaves(table) if table.kind is Kind.PARTITIONED else [table])
         return tuple(found)

@@ -10,7 +10,7 @@ the definitions are those of every position up to there. Who changes a definitio
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from psycopg import sql
@@ -50,12 +50,16 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen. `empty` are those of the tables asked about that hold no row; `held` see above."""
+    """What was seen. `roots` are the partitioned tables above those that are published.
+
+    `empty` are those of the tables asked about that hold no row; `held` see above.
+    """
 
     snapshot: Snapshot
     lsn: Lsn
     time: datetime
     tables: Mapping[int, Fingerprint]
+    roots: Mapping[int, Fingerprint]
     types: Mapping[int, PgType]
     empty: frozenset[int]
     held: tuple[Xid8, ...]
@@ -76,14 +80,21 @@ def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Cal
         catalog = read_catalog(session)
         tables = _published(catalog, names)
         types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
-        look = Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, types, frozenset(), held)
+        roots = _roots(catalog, tables)
+        look = Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), held)
         empty = frozenset(oid for oid in asked(look) if _is_empty(session, tables[oid]))
-    return Look(look.snapshot, look.lsn, time, tables, types, empty, held)
+    return replace(look, empty=empty)
 
 
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
     found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables)
     return {each.oid: each for each in found if each.memberships}
+
+
+def _roots(catalog: Catalog, published: Iterable[int]) -> dict[int, Fingerprint]:
+    found = {root.oid: root for oid in published for root in catalog.ancestors(catalog.by_oid[oid])}
+    partitions = {oid: tuple(sorted(each.oid for each in catalog.children(root))) for oid, root in found.items()}
+    return {oid: Fingerprint.of(root, (), partitions[oid]) for oid, root in found.items()}
 
 
 def _is_empty(session: Session, table: Fingerprint) -> bool:

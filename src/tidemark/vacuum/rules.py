@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile
 from tidemark.lake.history import Kind, Span, TableHistory
-from tidemark.lake.versions import VersionFile, Versions
+from tidemark.lake.versions import VersionFile, Versions, floor, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,19 @@ def unneeded(
     history: TableHistory, changes: Sequence[ChangeFile], versions: Versions | None, retained: Lsn
 ) -> Unneeded:
     """By what is folded, and where reads begin."""
-    spans = [span for span in history.spans() if span.end is None or span.end >= retained]
+    spans = spans_from(history, retained)
     if not spans and history.last.kind is Kind.WAITING:
         return Unneeded((), ())  # what it begins with is not known yet
-    ended = tuple(
-        file
-        for file in (versions.files if versions is not None else ())
-        if not spans or (file.greatest_end is not None and file.greatest_end <= retained)
-    )
+    ended: tuple[VersionFile, ...] = ()
+    if versions is not None:
+        gone = not spans and versions.base < retained
+        ended = tuple(f for f in versions.files if gone or (f.greatest_end is not None and f.greatest_end <= retained))
     return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained)))
+
+
+def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
+    """Where the table can be read in the window."""
+    return [span for span in history.spans() if span.end is None or span.end >= retained]
 
 
 def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn) -> bool:
@@ -44,7 +48,7 @@ def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | Non
     if file.greatest > retained:
         return True
     for span in spans:
-        folded = versions.folded if versions is not None and versions.base == span.base.lsn else None
-        if folded is None or file.greatest > folded:
+        folded = held(versions, span.base) if versions is not None and versions.base == span.base.lsn else None
+        if folded is None or file.greatest > floor(folded):
             return True
     return False

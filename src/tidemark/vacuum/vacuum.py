@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -21,16 +22,17 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go, opened
+from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, needed_from, oldest, read_leases
 from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, Lock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Vacuums, read_retained, read_times
-from tidemark.lake.versions import VERSIONS, read_versions
+from tidemark.lake.versions import VERSIONS, ends_before, read_versions
 from tidemark.log.trimming import forget
 from tidemark.receive.client import ReceiveClient
-from tidemark.vacuum.rules import unneeded
+from tidemark.vacuum.rules import spans_from, unneeded
 
 ORPHAN_S = 24 * 3600.0  # a file that no table knows may belong to a job that still runs
 FORGOTTEN_S = 7 * 86400.0  # after that a table does not know any more when a file was let go
@@ -122,16 +124,25 @@ def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Remova
     """Remove files from the disk that tables let go, and those of jobs that failed."""
     held = time.time() - oldest(read_leases(lake.path))
     age = max(options.grace_s, held)
-    paths = [history.path for history in lake.tables().values()]
-    folders = [f"{path}/{name}" for path in paths for name in (CHANGES, VERSIONS)]
+    retained = read_retained(lake.path)
     with ExitStack() as locks:
         orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
-        for folder in folders:
+        for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
+            folder = f"{history.path}/{name}"
             if not (lake.path / folder / "_delta_log").exists():
                 continue
-            yield from _removed(lake.path / folder, f"{folder}: let go before", age, dry_run, full=False)
+            keep = _earlier(lake, history, retained) if name == VERSIONS else []
+            yield from _removed(lake.path / folder, f"{folder}: let go before", age, keep, dry_run, full=False)
             if orphan_age < FORGOTTEN_S:
-                yield from _removed(lake.path / folder, f"{folder}: nobody's", orphan_age, dry_run, full=True)
+                yield from _removed(lake.path / folder, f"{folder}: nobody's", orphan_age, keep, dry_run, full=True)
+            if name == VERSIONS and not keep and not dry_run:
+                opened(lake.path / folder).cleanup_metadata()
+
+
+def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
+    """The Delta versions at which earlier generations ended that can still be read."""
+    bases = {span.base.lsn for span in spans_from(history, retained)}
+    return ends_before(lake.path, history.path, bases)
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
@@ -144,13 +155,15 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
     return True
 
 
-def _removed(folder: Path, what: str, age_s: float, dry_run: bool, *, full: bool) -> Iterator[Removal]:
+def _removed(folder: Path, what: str, age_s: float, keep: list[int], dry_run: bool, *, full: bool) -> Iterator[Removal]:
     """By the library, which commits that it does so; if someone else commits just then, it goes the next time."""
     hours = math.ceil(age_s / 3600)
 
     def run(dry: bool) -> list[str]:
         table = opened(folder)
-        return table.vacuum(retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full)
+        return table.vacuum(
+            retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full, keep_versions=keep or None
+        )
 
     sizes = [(folder / name).stat().st_size for name in run(True) if (folder / name).exists()]
     if sizes and not dry_run:

@@ -1,0 +1,120 @@
+"""`tidemark sync`: a whole database, mirrored with one command."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from tidemark.cli.options import LsnType, name_option, selection_options, source_argument
+from tidemark.cli.showing import Shown, shown
+from tidemark.cli.spark import spark_options, started
+from tidemark.clock import Lsn
+from tidemark.errors import ExitCode
+from tidemark.lake.lake import NAME
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+from tidemark.source.selection import Pattern, Selection
+from tidemark.source.session import Session
+
+if TYPE_CHECKING:
+    from tidemark.sync.mirroring import Mirroring
+    from tidemark.sync.publishing import Meant
+
+CURRENT = "current"
+_PAUSE_S = 0.05
+
+
+class EndType(LsnType):
+    """An LSN, or where the source is when all tables are copied."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | str:  # type: ignore[override]
+        """Check it before anything is done."""
+        return CURRENT if value == CURRENT else super().convert(value, param, ctx)
+
+
+@click.command()
+@source_argument
+@click.argument("lake", type=click.Path(path_type=Path))
+@click.option("--log", "log", type=click.Path(path_type=Path), help="The folder of the log; by default LAKE/_log.")
+@name_option
+@selection_options
+@click.option("--endpos", type=EndType(), metavar="LSN|current",
+              help="Stop when every commit at or below this LSN is in the lake; current: where SOURCE is when all "
+              "tables are copied.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Stop when all tables are copied and have caught up: --endpos current.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done: SQL, tables, parts and bytes.")
+@click.option("--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables too, where it pays.")
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Say everything as JSON lines on standard output.")
+@click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
+def sync(
+    source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
+    leave: tuple[Pattern, ...], endpos: Lsn | str | None, once: bool, dry_run: bool, folds: bool, master: str | None,
+    remote: str | None, conf: tuple[str, ...], as_json: bool, quiet: bool,
+) -> ExitCode:  # fmt: skip
+    """Mirror SOURCE, or the tables chosen, into LAKE: publish, copy, and follow until stopped.
+
+    Run again, it goes on where it was. Tables stay readable and fresh while others are copied.
+    """
+    if names is None:
+        with Session.open(source, "sync") as session:
+            names = MirrorNames.of_database(session.row("select current_database()")[0])
+    from tidemark.sync.publishing import Meant, publish  # not before: it brings Spark
+
+    meant = Meant(source, names, Selection(take, leave))
+    if dry_run:
+        from tidemark.sync.outlook import outlook
+
+        click.echo(outlook(meant), nl=False)
+        return ExitCode.OK
+    with shown(as_json=as_json, quiet=quiet) as show:
+        publish(meant, show.say, begun=(lake / NAME).exists())
+        stopped = _stops()
+        spark = started(master, remote, conf)
+        from tidemark.sync.mirroring import Mirroring, MirroringOptions
+
+        explicit = endpos if isinstance(endpos, Lsn) else None
+        options = MirroringOptions(
+            source, lake.absolute(), names, log.absolute() if log else None, endpos=explicit, folds=folds
+        )
+        with Mirroring(options, spark, show.say) as mirroring:
+            until = explicit if explicit is not None else CURRENT if once or endpos == CURRENT else None
+            _follow(mirroring, meant, until, stopped, show)
+            show.say(f"done at {mirroring.writer.cycle.safe}")
+    return ExitCode.OK
+
+
+def _follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:
+    from tidemark.sync.publishing import Publishing
+
+    publishing = Publishing(meant, show.say)
+    while not stopped:
+        applied = mirroring.step()
+        publishing.step()
+        show.progress(mirroring.progress)
+        if applied is not None:
+            show.applied(applied)
+        else:
+            time.sleep(_PAUSE_S)
+        if until == CURRENT and mirroring.settled and not mirroring.copies:
+            until = mirroring.position()
+        if isinstance(until, Lsn) and not mirroring.copies and mirroring.reached(until):
+            return
+    mirroring.writer.tell()
+
+
+def _stops() -> list[int]:
+    """What stops it: a signal, after which the cycle is finished."""
+    stopped: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopped.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return stopped

@@ -1,0 +1,45 @@
+"""What people ask of a lake's writer: tables to be copied anew. A request is a file until it is fulfilled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import uuid4
+
+FOLDER = "_requests"
+
+
+def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
+    """Ask that tables be copied anew, by whoever writes the lake, now or when someone does."""
+    folder = lake / FOLDER
+    folder.mkdir(exist_ok=True)
+    for oid in oids:
+        name = f"{oid}-{uuid4().hex}"
+        new = folder / f"{name}.new"
+        with new.open("w") as file:
+            json.dump({"resync": oid}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(folder / f"{name}.json")
+
+
+class Requests:
+    """What was asked for, as the one who fulfils it sees it."""
+
+    def __init__(self, lake: Path) -> None:
+        self._folder = lake / FOLDER
+        self._seen: dict[Path, int] = {}
+
+    def new(self) -> list[int]:
+        """The tables that were asked for since this was last called."""
+        fresh = [path for path in sorted(self._folder.glob("*.json")) if path not in self._seen]
+        self._seen |= {path: int(json.loads(path.read_bytes())["resync"]) for path in fresh}
+        return [self._seen[path] for path in fresh]
+
+    def fulfilled(self, oid: int) -> None:
+        """Let go of what was asked for a table, as far as it was seen."""
+        for path in [path for path, asked in self._seen.items() if asked == oid]:
+            path.unlink(missing_ok=True)
+            del self._seen[path]

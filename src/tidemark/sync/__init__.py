@@ -1,0 +1,1 @@
+"""Sync: bringing tables in while everything streams, and keeping a whole database mirrored."""

@@ -1,0 +1,93 @@
+"""The Spark job of a copy: parts of tables read, decoded and written as files on the executors.
+
+A task tells the driver what it has written; nothing is part of the lake until the driver commits it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tidemark.decode.types import Types, decoding_of
+from tidemark.errors import TidemarkError
+from tidemark.lake.files import DataFile
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column
+from tidemark.sync.parts import Part
+from tidemark.sync.reading import CopySource, read_part
+from tidemark.sync.writing import BucketFiles, CopyLayout
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """One table of a copy as a task goes by it: the columns that are copied, and where and how they are kept."""
+
+    fingerprint: Fingerprint
+    columns: tuple[Column, ...]
+    folder: Path
+    layout: CopyLayout
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWork:
+    """What a task goes by."""
+
+    source: CopySource
+    types: Types
+    tables: Mapping[int, CopiedTable]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """What a task has written of a part. `texts` are the attnums of columns with texts beside them."""
+
+    part: Part
+    rows: int
+    files: tuple[DataFile, ...]
+    texts: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPart:
+    """A part of which nothing is kept, and why."""
+
+    part: Part
+    error: TidemarkError
+
+
+def copy_parts(spark: SparkSession, work: CopyWork, parts: Sequence[Part]) -> list[CopiedPart | FailedPart]:
+    """Copy parts in one task; for each what was written, or why it was not."""
+    tables = {part.oid: work.tables[part.oid] for part in parts}
+    work = CopyWork(work.source, work.types, tables)
+    rows = pa.table({"part": pa.array([pickle.dumps(part) for part in parts], pa.binary())})
+    told = spark.createDataFrame(rows).coalesce(1).mapInArrow(partial(_run, work), "copied binary").collect()
+    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+
+
+def _run(work: CopyWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for each in batch.column(0):
+            part: Part = pickle.loads(each.as_py())  # noqa: S301 - from our own driver
+            try:
+                told = pickle.dumps(_copied(work, part))
+            except TidemarkError as error:
+                told = pickle.dumps(FailedPart(part, error))
+            yield pa.record_batch({"copied": pa.array([told], pa.binary())})
+
+
+def _copied(work: CopyWork, part: Part) -> CopiedPart:
+    table = work.tables[part.oid]
+    decodings = [decoding_of(column.type.oid, column.typmod, work.types) for column in table.columns]
+    table.folder.mkdir(parents=True, exist_ok=True)
+    files = BucketFiles(table.folder, table.layout)
+    rows = 0
+    for batch in read_part(work.source, table.fingerprint, part, table.columns, decodings):
+        files.write(batch)
+        rows += batch.rows
+    return CopiedPart(part, rows, tuple(files.finished()), files.texts())

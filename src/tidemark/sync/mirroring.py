@@ -1,0 +1,220 @@
+"""A whole mirror in one process and one child: it receives, applies, folds, and copies what cannot begin otherwise.
+
+Whoever holds it calls `step` again and again. All that is told to the lake is told from there, by one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.apply.cycle import Applied
+from tidemark.apply.options import ApplyOptions
+from tidemark.apply.writer import LakeWriter
+from tidemark.clock import Lsn
+from tidemark.errors import ReceiveFailed, SparkError
+from tidemark.fold.beside import FoldingBeside
+from tidemark.lake.requests import Requests
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.process import ReceiveProcess
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+from tidemark.source.session import Session
+from tidemark.sync.copying import Copying, Failed
+from tidemark.sync.progress import Progress
+from tidemark.sync.rounds import CopyOptions
+from tidemark.sync.tracker import Tracker
+
+LOG = "_log"
+REQUESTS_S = 1.0
+MOST_DEATHS = 5  # of the receiving process, in a minute
+MOST_FAILURES = 3  # of a cycle, one after the other
+_BEGIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class MirroringOptions:
+    """From where, to where, and how far. The log lies in the lake's own folder unless it is said where."""
+
+    source: Dsn
+    lake: Path
+    names: MirrorNames
+    log: Path | None = None
+    endpos: Lsn | None = None
+    folds: bool = True
+    tasks: int | None = None
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the log lies."""
+        return self.log or self.lake / LOG
+
+
+class Mirroring:
+    """Mirrors, from here to `close`."""
+
+    def __init__(self, options: MirroringOptions, spark: SparkSession, tell: Callable[[str], None]) -> None:
+        self._options, self._tell = options, tell
+        self._tracker, self._requests = Tracker(), Requests(options.lake)
+        self._received_all = False
+        self._deaths: list[float] = []
+        self._failures = 0
+        self._asked_at = 0.0
+        self.progress = Progress()
+        with ExitStack() as held:
+            log = options.log_folder
+            options.lake.mkdir(parents=True, exist_ok=True)
+            self._receive = ReceiveOptions(options.source, log, options.names, endpos=options.endpos)
+            self._receiving = ReceiveProcess.start(self._receive)
+            held.callback(lambda: self._receiving.close())
+            self._wait_for_log()
+            apply = ApplyOptions(options.source, log, options.lake, options.names)
+            self.writer = held.enter_context(LakeWriter(apply, spark, tell))
+            if options.folds:
+                held.enter_context(FoldingBeside(options.lake, spark, tell))
+            tasks = options.tasks or _cores(spark)
+            copy = CopyOptions(options.source, log, options.lake, options.names, tasks)
+            self._copying = held.enter_context(Copying(copy, spark, self.progress))
+            self._held = held.pop_all()
+
+    def step(self) -> Applied | None:
+        """Do what there is to do now; what was applied."""
+        self._require_receiving()
+        self._look_at_requests()
+        applied = self._applied()
+        self._take_copies()
+        self._start_copies()
+        return applied
+
+    @property
+    def copies(self) -> int:
+        """How many tables are being copied, or are to be."""
+        return len(self._tracker.busy() | self.writer.tables.to_copy().keys())
+
+    @property
+    def settled(self) -> bool:
+        """Whether it knows of every table if it needs a copy: none waits for a transaction older than itself."""
+        return self.writer.tables.all_settled
+
+    def position(self) -> Lsn:
+        """Where the source is."""
+        with Session.open(self._options.source, "sync") as session:
+            return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+
+    def reached(self, lsn: Lsn) -> bool:
+        """Whether everything up to a position can be read."""
+        return min(self.writer.cycle.safe, self.writer.cycle.known) >= lsn
+
+    def kill_receiving(self) -> None:
+        """End the receiving process as a power failure would; the next step starts another one."""
+        self._receiving.kill()
+
+    def close(self) -> None:
+        """End in good order: copies are left, and the lake is as it was told last."""
+        self._receiving.stop()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _applied(self) -> Applied | None:
+        """A cycle, which can be done again if a task of it failed."""
+        try:
+            applied = self.writer.step()
+        except Py4JNetworkError as error:
+            raise SparkError("Spark has ended", "again: the lake reads as before") from error
+        except (PySparkException, Py4JJavaError) as error:
+            self._failures += 1
+            if self._failures > MOST_FAILURES:
+                raise
+            self._tell(f"a cycle failed and is done again: {str(error).splitlines()[0]}")
+            return None
+        self._failures = 0
+        return applied
+
+    def _look_at_requests(self) -> None:
+        now = time.monotonic()
+        if now >= self._asked_at:
+            self._asked_at = now + REQUESTS_S
+            for oid in self._requests.new():
+                self.writer.tables.resync(oid)
+
+    def _start_copies(self) -> None:
+        tables = self.writer.tables
+        wanted = tables.to_copy()
+        picked = self._tracker.pick(wanted, time.monotonic())
+        for oid in picked:
+            tables.copying(oid)
+        if picked:
+            self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.path(oid) for oid in picked})
+
+    def _take_copies(self) -> None:
+        for result in self._copying.results():
+            if isinstance(result, Failed):
+                self._over(result.fingerprint, result.error.message)
+            else:
+                self._tracker.copied(result)
+        for generation in self._tracker.waiting():
+            taken = self.writer.take(generation)
+            if taken is None:
+                return
+            oid = generation.fingerprint.oid
+            self._copying.settled(oid)
+            if taken:
+                self._tracker.taken(oid)
+                self._requests.fulfilled(oid)
+                self._tell(f"{generation.name} copied as of {generation.base.lsn}")
+            else:
+                self._over(generation.fingerprint, "it was altered meanwhile")
+
+    def _over(self, table: Fingerprint, why: str) -> None:
+        self.writer.tables.stopped_copying(table.oid)
+        self.writer.tables.wait(table.oid, f"its copy starts over: {why}")
+        pause_s = self._tracker.failed(table.oid, time.monotonic())
+        self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
+
+    def _wait_for_log(self) -> None:
+        """Until the receiving process has a log, or an error to say."""
+        log = self._options.log_folder
+        while True:
+            mirror = read_mirror(log, Disk()) if log.exists() else None
+            if mirror is not None and mirror.start is not None:
+                return
+            self._require_receiving()
+            time.sleep(_BEGIN_S)
+
+    def _require_receiving(self) -> None:
+        """One that was killed is started again; one that says why it cannot go on is right."""
+        if self._received_all or self._receiving.process.poll() is None:
+            return
+        try:
+            self._receiving.wait()
+            self._received_all = self._options.endpos is not None
+        except ReceiveFailed as error:
+            self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
+            if len(self._deaths) > MOST_DEATHS:
+                raise
+            self._tell(f"{error.message}; it is started again")
+        if not self._received_all:
+            self._receiving.close()
+            self._receiving = ReceiveProcess.start(self._receive)
+
+
+def _cores(spark: SparkSession) -> int:
+    context = getattr(spark, "_sc", None)  # Spark Connect has none, and says nothing of its cores
+    return context.defaultParallelism if context is not None else 2

@@ -1,0 +1,77 @@
+"""Having the source publish what is to be mirrored: before the first copy, and whenever a table appears that is meant.
+
+What our role may do is done. What it may not do is for the owner: without it nothing begins, but a mirror that runs
+goes on with what it has, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.errors import NotPermitted, Retry, SourceError, policy_of
+from tidemark.setup import Plan, carry_out, read_plan, script
+from tidemark.source.dsn import Dsn
+from tidemark.source.names import MirrorNames
+from tidemark.source.selection import Selection
+from tidemark.source.session import Session
+
+INTERVAL_S = 10.0
+_MISSING = "not all that is meant can be mirrored until the owner has run:"
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """Which tables of which source, for which mirror."""
+
+    source: Dsn
+    names: MirrorNames
+    selection: Selection
+
+
+def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
+    """Have everything in place. What is missing is refused, or only said where the mirror has begun already."""
+    left = _carried_out(meant, tell)
+    if left.steps and begun:
+        tell(f"{_MISSING}\n{script(left)}")
+    elif left.steps:
+        raise NotPermitted(
+            f"the source is not ready to be mirrored, and our role may not make it so:\n{script(left)}",
+            "the SQL above, run by the owner (tidemark setup --print gives it)",
+        )
+
+
+class Publishing:
+    """The same, again and again while a mirror runs."""
+
+    def __init__(self, meant: Meant, tell: Callable[[str], None]) -> None:
+        self._meant, self._tell = meant, tell
+        self._next = time.monotonic() + INTERVAL_S
+        self._said = ""
+
+    def step(self) -> None:
+        """Look, if it is time. A source that cannot be reached is looked at later."""
+        if time.monotonic() < self._next:
+            return
+        try:
+            left = _carried_out(self._meant, self._tell)
+        except SourceError as error:
+            if policy_of(error).retry is Retry.NEVER and not isinstance(error, NotPermitted):
+                raise
+        else:
+            missing = script(left) if left.steps else ""
+            if missing != self._said and missing:
+                self._tell(f"{_MISSING}\n{missing}")
+            self._said = missing
+        self._next = time.monotonic() + INTERVAL_S
+
+
+def _carried_out(meant: Meant, tell: Callable[[str], None]) -> Plan:
+    """Do what is allowed; what is left."""
+    with Session.open(meant.source, "setup") as session:
+        plan = read_plan(session, meant.names, meant.selection, None)
+        done = carry_out(session, plan.steps)
+        for step in done:
+            tell(f"done at the source: {step.statement}")
+        return read_plan(session, meant.names, meant.selection, None) if done else plan

@@ -1,0 +1,115 @@
+"""One part of a table as a snapshot shows it: locked, looked at, and read by COPY in binary.
+
+A snapshot does not protect from a table that was truncated, rewritten or altered since: its rows are read as the table
+is now. So while the lock is ours the table is held against what the snapshot has, and another one is refused. Types
+that are kept as text are asked for as text, in the words of their own output functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from psycopg import sql
+
+from tidemark.decode.copy import CopyBatch, CopyDecoder
+from tidemark.decode.types import Decoding
+from tidemark.errors import ObjectMissing, TableChanged
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column
+from tidemark.source.dsn import Dsn
+from tidemark.source.session import Session, Timeouts
+from tidemark.source.sqlstate import translated
+from tidemark.sync.drain import copied_bytes
+from tidemark.sync.parts import Part
+
+_PAGES = "select pg_relation_size(%s) / current_setting('block_size')::int, current_setting('block_size')::int"
+_COPYING = Timeouts(statement_s=0, idle_in_transaction_s=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """Where a copy comes from: the server, and a snapshot that someone holds there.
+
+    It goes to the executors, which connect by themselves, with the password if there is one. Nothing prints it.
+    """
+
+    conninfo: str = field(repr=False)
+    snapshot_id: str
+
+
+def read_part(
+    source: CopySource, table: Fingerprint, part: Part, columns: Sequence[Column], decodings: Sequence[Decoding]
+) -> Iterator[CopyBatch]:
+    """The rows of a part, column by column."""
+    with Session.open(Dsn(source.conninfo), "copy", _COPYING) as session:
+        session.begin(snapshot_id=source.snapshot_id)
+        require_same(session, table)
+        statement = copy_statement(table, part, columns, decodings).as_bytes(session.connection)
+        decoder = CopyDecoder(decodings)
+        for piece in copied_bytes(session.connection.pgconn, statement, f"copying {_name(table)}"):
+            yield from decoder.feed(piece)
+        yield from decoder.finish()
+
+
+def pages_of(session: Session, oid: int) -> tuple[int, int]:
+    """How many pages a table has, and of how many bytes; for one that is locked, an error that leaves the session."""
+    with translated("asking for the size of a table"), session.connection.transaction():
+        row = session.connection.execute(_PAGES, [oid]).fetchone()
+    pages, page_bytes = row or (None, 0)
+    return pages or 0, page_bytes
+
+
+def require_same(session: Session, table: Fingerprint) -> None:
+    """Lock a table against being altered, and refuse it if it is not as the snapshot has it."""
+    name = sql.Identifier(table.schema, table.name)
+    try:
+        session.execute(sql.SQL("lock table only {} in access share mode").format(name), f"locking {_name(table)}")
+    except ObjectMissing as error:
+        raise _changed(table, "it was dropped or renamed") from error
+    with translated(f"looking at {_name(table)}"):
+        quoted = name.as_string(session.connection)
+        row = session.row("select to_regclass(%s)::oid, pg_relation_filenode(to_regclass(%s))", [quoted, quoted])
+        shown = session.connection.execute(sql.SQL("select * from only {} limit 0").format(name)).pgresult
+    oid, filenode = row
+    if oid != table.oid:
+        raise _changed(table, "another table has its name")
+    if filenode != table.filenode:
+        raise _changed(table, "it was truncated or rewritten")
+    assert shown is not None  # noqa: S101
+    found = [
+        ((shown.fname(n) or b"").decode(), shown.ftablecol(n), shown.ftype(n), shown.fmod(n))
+        for n in range(shown.nfields)
+    ]
+    if found != [(column.name, column.attnum, column.type.oid, column.typmod) for column in table.columns]:
+        raise _changed(table, "it was altered")
+
+
+def copy_statement(
+    table: Fingerprint, part: Part, columns: Sequence[Column], decodings: Sequence[Decoding]
+) -> sql.Composed:
+    """COPY of a range of pages."""
+    shown = [_shown(column, decoding) for column, decoding in zip(columns, decodings, strict=True)]
+    conditions = [sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)"))] if part.first else []
+    if part.end is not None:
+        conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({part.end},0)")))
+    return sql.SQL("copy (select {} from only {}{}) to stdout (format binary)").format(
+        sql.SQL(", ").join(shown),
+        sql.Identifier(table.schema, table.name),
+        sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
+    )
+
+
+def _shown(column: Column, decoding: Decoding) -> sql.Composable:
+    name = sql.Identifier(column.name)
+    if decoding.binary:
+        return name
+    return sql.SQL("case when {0} is distinct from null then format('%s', {0}) end").format(name)
+
+
+def _changed(table: Fingerprint, how: str) -> TableChanged:
+    return TableChanged(f"{_name(table)} is not as the copy's snapshot has it: {how}", "starting its copy over")
+
+
+def _name(table: Fingerprint) -> str:
+    return f"{table.schema}.{table.name}"

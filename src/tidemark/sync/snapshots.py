@@ -1,0 +1,57 @@
+"""The snapshot of a copy, and where it stands: what a table held there is a copy, what came after it is in the stream.
+
+The first way is the snapshot of a temporary slot, which is a plain LSN. Making the slot waits for every transaction
+that runs. Where that takes too long, or there is no slot to be had, the second way is an ordinary snapshot: its
+boundary leaves out the commits at or below its position that it did not see, as the log tells them.
+
+Either way a table must have been published since before every transaction that ran when the snapshot was taken, or the
+stream lacks what they did before. Whoever asks for a copy has seen to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.errors import SlotBlocked, SourceBusy
+from tidemark.log.reader import LogReader
+from tidemark.receive.client import ReceiveClient
+from tidemark.source.dsn import Dsn
+from tidemark.source.session import Session, Timeouts
+from tidemark.source.slot import exact_snapshot
+
+SLOT_WAIT_S, LOG_WAIT_S = 2.0, 60.0
+_HOLDING = Timeouts(idle_in_transaction_s=0)
+_HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_export_snapshot()"
+
+
+@dataclass(frozen=True, slots=True)
+class CopySnapshot:
+    """A snapshot that any session may import while it is held, and what it sees."""
+
+    base: Boundary
+    snapshot_id: str
+
+
+@contextmanager
+def copy_snapshot(dsn: Dsn, log: Path) -> Iterator[CopySnapshot]:
+    """A snapshot, held for as long as the context lasts. The log must be received into meanwhile."""
+    with ExitStack() as holding:
+        try:
+            exact = holding.enter_context(exact_snapshot(dsn, SLOT_WAIT_S))
+            found = CopySnapshot(Boundary(exact.lsn), exact.snapshot_id)
+        except (SlotBlocked, SourceBusy):
+            session = holding.enter_context(Session.open(dsn, "snapshot", _HOLDING))
+            session.begin()
+            snapshot, lsn, exported = session.row(_HERE)
+            found = CopySnapshot(_boundary(log, Snapshot.parse(snapshot), Lsn.parse(lsn)), exported)
+        yield found
+
+
+def _boundary(log: Path, snapshot: Snapshot, lsn: Lsn) -> Boundary:
+    with ReceiveClient(log) as client:
+        client.wait(lsn, LOG_WAIT_S)
+    return LogReader(log).boundary(snapshot, lsn)

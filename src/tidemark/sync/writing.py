@@ -1,0 +1,94 @@
+"""Copied rows into files of `versions`: live since the copy's position, each in the bucket of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.clock import Lsn
+from tidemark.decode.cells import Column as Values
+from tidemark.decode.copy import CopyBatch
+from tidemark.lake.columns import StoredColumn
+from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.points import Point, reached
+from tidemark.lake.versions import prefix, version_schema
+from tidemark.sync.hashing import buckets_of
+
+GATHERED_BYTES = 96 << 20  # of rows in memory before they become row groups, over all buckets
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLayout:
+    """How a copy is kept: a stored column for each of the table's, which of them are the key, and the buckets."""
+
+    columns: tuple[StoredColumn, ...]
+    key: tuple[int, ...]
+    buckets: int
+    base: Lsn
+
+
+@dataclass(slots=True)
+class BucketFiles:
+    """The files that a task is writing: one for each bucket, and for each set of columns that have texts beside."""
+
+    folder: Path
+    layout: CopyLayout
+    _open: dict[tuple[int, tuple[str, ...]], FileWriter] = field(default_factory=dict)
+
+    def write(self, batch: CopyBatch) -> None:
+        """Take rows."""
+        rows = _rows(batch, self.layout)
+        if self.layout.buckets == 1:
+            return self._into(0, rows)
+        buckets = buckets_of(_hashed(batch, self.layout), self.layout.buckets)
+        order = np.argsort(buckets, kind="stable")
+        rows = rows.take(pa.array(order))
+        borders = np.searchsorted(buckets[order], np.arange(self.layout.buckets + 1))
+        for bucket in np.flatnonzero(np.diff(borders)).tolist():
+            start, end = int(borders[bucket]), int(borders[bucket + 1])
+            self._into(bucket, rows.slice(start, end - start))
+        return None
+
+    def finished(self) -> Iterator[DataFile]:
+        """All of them, durable."""
+        for writer in self._open.values():
+            yield writer.close()
+            reached(Point.FILE_WRITTEN)
+
+    def texts(self) -> frozenset[int]:
+        """The attnums of the columns that have texts beside them in some file."""
+        there = {name for _, names in self._open for name in names}
+        return frozenset(column.attnum for column in self.layout.columns if column.companion().name in there)
+
+    def _into(self, bucket: int, rows: pa.Table) -> None:
+        key = bucket, tuple(rows.column_names)
+        if key not in self._open:
+            self._open[key] = FileWriter(self.folder, prefix(bucket, self.layout.buckets, live=True))
+        self._open[key].write(rows)
+        writers = self._open.values()
+        if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:
+            max(writers, key=lambda writer: writer.gathered_bytes).flush()
+
+
+def _rows(batch: CopyBatch, layout: CopyLayout) -> pa.Table:
+    stored: list[StoredColumn] = []
+    arrays: list[pa.Array] = []
+    for column, values in zip(layout.columns, batch.columns, strict=True):
+        stored.append(column)
+        arrays.append(values.array)
+        if values.exact is not None:
+            stored.append(column.companion())
+            arrays.append(values.exact)
+    begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
+    return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
+
+
+def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:
+    """The cells that say in which bucket a row lies, in their order."""
+    by_attnum = {column.attnum: values for column, values in zip(layout.columns, batch.columns, strict=True)}
+    chosen: list[Values] = [by_attnum[attnum] for attnum in layout.key or by_attnum]
+    return [cell for each in chosen for cell in (each.array, each.exact) if cell is not None]
