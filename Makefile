@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz format lock clean
+.PHONY: help demo test check fuzz sync-parity format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ check: $(READY) ## Lint, format, types, and the contract that imports point one 
 
 fuzz: $(READY) ## Mutated and invented input for the decoder, for MINUTES= (1), from SEED= (a new one)
 	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+
+sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS= (700) times on every version
+	COMPARISONS=$(or $(COMPARISONS),700) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
 
 bench-%: $(READY) ## Measure one thing beside its rivals: bench-decode
 	$(BIN)/python -m bench.$*

@@ -29,6 +29,7 @@ from tidemark.decode.cells import Column
 from tidemark.fold.folder import Folded, Folder
 from tidemark.query.mirror import Mirror
 from tidemark.query.names import parsed
+from tidemark.source.session import Session
 
 Row = tuple[str | None, ...]
 
@@ -134,20 +135,27 @@ def following(side: Lakeside) -> Iterator[Lakeside]:
 def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
     """The columns of a table, and its rows as the server prints them."""
     with database.session() as session:
-        named = sql.Identifier(*parsed(table))
-        columns = session.connection.execute(sql.SQL("select * from only {} limit 0").format(named)).description or []
-        names = tuple(column.name for column in columns)
-        shown = [
-            sql.SQL("case when {0} is distinct from null then format('%s', {0}) end").format(sql.Identifier(n))
-            for n in names
-        ]
-        query = sql.SQL("select {} from only {}").format(sql.SQL(", ").join(shown), named)
-        return names, Counter(session.connection.execute(query).fetchall())
+        return read_table(session, table)
+
+
+def read_table(session: Session, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
+    """The same in a session, as its snapshot shows it."""
+    named = sql.Identifier(*parsed(table))
+    columns = session.connection.execute(sql.SQL("select * from only {} limit 0").format(named)).description or []
+    names = tuple(column.name for column in columns)
+    shown = [
+        sql.SQL("case when {0} is distinct from null then format('%s', {0}) end").format(sql.Identifier(n))
+        for n in names
+    ]
+    query = sql.SQL("select {} from only {}").format(sql.SQL(", ").join(shown), named)
+    return names, Counter(session.connection.execute(query).fetchall())
 
 
 def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
     """The columns of a DataFrame of ours, and its rows as the server would print them."""
     names = _names(frame)
+    if not names:
+        return (), Counter({(): frame.count()})
     plain = frame.select(*(_unguarded(frame, at, name) for at, name in enumerate(names)), *_texts(frame))
     table = plain.toArrow()
     columns = []
@@ -155,7 +163,7 @@ def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
         exact = f"t{at}"
         text = table[exact].combine_chunks() if exact in table.column_names else None
         columns.append(printed(Column(table[f"v{at}"].combine_chunks(), text)))
-    return tuple(names), Counter(zip(*columns, strict=True)) if columns else Counter()
+    return tuple(names), Counter(zip(*columns, strict=True))
 
 
 def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row], what: str) -> None:

@@ -21,7 +21,10 @@ os.environ.setdefault(
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
-SPARK = ("tests/apply/", "tests/fold/", "tests/query/", "tests/spark/", "tests/cli/test_lake_commands.py")
+SPARK = (
+    *(f"tests/{folder}/" for folder in ("apply", "fold", "query", "spark", "sync")),
+    *(f"tests/cli/{name}.py" for name in ("test_lake_commands", "test_sync")),
+)
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]

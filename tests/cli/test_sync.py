@@ -1,0 +1,123 @@
+"""sync and resync as a shell runs them: a whole database with one command, stopped and run again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tidemark
+from harness.database import MIRROR, OWNER, Database
+from harness.lake import by_postgres, require_rows
+from tests.conftest import NEWEST
+from tidemark.errors import ExitCode
+from tidemark.lake.status import status_of
+
+pytestmark = [pytest.mark.spark, NEWEST]
+
+TIDEMARK = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*TIDEMARK, *arguments], capture_output=True, text=True, timeout=300, check=False)
+
+
+def create(db: Database) -> None:
+    db.run(
+        "create table orders (id int primary key, v text)",
+        "insert into orders select i, 'v' || i from generate_series(1, 3000) i",
+        "create table root (id int primary key) partition by range (id)",
+        "create table leaf partition of root for values from (0) to (100)",
+        "insert into root values (1), (2)",
+        "create table inserts (a int)",
+        "insert into inserts values (1)",
+        "create unlogged table unlogged (a int)",
+        "create table other (id int primary key)",
+    )
+
+
+def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database, tmp_path: Path) -> None:
+    create(db)
+    source, lake = db.dsn(MIRROR).reveal(), str(tmp_path / "lake")
+    plan = run("sync", source, lake, "--dry-run", "--exclude", "other")
+    assert plan.returncode == ExitCode.OK, plan.stderr
+    lines = plan.stdout.splitlines()
+    assert any(line.startswith("create publication") and '"orders"' in line for line in lines)
+    assert any(line.startswith("public.orders  ") and line.endswith("copied") for line in lines)
+    assert any(line.startswith("public.inserts  ") and "no replica identity" in line for line in lines)
+    assert any(line.startswith("public.unlogged  skipped") for line in lines)
+    assert not any(line.startswith("public.other") for line in lines)
+    refused = run("sync", source, lake)
+    assert refused.returncode == ExitCode.REFUSED
+    assert "create publication" in refused.stderr
+    assert not (tmp_path / "lake").exists()
+    assert not db.admin("select from pg_publication"), "nothing was created"
+    assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
+    strange = run("sync", source, lake, "--table", "nothing")
+    assert strange.returncode == ExitCode.USAGE
+    assert "no table matches 'nothing'" in strange.stderr
+    nowhere = run("resync", lake, "orders")
+    assert nowhere.returncode == ExitCode.USAGE
+    assert "there is no lake" in nowhere.stderr
+
+
+def test_a_database_is_mirrored_stopped_and_mirrored_again(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    create(db)
+    db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
+    try:
+        _mirrored(db, spark, tmp_path)
+    finally:
+        db.admin(f"alter role {OWNER} noreplication")
+
+
+def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    source, lake = db.dsn(OWNER).reveal(), tmp_path / "lake"
+    with subprocess.Popen(
+        [*TIDEMARK, "sync", source, str(lake), "--json", "--master", "local[1]"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as mirror:  # fmt: skip
+        try:
+            assert mirror.stdout is not None
+            events = []
+            for line in mirror.stdout:
+                events.append(json.loads(line))
+                if events[-1]["event"] == "copying" and events[-1]["done"] == 2:
+                    break
+            assert any(e["event"] == "message" and "create publication" in e["text"] for e in events)
+            assert {e["name"] for e in events[-1]["each"]} == {"public.orders", "public.leaf"}
+            assert events[-1]["rows"] == 3002
+            asked = run("resync", str(lake), "orders")
+            assert asked.returncode == ExitCode.OK, asked.stderr
+            assert "the mirror that runs copies them now" in asked.stdout
+            db.run("create table newer (id int primary key)", "insert into newer values (7)")
+            for line in mirror.stdout:
+                if "public.newer copied" in line:
+                    break
+            db.run("update orders set v = 'changed' where id % 10 = 0")
+            mirror.send_signal(signal.SIGTERM)
+            rest, said = mirror.communicate(timeout=120)
+            assert mirror.returncode == ExitCode.OK, said
+            assert "done at" in json.loads(rest.splitlines()[-1])["text"]
+        finally:
+            mirror.kill()
+    strange = run("resync", str(lake), "public.orders", "nothing")
+    assert strange.returncode == ExitCode.USAGE
+    assert f"{lake} has no table nothing" in strange.stderr
+    db.run("delete from orders where id < 100", "insert into other values (3)")
+    again = run("sync", source, str(lake), "--once", "--master", "local[1]")
+    assert again.returncode == ExitCode.OK, again.stderr
+    assert "done at" in again.stderr
+    status = status_of(lake)
+    assert {each.name: each.state for each in status.tables} == {
+        **dict.fromkeys((f"public.{name}" for name in ("orders", "leaf", "root", "other", "newer")), "live"),
+        "public.inserts": "waiting",
+    }
+    moment = tidemark.open(lake, spark).at()
+    assert moment.table("root").count() == 2
+    for table in ("orders", "leaf", "other", "newer"):
+        require_rows(moment.table(table), *by_postgres(db, table), table)

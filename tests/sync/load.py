@@ -1,0 +1,95 @@
+"""An application that writes to its tables in every way that a stream can show, until it is stopped.
+
+What it does is chosen by a seed: inserts, updates and deletes of few rows and of many, keys that change, large values
+that do and do not, savepoints rolled back, transactions that fail, and prepared ones that are finished by someone else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import uuid4
+
+import psycopg
+
+from harness.database import Database
+
+COLUMNS = "id int primary key, n int, q numeric(12, 2), v text, large text, moment timestamptz"
+KEYS = 2000
+PAUSE_S = 0.01  # so that two cores have time for the mirror too
+
+
+def create(db: Database, *tables: str, rows: int = KEYS // 2) -> None:
+    """Tables with rows, some of them so large that they are kept out of line; `bag…` has no key."""
+    for table in tables:
+        columns = COLUMNS.replace(" primary key", "") if table.startswith("bag") else COLUMNS
+        db.run(
+            f"create table {table} ({columns})",
+            f"alter table {table} replica identity {'full' if table.startswith('bag') else 'default'}",
+            f"alter table {table} alter large set storage external",
+            f"insert into {table} select i, i, i / 4.0, 'v' || i, "
+            "case when i % 50 = 0 then repeat(md5(i::text), 100) end, timestamptz '2024-01-01' + i * interval '1 hour' "
+            f"from generate_series(1, {rows}) i",
+        )
+
+
+def _statements(chance: random.Random, table: str) -> str:
+    low = chance.randint(1, KEYS)
+    some = f"id between {low} and {low + chance.choice([0, 0, 3, 40])}"
+    range_ = f"generate_series({low}, {low + 20})"
+    return chance.choice(
+        [
+            f"insert into {table} (id, n, v) values ({chance.randint(KEYS, 10**9)}, 1, 'new') on conflict do nothing",
+            f"insert into {table} select i, i, i, 'back' from {range_} i on conflict do nothing",
+            f"update {table} set n = n + 1 where {some}",
+            f"update {table} set v = v || '.', q = q + 0.25, moment = now() where {some}",
+            f"update {table} set large = repeat(md5(random()::text), 100) where {some}",
+            f"update {table} set id = {chance.randint(10**9, 2 * 10**9)} where id = {low}",
+            f"delete from {table} where {some}",
+            f"savepoint s; update {table} set n = -1 where {some}; rollback to savepoint s",
+            f"savepoint s; delete from {table} where {some}; release savepoint s",
+            f"savepoint a; update {table} set n = 0 where {some}; savepoint b; delete from {table}; rollback to b"
+            if chance.random() < 0.1
+            else f"savepoint a; delete from {table} where {some}; savepoint b; update {table} set n = 1 where {some}",
+        ]
+    )
+
+
+def _write(
+    db: Database, tables: Sequence[str], seed: int, stop: threading.Event, done: list[int], prepares: bool
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    with db.connect() as session:
+        while not stop.is_set():
+            gid = f"p{uuid4().hex}"
+            end = chance.choices(["commit", "rollback", "prepare"], [8, 1, int(prepares)])[0]
+            texts = [_statements(chance, chance.choice(tables)) for _ in range(chance.randint(1, 4))]
+            try:
+                session.execute(("begin; " + "; ".join(texts)).encode())
+                if end == "prepare":
+                    session.execute(f"prepare transaction '{gid}'".encode())
+                    end = chance.choice(["commit", "rollback"]) + f" prepared '{gid}'"
+                session.execute(end.encode())
+                done[0] += 1
+                stop.wait(PAUSE_S)
+            except psycopg.Error:  # a key that is there, a deadlock: as applications have them
+                session.execute("rollback")
+
+
+@contextmanager
+def writing(db: Database, *tables: str, writers: int = 2, seed: int = 1, prepares: bool = True) -> Iterator[list[int]]:
+    """Several writers at once; gives how many transactions they have made so far."""
+    stop, done = threading.Event(), [0]
+    threads = [
+        threading.Thread(target=_write, args=[db, tables, seed * 100 + n, stop, done, prepares]) for n in range(writers)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
