@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.mirror import apply_live, ask_both, begin_lake, judge, prepare, receive_live, received
+from demo.mirror import ask_both, copy_live, follow_live, judge, mirroring, prepare
 from demo.saying import say
 from demo.source import examine_and_prepare, tell_snapshots_from_positions
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Server, installs, start_server
 from tidemark.decode.warm import warm
 
-CLIENTS, SCALE = 16, 2
+CLIENTS, SCALE = 16, 5
 
 
 def main() -> None:
@@ -29,25 +29,23 @@ def main() -> None:
     create_tables(server, database)
     warm()
     examine_and_prepare(database)
-    with tempfile.TemporaryDirectory() as folder:
-        side = prepare(database, Path(folder))
-        begin_lake(side)
-        with load(server, database):
-            receive_live(side)
-            with received(side):
-                apply_live(side, seconds=5)
-                ask_both(side)
-            judge(side)
-            tell_snapshots_from_positions(database)
-        side.spark.stop()
+    with tempfile.TemporaryDirectory() as folder, load(server, database):
+        shown = prepare(database, Path(folder))
+        with mirroring(shown) as running:
+            copy_live(running)
+            follow_live(shown, running, seconds=8)
+            ask_both(shown, running)
+        judge(shown)
+        tell_snapshots_from_positions(database)
+        shown.spark.stop()
     if sys.stdin.isatty() and sys.stdout.isatty():
         say(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")
         input()
 
 
 def create_tables(server: Server, database: Database) -> None:
-    """pgbench's tables, empty; the one without a key names its rows by all of their columns."""
-    if pgbench(server, database, "--initialize", "--init-steps=dtp", "--quiet", f"--scale={SCALE}").wait() != 0:
+    """pgbench's tables, full; the one without a key names its rows by all of their columns."""
+    if pgbench(server, database, "--initialize", "--init-steps=dtGvp", "--quiet", f"--scale={SCALE}").wait() != 0:
         sys.exit(f"pgbench failed:\n{server.log.read_text()}")
     database.run("alter table pgbench_history replica identity full")
 
@@ -59,8 +57,7 @@ def pgbench(server: Server, database: Database, *options: str) -> subprocess.Pop
 
 @contextmanager
 def load(server: Server, database: Database) -> Iterator[None]:
-    """Data, and clients that write until the context ends."""
-    pgbench(server, database, "--initialize", "--init-steps=G", "--quiet", f"--scale={SCALE}").wait()
+    """Clients that write until the context ends."""
     process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum", "--rate=1000")
     try:
         while not database.admin("select 1 from pgbench_history limit 1"):

@@ -16,12 +16,20 @@ from tidemark.source.session import Session
 from tidemark.source.slot import exact_snapshot
 
 SNAPSHOTS = 400
-SUMS: dict[str, LiteralString] = {
+QUESTIONS: dict[str, LiteralString] = {
     "accounts": "select coalesce(sum(abalance), 0) from public.pgbench_accounts",
     "branches": "select coalesce(sum(bbalance), 0) from public.pgbench_branches",
     "tellers": "select coalesce(sum(tbalance), 0) from public.pgbench_tellers",
     "history": "select coalesce(sum(delta), 0) from public.pgbench_history",
 }
+# A number from every row of the table, summed: any other row would give another sum.
+_ROW: LiteralString = (
+    "md5(concat_ws(',', cast(aid as varchar(20)), cast(bid as varchar(20)), cast(abalance as varchar(20)), filler))"
+)
+DIGEST: dict[str, LiteralString] = {
+    "digest": f"select sum(cast(conv(substr({_ROW}, 1, 8), 16, 10) as bigint)) from public.pgbench_accounts"
+}
+_DIGEST: LiteralString = f"select sum(('x' || substr({_ROW}, 1, 8))::bit(32)::bigint) from public.pgbench_accounts"
 
 
 def examine_and_prepare(database: Database) -> None:
@@ -37,10 +45,11 @@ def examine_and_prepare(database: Database) -> None:
     run(["doctor", source])
 
 
-def sums_at_an_exact_position(database: Database) -> tuple[Lsn, dict[str, int]]:
-    """Four sums that agree at every commit and at no moment in between, read in several sessions of one snapshot."""
+def answers_at_an_exact_position(database: Database) -> tuple[Lsn, dict[str, int]]:
+    """Four sums that agree at every commit and at no moment in between, and a digest of every row of one table."""
     with exact_snapshot(database.dsn(), wait_s=30) as exact:
-        return exact.lsn, {table: _read(database, exact.snapshot_id, query) for table, query in SUMS.items()}
+        asked = {**QUESTIONS, "digest": _DIGEST}
+        return exact.lsn, {name: _read(database, exact.snapshot_id, query) for name, query in asked.items()}
 
 
 def _read(database: Database, snapshot_id: str, query: LiteralString) -> int:
