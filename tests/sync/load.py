@@ -57,14 +57,12 @@ def _statements(chance: random.Random, table: str) -> str:
     )
 
 
-def _write(
-    db: Database, tables: Sequence[str], seed: int, stop: threading.Event, done: list[int], prepares: bool
-) -> None:
+def _write(db: Database, tables: Sequence[str], seed: int, stop: threading.Event, done: list[int]) -> None:
     chance = random.Random(seed)  # noqa: S311 - repeatable
     with db.connect() as session:
         while not stop.is_set():
             gid = f"p{uuid4().hex}"
-            end = chance.choices(["commit", "rollback", "prepare"], [8, 1, int(prepares)])[0]
+            end = chance.choices(["commit", "rollback", "prepare"], [8, 1, 1])[0]
             texts = [_statements(chance, chance.choice(tables)) for _ in range(chance.randint(1, 4))]
             try:
                 session.execute(("begin; " + "; ".join(texts)).encode())
@@ -79,12 +77,10 @@ def _write(
 
 
 @contextmanager
-def writing(db: Database, *tables: str, writers: int = 2, seed: int = 1, prepares: bool = True) -> Iterator[list[int]]:
+def writing(db: Database, *tables: str, writers: int = 2, seed: int = 1) -> Iterator[list[int]]:
     """Several writers at once; gives how many transactions they have made so far."""
     stop, done = threading.Event(), [0]
-    threads = [
-        threading.Thread(target=_write, args=[db, tables, seed * 100 + n, stop, done, prepares]) for n in range(writers)
-    ]
+    threads = [threading.Thread(target=_write, args=[db, tables, seed * 100 + n, stop, done]) for n in range(writers)]
     for thread in threads:
         thread.start()
     try:
