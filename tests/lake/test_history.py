@@ -73,6 +73,24 @@ def test_in_between_two_definitions_reads_are_refused_with_both_ranges() -> None
     assert refused.value.hint == "a position that can be answered: 0/14 to 0/1E, from 0/28 on"
 
 
+def test_a_copy_is_read_from_its_base_on_and_whoever_stood_above_it_goes_by_what_was_before() -> None:
+    copied = history(BEGUN, event(Kind.COPIED, 70, 50, OLD, "", 45))
+    assert ranges(copied) == [(20, 70), (50, None)]
+    assert [copied.at(Lsn(lsn)).copied for lsn in (49, 50, 60, 80)] == [False, True, True, True]
+    assert copied.at(Lsn(60)).base == Boundary(Lsn(50), frozenset({Lsn(45)}))
+    assert ranges(history(*copied.events, event(Kind.GAP, 60, 80, OLD, "passed over"))) == [(20, 60), (50, 60)]
+    assert ranges(history(*copied.events, event(Kind.GAP, 40, 80, OLD, "passed over"))) == [(20, 40)]
+
+
+def test_a_partitioned_table_is_the_union_of_what_its_partitions_are() -> None:
+    root = replace(OLD, partitions=(1, 2))
+    union = history(event(Kind.UNION, 20, 20, root), event(Kind.UNION, 30, 40, replace(root, partitions=(1, 2, 3))))
+    assert union.is_union
+    assert ranges(union) == [(20, 30), (40, None)]
+    assert union.at(Lsn(50)).fingerprint.partitions == (1, 2, 3)
+    assert ranges(history(*union.events, event(Kind.DROPPED, 60, 70, root))) == [(20, 30), (40, 60)]
+
+
 def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
     gap = event(Kind.GAP, 30, 40, NEW, "it needs a resync: rewritten")
     assert ranges(history(BEGUN, gap)) == [(20, 30)]

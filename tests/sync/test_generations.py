@@ -111,15 +111,19 @@ def test_a_crash_before_a_generation_is_told_leaves_the_one_before(
         assert again.require_noted() == 2
 
 
-def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession, tmp_path: Path) -> None:
-    db.run("create table t (id int primary key, v text)", "insert into t select i, 'a' from generate_series(1, 100) i")
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession, tmp_path: Path, folded: bool) -> None:
+    rows = "insert into t select i, 'a' from generate_series(1, 100) i"
+    db.run("create table t (id int primary key, v text)", *([rows] if folded else []))
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()
+        db.run(*([] if folded else [rows]))
         db.run("update t set v = 'b' where id < 50")
         synced.note("t")
         synced.catch_up()
         with Folder(synced.options.lake, spark) as folder:
             (stale,) = folder.foldable()
+            assert (stale.versions is not None) == folded
             synced.resync("t")
             with pytest.raises(LakeInUse):
                 folder.fold(stale)

@@ -164,10 +164,11 @@ class WrittenTables:
     def taken(self, generation: Generation) -> None:
         """Tell that a table can be read by a copy, which lies among its versions."""
         base = generation.base
+        before = max(base.lsn, self.known)  # who reads there already goes by what it was
         self._beginnings.pop(generation.fingerprint.oid, None)
         self._copying.discard(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
-        self._tell(Kind.COPIED, generation.fingerprint, base.lsn, base.lsn, excluded=base.excluded)
+        self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=base.excluded)
 
     def wait(self, oid: int, reason: str) -> None:
         """Say why a table cannot be read yet, if that is news."""
@@ -280,6 +281,7 @@ class WrittenTables:
             self._present[oid] = new
         if new is not None and earlier is None and replace(old, filenode=new.filenode) == new:
             return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
+        self._copying.discard(oid)
         if not live:
             self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
             return False

@@ -21,14 +21,24 @@ from tidemark.apply.pace import Pace
 from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.rows import RELATIONS, joined_rows
-from tidemark.errors import LakeMissing, LogBehind, LogDamaged, LogTrimmed, ReceiveFailed, Retry, SourceError, policy_of
+from tidemark.errors import (
+    LakeInUse,
+    LakeMissing,
+    LogBehind,
+    LogDamaged,
+    LogTrimmed,
+    ReceiveFailed,
+    Retry,
+    SourceError,
+    policy_of,
+)
 from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import needed_from, read_leases
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
-from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.lake.versions import VERSIONS, VersionTable, floor
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import Mirror, read_mirror
@@ -128,17 +138,19 @@ class LakeWriter:
     def take(self, generation: Generation) -> bool | None:
         """Have a table go on from a copy; whether it can, and None as long as that cannot be seen.
 
-        It can if the table is still as it was copied, and the log has told all that the copy did not see.
+        It can if the table is still as it was copied, and all that was changed up to the copy's position is applied.
         """
-        if not self.look():
-            return None
-        if not self.tables.may_take(generation):
-            return False
         oid, base = generation.fingerprint.oid, generation.base
+        if self.cycle.safe < base.lsn or not self.look():
+            return None
+        if not self.tables.may_take(generation) or read_retained(self._options.lake) > floor(base):
+            return False
         folder = self._options.lake / self.tables.path(oid) / VERSIONS
-        VersionTable.create(folder, generation.columns).rewrite(
-            generation.files, generation.columns, base.lsn, base.lsn
-        )
+        table = VersionTable.create(folder, generation.columns)
+        try:
+            table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
+        except LakeInUse:
+            return None  # someone has folded it in this moment
         reached(Point.GENERATION_COMMITTED)
         self.tables.taken(generation)
         return True

@@ -22,8 +22,9 @@ def resync(lake: Path, tables: tuple[str, ...]) -> ExitCode:
     Each stays readable meanwhile, and what it was before stays readable for the whole window.
     """
     lake = lake.absolute()
-    histories = [each for each in Lake.open(lake).tables().values() if each.last.kind is not Kind.DROPPED]
-    named = {f"{each.fingerprint.schema}.{each.fingerprint.name}": each.fingerprint.oid for each in histories}
+    there = [each for each in Lake.open(lake).tables().values() if each.last.kind is not Kind.DROPPED]
+    tables_of = [each.fingerprint for each in there if not each.is_union]  # the others have no rows of their own
+    named = {f"{each.schema}.{each.name}": each.oid for each in tables_of}
     found = {table: named.get(table if "." in table else f"public.{table}") for table in tables}
     strange = [table for table, oid in found.items() if oid is None]
     if strange:

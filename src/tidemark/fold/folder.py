@@ -153,7 +153,8 @@ class Folder:
         layout = _layout(table, shown, retired)
         target = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
         there = target.read()
-        if table.versions is not None and (there.base, there.folded) != (table.versions.base, table.versions.folded):
+        expected = (table.versions.base, table.versions.folded) if table.versions is not None else None
+        if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
             raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
         way = _way(table.versions, layout)
         events = self._events(table, shown, layout, way)

@@ -109,8 +109,8 @@ class TableHistory:
         spans: list[Span] = []
         for event in self.events:
             open_one = bool(spans) and spans[-1].end is None
-            if event.kind in _ENDING and open_one:
-                spans[-1] = _closed(spans[-1], event.after)
+            if event.kind in _ENDING:
+                spans = [_closed(span, event.after) for span in spans]
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
                 spans.append(Span(event.lsn, None, event.fingerprint, base, copied))
@@ -157,7 +157,8 @@ def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:
 
 
 def _closed(span: Span, end: Lsn) -> Span:
-    return replace(span, end=end)
+    """A span that reaches no further than this: also one whose place another has taken."""
+    return span if span.end is not None and span.end <= end else replace(span, end=end)
 
 
 def _where(spans: Sequence[Span]) -> str:

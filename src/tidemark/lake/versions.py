@@ -100,11 +100,18 @@ class VersionTable:
         gone = [file.name for file in removes]
         commit(self._table, self._folder, Commit(folded, adds, gone, also={_BASE: base.value}))
 
-    def rewrite(self, adds: Sequence[DataFile], columns: Sequence[StoredColumn], folded: Lsn, base: Lsn) -> None:
-        """Hold these files and no others, under these columns, in one commit."""
+    def rewrite(
+        self,
+        adds: Sequence[DataFile],
+        columns: Sequence[StoredColumn],
+        folded: Lsn,
+        base: Lsn,
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Hold these files and no others, under these columns, in one commit; a generation begins `anew` anywhere."""
         also = {_BASE: base.value}
-        anew = _base(self._table) != base
-        if anew:
+        if _base(self._table) not in (base, Lsn.ZERO):
             also[_BEFORE] = self._table.version()
         commit(self._table, self._folder, Commit(folded, adds, schema=version_schema(columns), also=also, anew=anew))
 
@@ -116,10 +123,10 @@ def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | 
         return None
     table = opened(folder)
     while base is not None and _base(table) != base:
-        before = table.transaction_version(_BEFORE)
-        if before is None or _base(table) < base:
+        earlier = _before(folder, table) if _base(table) > base else None
+        if earlier is None:
             return None
-        table = opened(folder, before)
+        table = earlier
     return _versions(folder, table)
 
 
@@ -131,12 +138,23 @@ def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
         return found
     table = opened(folder)
     wanted = {base for base in bases if base < _base(table)}
-    while wanted and (before := table.transaction_version(_BEFORE)) is not None:
-        table = opened(folder, before)
+    while wanted and (earlier := _before(folder, table)) is not None:
+        table = earlier
         if _base(table) in wanted:
-            wanted.discard(_base(table))
-            found.append(before)
+            found.append(table.version())
+        wanted = {base for base in wanted if base < _base(table)}
     return found
+
+
+def _before(folder: Path, table: DeltaTable) -> DeltaTable | None:
+    """The Delta table where the generation before this one ended, if there was one and it is kept."""
+    version = table.transaction_version(_BEFORE)
+    if version is None:
+        return None
+    try:
+        return opened(folder, version)
+    except LakeDamaged:
+        return None  # vacuum has let it go
 
 
 def held(versions: Versions | None, base: Boundary) -> Boundary:

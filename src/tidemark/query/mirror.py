@@ -156,9 +156,9 @@ class Moment:
             raise NotAnswerable(f"{name} has no changes of its own", "the changes of its partitions")
         span = history.at(self.lsn)
         first = Lsn.parse(start) if isinstance(start, str) else start
-        if first < span.base.lsn and span.base != history.spans()[0].base:
+        if first < span.base.lsn and (span.copied or span.base != history.spans()[0].base):
             raise NotAnswerable(
-                f"{name} was begun anew at {span.base.lsn}: what changed between {first} and there is not known whole",
+                f"{name} began at {span.base.lsn}: what changed between {first} and there is not known whole",
                 f"changes from {span.base.lsn} on",
             )
         rows = self._reading.changes(history, span)

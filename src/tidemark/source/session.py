@@ -79,6 +79,8 @@ def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> p
         options["connect_timeout"] = timeouts.connect_s
     if not dsn.has("tcp_user_timeout"):
         options["tcp_user_timeout"] = 30_000
+    if not dsn.has("keepalives_idle"):  # a copy only receives: nothing else would tell that the network is gone
+        options |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     if replication:
         options["replication"] = "database"
     conninfo = make_conninfo(dsn.reveal(), **options)

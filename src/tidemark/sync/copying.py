@@ -25,7 +25,7 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import floor
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.sync.job import CopiedPart, FailedPart, copy_parts
+from tidemark.sync.job import CopiedPart, FailedPart, copy_parts, in_short
 from tidemark.sync.parts import Part, together
 from tidemark.sync.progress import Progress
 from tidemark.sync.rounds import CopyOptions, Round, plan_round
@@ -87,9 +87,10 @@ class Copying:
     def _round(self, left: dict[int, Fingerprint], paths: Mapping[int, str]) -> None:
         """Copy the tables that are `left`: each leaves it when its result is told."""
         options = self._options
-        lake = Lake.open(options.lake)
-        lease = Lease(options.lake, lake.cycle().safe)
+        lease: Lease | None = None
         try:
+            lake = Lake.open(options.lake)
+            lease = Lease(options.lake, lake.cycle().safe)
             with copy_snapshot(options.source, options.log) as snapshot:
                 lease = _exchanged(lease, options, snapshot.base)
                 planned = plan_round(options, snapshot, paths, lake.tables())
@@ -102,9 +103,10 @@ class Copying:
         except TidemarkError as error:
             self._fail_all(left, error)
         except Exception as error:  # noqa: BLE001 - a round that died without a word would be waited for
-            self._fail_all(left, TidemarkError(f"{type(error).__name__}: {error}"))
+            self._fail_all(left, in_short(error))
         finally:
-            lease.close()
+            if lease is not None:
+                lease.close()
 
     def _copy(self, planned: Round, left: dict[int, Fingerprint]) -> None:
         groups = together(planned.parts())
@@ -137,7 +139,7 @@ class Copying:
             parts = [part for part in parts if part.oid not in planned.given_up]
             if not parts or self._stopping.is_set():
                 break
-            found = copy_parts(self._spark, planned.work, parts)
+            found = self._tried(planned, parts)
             last = attempt + 1 == ATTEMPTS
             again = [each.part for each in found if isinstance(each, FailedPart) and _may_pass(each.error) and not last]
             told += [each for each in found if each.part not in again]
@@ -145,6 +147,12 @@ class Copying:
             if parts:
                 self._stopping.wait(PAUSE_S * 2**attempt)
         return told
+
+    def _tried(self, planned: Round, parts: list[Part]) -> list[CopiedPart | FailedPart]:
+        try:
+            return copy_parts(self._spark, planned.work, parts)
+        except Exception as error:  # noqa: BLE001 - a worker that died, or Spark itself: it is told for each part
+            return [FailedPart(part, in_short(error)) for part in parts]
 
     def _fail_all(self, left: dict[int, Fingerprint], error: TidemarkError) -> None:
         for oid in list(left):

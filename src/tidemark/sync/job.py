@@ -61,6 +61,12 @@ class FailedPart:
     error: TidemarkError
 
 
+def in_short(error: Exception) -> TidemarkError:
+    """An error that is not ours, as one line."""
+    lines = str(error).splitlines() or [""]
+    return TidemarkError(f"{type(error).__name__}: {lines[0]}")
+
+
 def copy_parts(spark: SparkSession, work: CopyWork, parts: Sequence[Part]) -> list[CopiedPart | FailedPart]:
     """Copy parts in one task; for each what was written, or why it was not."""
     tables = {part.oid: work.tables[part.oid] for part in parts}
@@ -78,6 +84,8 @@ def _run(work: CopyWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
                 told = pickle.dumps(_copied(work, part))
             except TidemarkError as error:
                 told = pickle.dumps(FailedPart(part, error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
+                told = pickle.dumps(FailedPart(part, in_short(error)))
             yield pa.record_batch({"copied": pa.array([told], pa.binary())})
 
 

@@ -172,7 +172,7 @@ class Mirroring:
         for generation in self._tracker.waiting():
             taken = self.writer.take(generation)
             if taken is None:
-                return
+                continue
             oid = generation.fingerprint.oid
             self._copying.settled(oid)
             if taken:
