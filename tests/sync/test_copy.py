@@ -115,5 +115,5 @@ def test_a_table_in_many_parts_and_buckets_is_whole(
         )
         synced.note("t")
         synced.require_noted()
-        assert [each.of_buckets for each in synced.fold()] == [versions.buckets]
+        assert len(synced.fold()) == 1
         assert synced.require_noted() == 2
