@@ -37,7 +37,7 @@ class Synced:
     said: list[str] = field(default_factory=list)
     notes: list[Noted] = field(default_factory=list)
 
-    def until(self, condition: Callable[[], Any], limit_s: float = 120) -> Any:
+    def until(self, condition: Callable[[], Any], limit_s: float = 300) -> Any:
         """Let it run until something holds; what that is."""
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
