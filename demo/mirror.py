@@ -17,7 +17,7 @@ from harness.database import Database
 from harness.mirrored import Mirrored, take_over_slot
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
-from tidemark.receive.client import ReceiveClient
+from tidemark.log.reader import LogReader
 from tidemark.receive.options import ReceiveOptions
 from tidemark.source.slot import create_slot
 from tidemark.spark import SparkOptions, spark_session
@@ -120,5 +120,4 @@ def judge(shown: Demonstrated) -> None:
 
 
 def _received(shown: Demonstrated) -> Lsn:
-    with ReceiveClient(shown.options.log_folder) as client:
-        return client.position().received
+    return LogReader(shown.options.log_folder).received
