@@ -99,11 +99,11 @@ class Lakeside:
     def require_noted(self) -> int:
         """At every position that was noted the mirror gives what PostgreSQL had; how many there were.
 
-        And when all is folded it does so at every third one.
+        And when all is folded it does so at every other one.
         """
         count = self.require_noted_now()
         self.fold()
-        replace(self, notes=self.notes[::-3]).require_noted_now()
+        replace(self, notes=self.notes[::-2]).require_noted_now()
         return count
 
     def require_noted_now(self) -> int:
