@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,12 +29,14 @@ CURRENT = "current"
 _PAUSE_S = 0.05
 
 
-class EndType(LsnType):
+class EndType(click.ParamType[Lsn | str]):
     """An LSN, or where the source is when all tables are copied."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | str:  # type: ignore[override]
+    name = "end"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | str:
         """Check it before anything is done."""
-        return CURRENT if value == CURRENT else super().convert(value, param, ctx)
+        return CURRENT if value == CURRENT else LsnType().convert(value, param, ctx)
 
 
 @click.command()

@@ -47,11 +47,6 @@ class Tracker:
     def __init__(self) -> None:
         self._states: dict[int, _State] = {}
 
-    def phase(self, oid: int) -> Phase | None:
-        """Where a table is, if it is not at rest."""
-        state = self._states.get(oid)
-        return state.phase if state is not None else None
-
     def pick(self, wanted: Iterable[int], now: float) -> frozenset[int]:
         """Of the tables that are wanted now, those that are due; they are in flight from here on."""
         states = {oid: self._states.get(oid, _State(Phase.WANTED)) for oid in wanted}
