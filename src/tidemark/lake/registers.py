@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse
@@ -181,7 +182,7 @@ def read_events(lake: Path) -> tuple[Event, ...]:
     """What became of every table, in order."""
     if not (lake / TABLES).exists():
         return ()
-    rows = opened(lake / TABLES).to_pyarrow_table().sort_by("number").to_pylist()
+    rows = _rows(lake / TABLES).sort_by("number").to_pylist()
     return tuple(
         Event(
             Kind(row["event"]),
@@ -205,7 +206,16 @@ def read_cycle(lake: Path) -> Cycle:
 
 def read_times(lake: Path) -> pa.Table:
     """All cycles: when, how far, and the source's clock."""
-    return opened(lake / CYCLES).to_pyarrow_table().sort_by([("known", "ascending"), ("safe", "ascending")])
+    return _rows(lake / CYCLES).sort_by([("known", "ascending"), ("safe", "ascending")])
+
+
+def _rows(folder: Path) -> pa.Table:
+    """All rows, by Arrow's own file system.
+
+    With deltalake's, Arrow's threads run Python, and one that still does so when the interpreter ends aborts it.
+    """
+    files = SubTreeFileSystem(str(folder), LocalFileSystem())
+    return opened(folder).to_pyarrow_dataset(filesystem=files).to_table()
 
 
 def _last(table: DeltaTable) -> Cycle:
