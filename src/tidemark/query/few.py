@@ -2,12 +2,15 @@
 
 Change files are read in this process, as the log's short tail is, and only the newest change of each key is given to
 Spark, beside the keys that any change has. What is here is known exactly, so work that nothing needs is not planned.
+Rows that lack a value which only a folded row has are told apart (`borrowing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +22,7 @@ from tidemark.lake.changes import ChangeFile
 from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, OURS, TRUNCATE, UNCHANGED, StoredColumn
 from tidemark.lake.identities import numbers_of
 from tidemark.lake.rows import PREIMAGE
+from tidemark.query.borrowing import Steps, completed
 from tidemark.query.shape import REMOVALS, Shape
 from tidemark.query.shown import ShownTable
 from tidemark.query.tail import arrow_schema, shown_rows
@@ -33,6 +37,16 @@ class Few:
     rows: pa.Table
     touched: pa.Table
     truncated: bool
+    borrowers: pa.Table | None = None
+
+    def for_key(self, shape: Shape, key: Sequence[int | str]) -> Few:
+        """The same without borrowers that have other keys: what they lack may lie in any file."""
+        if self.borrowers is None:
+            return self
+        cells = [column.cells[0] for column in shape.of(shape.key)]
+        same = (pc.field(cell) == pa.scalar(value) for cell, value in zip(cells, key, strict=True))
+        left = self.borrowers.filter(reduce(and_, same))
+        return replace(self, borrowers=left if len(left) else None)
 
 
 def are_few(files: Sequence[ChangeFile]) -> bool:
@@ -61,9 +75,7 @@ def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
 
 
 def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
-    """What changes of a table with a key leave; None if a value must be found that was not sent again."""
-    if rows[UNCHANGED].null_count < len(rows):
-        return None
+    """What changes of a table with a key leave; None if that cannot be told here."""
     commits, ordinals = (rows[name].to_numpy() for name in (COMMIT_VERSION, ORDINAL))
     truncates = np.flatnonzero(rows[TRUNCATE].is_valid().to_numpy())
     if len(truncates):
@@ -75,6 +87,13 @@ def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
     old = pc.equal(rows[CHANGE_TYPE], PREIMAGE).to_numpy()
     order = np.lexsort((~old, ordinals, commits, numbers))
     newest = order[np.append(np.diff(numbers[order]) != 0, True)[: len(order)]]
-    gone = pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(REMOVALS)).to_numpy()[newest]
-    left = cells.take(pa.array(newest[~gone]))
-    return Few(left, cells.select(list(shape.key_cells)).take(pa.array(newest)), bool(len(truncates)))
+    gone = pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(REMOVALS)).to_numpy()
+    touched = cells.select(list(shape.key_cells)).take(pa.array(newest))
+    newest = newest[~gone[newest]]
+    marks = rows[UNCHANGED].combine_chunks()
+    if marks.null_count == len(marks):
+        return Few(cells.take(pa.array(newest)), touched, bool(len(truncates)))
+    found = completed(Steps(cells, numbers, commits, ordinals, old, gone, marks), newest, shape)
+    if found is None or (len(truncates) and len(found.borrowers)):
+        return None
+    return Few(found.rows, touched, bool(len(truncates)), found.borrowers if len(found.borrowers) else None)

@@ -18,8 +18,9 @@ from pyspark.sql import types as spark_types
 
 from tidemark.decode.kernels import Longs
 from tidemark.lake.rows import INSERTED
+from tidemark.query.borrowing import ITS, LACKS
 from tidemark.query.few import Few
-from tidemark.query.shape import RANK_OTHER, Shape
+from tidemark.query.shape import NEVER_SENT, RANK_OTHER, Shape, ShownColumn
 
 BEFORE = -1  # where folded rows stand among changes
 WORDS = 1 << 20  # of a bitmap: eight megabytes
@@ -40,7 +41,30 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
     else:
         keys = spark_types.StructType([kinds[cell] for cell in shape.key_cells])
         untouched = without_keys(rows, spark.createDataFrame(few.touched, keys), shape)
-    return untouched.select(*shape.cells).unionAll(left) if len(few.rows) else untouched
+    untouched = untouched.select(*shape.cells).unionAll(left) if len(few.rows) else untouched
+    return untouched if few.borrowers is None else untouched.unionAll(_lent(rows, few.borrowers, shape))
+
+
+def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
+    """Rows that lack values, with these from the folded rows that have them."""
+    lacking = [column for column in shape.columns if f"{LACKS}{column.attnum}" in borrowers.column_names]
+    fields = [rows.schema[cell] for cell in shape.cells]
+    fields += [spark_types.StructField(f"{ITS}{cell}", rows.schema[cell].dataType) for cell in shape.key_cells]
+    fields += [spark_types.StructField(f"{LACKS}{column.attnum}", spark_types.BooleanType()) for column in lacking]
+    lent = rows.sparkSession.createDataFrame(borrowers, spark_types.StructType(fields))
+    its = lent.select(*(f"{ITS}{cell}" for cell in shape.key_cells))
+    lenders = rows.join(F.broadcast(its), _same_key(shape), "left_semi")
+    needed = (*shape.key_cells, *(cell for column in lacking for cell in column.cells))
+    lenders = lenders.select(F.lit(True).alias("lender"), *(F.col(cell).alias(f"lender_{cell}") for cell in needed))
+    found = lent.join(F.broadcast(lenders), _same_key(shape, "lender_"), "left")
+    values = {cell: _of_lender(column, cell) for column in lacking for cell in column.cells}
+    return found.select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
+
+
+def _of_lender(column: ShownColumn, cell: str) -> Column:
+    missing = F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}"))
+    value = F.when(F.col("lender").isNull(), missing).otherwise(F.col(f"lender_{cell}"))
+    return F.when(F.col(f"{LACKS}{column.attnum}"), value).otherwise(F.col(cell))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +124,12 @@ def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = Fals
 
 def _touched(changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
     """The keys of changes, to be joined, and when one is a row's; where they are many Spark decides how."""
-    its = {cell: f"its_{cell}" for cell in shape.key_cells}
-    keys = changes.select(*(F.col(cell).alias(name) for cell, name in its.items()))
+    keys = changes.select(*(F.col(cell).alias(f"{ITS}{cell}") for cell in shape.key_cells))
+    return keys.distinct() if many else F.broadcast(keys), _same_key(shape)
+
+
+def _same_key(shape: Shape, of: str = "") -> Column:
+    """Whether a row's key is the one that stands there as its."""
     exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
-    same = [
-        F.col(cell).eqNullSafe(F.col(name)) if cell in exact else F.col(cell) == F.col(name)
-        for cell, name in its.items()
-    ]
-    return keys.distinct() if many else F.broadcast(keys), reduce(and_, same)
+    pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{ITS}{cell}")) for cell in shape.key_cells}
+    return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))

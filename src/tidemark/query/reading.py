@@ -35,7 +35,7 @@ from tidemark.query.shown import ShownTable, shown_table
 from tidemark.query.snapshot import LakeView, both, facts_of
 from tidemark.query.statement import Equalities
 from tidemark.query.tail import TailWork, tail_here, tail_of
-from tidemark.query.versions import base_of, looked_up
+from tidemark.query.versions import base_of, files_with, key_said
 from tidemark.schema.table import PgType
 
 SLICE_BYTES = 16 << 20
@@ -82,7 +82,11 @@ class Reading:
         shape = found.shown.shape
         base = None
         if found.folded is not None:
-            files = found.folded.files if few is None else looked_up(found.folded, found.shown, equalities)
+            files = found.folded.files
+            key = key_said(found.folded, found.shown, equalities)
+            if few is not None and key is not None:
+                few = few.for_key(shape, [value for _, value in key])
+                files = files if few.borrowers is not None else files_with(key, found.folded)
             base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
         if base is not None and few is not None:
             return overlaid(base.rows, few, shape).toDF(*shape.names)

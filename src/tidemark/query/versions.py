@@ -47,8 +47,11 @@ def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
     return Chosen(clean, asked)
 
 
-def looked_up(versions: Versions, table: ShownTable, equalities: Equalities) -> tuple[VersionFile, ...]:
-    """The files that may have rows which fulfil these: if they say the whole key, those of its buckets."""
+Key = tuple[tuple[pa.DataType, int | str], ...]
+
+
+def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> Key | None:
+    """The key that rows must have to fulfil these, if they say the whole of it."""
     by_attnum = {column.attnum: column for column in table.columns}
     homes = {column.attnum: column.type for column in versions.stored if not column.text}
     key: list[tuple[pa.DataType, int | str]] = []
@@ -56,10 +59,13 @@ def looked_up(versions: Versions, table: ShownTable, equalities: Equalities) -> 
         said, kind = equalities.get(by_attnum[attnum].name.lower()), homes.get(attnum)
         value = literal_value(said, kind) if said is not None and kind == by_attnum[attnum].type else None
         if value is None or kind is None:
-            return versions.files
+            return None
         key.append((kind, value))
-    if not key:
-        return versions.files
+    return tuple(key) or None
+
+
+def files_with(key: Key, versions: Versions) -> tuple[VersionFile, ...]:
+    """The files that may have the row with a key: those of its buckets."""
     return tuple(file for file in versions.files if file.bucket == bucket_of(key, file.buckets))
 
 
