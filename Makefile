@@ -25,8 +25,8 @@ check: $(READY) ## Lint, format, types, and the contract that imports point one 
 fuzz: $(READY) ## Mutated and invented input for the decoder, for MINUTES= (1), from SEED= (a new one)
 	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
-sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS= (700) times on every version
-	COMPARISONS=$(or $(COMPARISONS),700) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
+sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS= (2000) times over all versions
+	COMPARISONS=$(or $(COMPARISONS),2000) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
 
 bench-%: $(READY) ## Measure one thing beside its rivals: bench-decode
 	$(BIN)/python -m bench.$*

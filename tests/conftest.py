@@ -21,17 +21,24 @@ os.environ.setdefault(
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
-SPARK = (
-    *(f"tests/{folder}/" for folder in ("apply", "fold", "query", "spark", "sync")),
-    *(f"tests/cli/{name}.py" for name in ("test_lake_commands", "test_sync")),
-)
+# Tests that use Spark, in two halves that take about as long: each has a worker and a JVM.
+SPARK = {
+    "spark": ("tests/apply/", "tests/spark/"),
+    "spark too": (
+        "tests/fold/",
+        "tests/query/",
+        "tests/sync/",
+        "tests/cli/test_lake_commands.py",
+        "tests/cli/test_sync.py",
+    ),
+}
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests that use Spark stay on one worker, so that one JVM serves them; the others go wherever there is time."""
+    """Tests that use Spark stay together, so that one JVM serves many; the others go wherever there is time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SPARK) else nodeid
+        return next((half for half, folders in SPARK.items() if nodeid.startswith(folders)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:

@@ -22,13 +22,13 @@ PAUSE_S = 0.01  # so that two cores have time for the mirror too
 
 
 def create(db: Database, *tables: str, rows: int = KEYS // 2) -> None:
-    """Tables with rows, some of them so large that they are kept out of line; `bag…` has no key."""
+    """Tables with large values, which the first keeps out of line and the others compressed; `bag…` has no key."""
     for table in tables:
         columns = COLUMNS.replace(" primary key", "") if table.startswith("bag") else COLUMNS
         db.run(
             f"create table {table} ({columns})",
             f"alter table {table} replica identity {'full' if table.startswith('bag') else 'default'}",
-            f"alter table {table} alter large set storage external",
+            f"alter table {table} alter large set storage {'external' if table == tables[0] else 'extended'}",
             f"insert into {table} select i, i, i / 4.0, 'v' || i, "
             "case when i % 50 = 0 then repeat(md5(i::text), 100) end, timestamptz '2024-01-01' + i * interval '1 hour' "
             f"from generate_series(1, {rows}) i",
