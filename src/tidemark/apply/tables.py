@@ -66,6 +66,7 @@ class WrittenTables:
         self._beginnings: dict[int, Beginning] = {}
         self._copying: set[int] = set()
         self._asked_for: set[int] = set()
+        self._untold: list[Event] = []
         self.pending: dict[int, Pending] = {}
 
     @property
@@ -169,12 +170,14 @@ class WrittenTables:
         self._copying.discard(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
         self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=base.excluded)
+        self._tell_all()
 
     def wait(self, oid: int, reason: str) -> None:
         """Say why a table cannot be read yet, if that is news."""
         history = self.history(oid)
         if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason:
             self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
+            self._tell_all()
 
     def take(self, look: Look) -> None:
         """Go by what was seen."""
@@ -187,6 +190,7 @@ class WrittenTables:
         for oid, table in look.tables.items():
             if self._published.get(oid, (None,))[0] != table.memberships:
                 self._published[oid] = (table.memberships, look.snapshot)
+        self._tell_all()
         if last is not None and look.confirms(last) and not changed and not self.pending:
             self.known = max(self.known, last.lsn)
 
@@ -216,6 +220,7 @@ class WrittenTables:
                 del self._beginnings[oid]
                 base = reader.boundary(beginning.snapshot, beginning.lsn)
                 self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=base.excluded)
+        self._tell_all()
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
         """The definition that a relation of the stream goes by."""
@@ -233,6 +238,7 @@ class WrittenTables:
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:
             self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
+            self._tell_all()
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
         live = oid in self._events and self.history(oid).live
@@ -338,9 +344,16 @@ class WrittenTables:
         reason: str = "",
         excluded: frozenset[Lsn] = frozenset(),
     ) -> None:
+        """Note an event; whoever is called from outside ends with `_tell_all`."""
         oid = fingerprint.oid
         taken = frozenset(events[-1].path for other, events in self._events.items() if other != oid)
         path = self.path(oid) if oid in self._events else table_path(fingerprint.schema, fingerprint.name, oid, taken)
         event = Event(kind, fingerprint, path, after, lsn, excluded, reason)
-        self._register.tell(event)
+        self._untold.append(event)
         self._events.setdefault(oid, []).append(event)
+
+    def _tell_all(self) -> None:
+        """Tell what was noted, in one commit: a database may have thousands of tables."""
+        if self._untold:
+            self._register.tell(*self._untold)
+            self._untold = []

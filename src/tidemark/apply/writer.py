@@ -7,7 +7,7 @@ shown to readers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -104,10 +104,10 @@ class LakeWriter:
             self._tell(f"the source cannot be looked at: {' '.join(error.message.split())}")
             self._look_at = time.monotonic() + self._options.look_interval_s
             return False
-        self.tables.take(look)
-        self._source_times.append((look.lsn, look.time))
         now = time.monotonic()
         self._look_at = now + max(self._options.look_interval_s, _PATIENCE * (now - begin))
+        self.tables.take(look)
+        self._source_times.append((look.lsn, look.time))
         reached(Point.LOOKED)
         return True
 
@@ -131,18 +131,22 @@ class LakeWriter:
                 self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
                 self.cycle = replace(self.cycle, safe=upto)
-        changed_at = {oid: self._changes.applied(each.path) for oid, each in self.tables.histories.items()}
+        changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
         self.tables.settle(self.cycle.safe, changed_at, self.reader)
         return applied
 
-    def take(self, generation: Generation) -> bool | None:
-        """Have a table go on from a copy; whether it can, and None as long as that cannot be seen.
+    def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
+        """Have tables go on from copies; for each of which that can be seen, whether it can.
 
         It can if the table is still as it was copied, and all that was changed up to the copy's position is applied.
         """
+        ready = [each for each in generations if self.cycle.safe >= each.base.lsn]
+        if ready and self.look():
+            yield from ((each, taken) for each in ready if (taken := self._take(each)) is not None)
+
+    def _take(self, generation: Generation) -> bool | None:
+        """One, after a look; None if someone else was quicker."""
         oid, base = generation.fingerprint.oid, generation.base
-        if self.cycle.safe < base.lsn or not self.look():
-            return None
         if not self.tables.may_take(generation) or read_retained(self._options.lake) > floor(base):
             return False
         folder = self._options.lake / self.tables.path(oid) / VERSIONS

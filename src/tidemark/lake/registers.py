@@ -109,25 +109,29 @@ class Tables(_Register):
         super().__init__(lake / TABLES, _TABLES_SCHEMA)
         self._number = self.table.transaction_version(APP) or 0
 
-    def tell(self, event: Event) -> None:
-        """Add an event."""
-        self._number += 1
-        row = {
-            "at": datetime.now(UTC),
-            "oid": event.fingerprint.oid,
-            "schema": event.fingerprint.schema,
-            "name": event.fingerprint.name,
-            "path": event.path,
-            "event": event.kind.value,
-            "after": event.after.value,
-            "lsn": event.lsn.value,
-            "excluded": sorted(lsn.value for lsn in event.excluded),
-            "reason": event.reason,
-            "fingerprint": json.dumps(to_plain(event.fingerprint)),
-            "number": self._number,
-        }
-        self.add([row], Transaction(APP, self._number))
+    def tell(self, *events: Event) -> None:
+        """Add events, all at once."""
+        rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]
+        self._number += len(rows)
+        self.add(rows, Transaction(APP, self._number))
         reached(Point.HISTORY_TOLD)
+
+
+def _event_row(event: Event, number: int) -> dict[str, object]:
+    return {
+        "at": datetime.now(UTC),
+        "oid": event.fingerprint.oid,
+        "schema": event.fingerprint.schema,
+        "name": event.fingerprint.name,
+        "path": event.path,
+        "event": event.kind.value,
+        "after": event.after.value,
+        "lsn": event.lsn.value,
+        "excluded": sorted(lsn.value for lsn in event.excluded),
+        "reason": event.reason,
+        "fingerprint": json.dumps(to_plain(event.fingerprint)),
+        "number": number,
+    }
 
 
 class Cycles(_Register):

@@ -169,10 +169,7 @@ class Mirroring:
                 self._over(result.fingerprint, result.error.message)
             else:
                 self._tracker.copied(result)
-        for generation in self._tracker.waiting():
-            taken = self.writer.take(generation)
-            if taken is None:
-                continue
+        for generation, taken in self.writer.take(self._tracker.waiting()):
             oid = generation.fingerprint.oid
             self._copying.settled(oid)
             if taken:
