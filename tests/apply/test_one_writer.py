@@ -24,7 +24,7 @@ from harness.lake import Lakeside, following, lakeside
 from tests.conftest import NEWEST
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
-from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
+from tidemark.errors import CommitUnknown, LakeDamaged, LakeDiskFull, LakeInUse
 from tidemark.lake import commits
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
@@ -203,7 +203,7 @@ def test_a_file_for_which_there_is_no_room_is_not_given(
 
     with monkeypatch.context() as disk:
         disk.setattr(f"tidemark.lake.files.os.{name}", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(LakeDiskFull, match="No space left on device on the disk at /"):
             file_of(changes.folder, 20)
     assert held(changes.folder) == [10]
     changes.append([file_of(changes.folder, 20)], Lsn(20))

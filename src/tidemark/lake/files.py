@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -17,6 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from tidemark.errors import LakeDiskFull
+from tidemark.log.disk import FULL
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
@@ -61,25 +66,49 @@ class FileWriter:
         if not self._gathered:
             return
         group = pa.concat_tables(self._gathered)
-        if self._writer is None:
-            path = self._folder / self._name
-            few = [name for name in group.column_names if _few_values(group[name])]
-            self._writer = pq.ParquetWriter(
-                path, group.schema, compression="zstd", compression_level=1, use_dictionary=few, store_schema=False
-            )
-        self._writer.write_table(group, row_group_size=len(group) or None)
+        with _room_in(self._folder):
+            if self._writer is None:
+                path = self._folder / self._name
+                few = [name for name in group.column_names if _few_values(group[name])]
+                self._writer = pq.ParquetWriter(
+                    path, group.schema, compression="zstd", compression_level=1, use_dictionary=few, store_schema=False
+                )
+            self._writer.write_table(group, row_group_size=len(group) or None)
         self._gathered, self._bytes = [], 0
 
     def close(self) -> DataFile:
         """Finish the file; it is durable after this."""
         self.flush()
         assert self._writer is not None  # noqa: S101 - a file is begun for rows
-        self._writer.close()
         path = self._folder / self._name
-        sync(path)
-        sync(self._folder)
+        with _room_in(self._folder):
+            self._writer.close()
+            sync(path)
+            sync(self._folder)
         stats = json.dumps(_stats(pq.read_metadata(path)))
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
+
+    def discard(self) -> None:
+        """Give up the file, and the room that it takes."""
+        if self._writer is not None:
+            with suppress(OSError):
+                self._writer.close()
+        (self._folder / self._name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _room_in(folder: Path) -> Iterator[None]:
+    """Have a full disk said as such, and by its name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        disk = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_mount())
+        raise LakeDiskFull(
+            f"cannot write a file of {folder}: {os.strerror(error.errno)} on the disk at {disk}",
+            "room on that disk; nothing was lost, and what was not written is written then",
+        ) from error
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from tidemark.decode.kernels import Bytes, read_only
 from tidemark.errors import LogDiskFailed, LogDiskFull
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,6 @@ def _failing(act: str, path: Path) -> Iterator[None]:
 def failure(error: OSError, act: str, path: Path) -> LogDiskFull | LogDiskFailed:
     """Our error for what the system said."""
     said = f"cannot {act} {path}: {os.strerror(error.errno or errno.EIO)}"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return LogDiskFull(said, "room on that disk; nothing was lost, and the source keeps what was not written")
     return LogDiskFailed(said, "the disk and its rights: what was confirmed to the source is on it; then start again")

@@ -95,7 +95,11 @@ def _copied(work: CopyWork, part: Part) -> CopiedPart:
     table.folder.mkdir(parents=True, exist_ok=True)
     files = BucketFiles(table.folder, table.layout)
     rows = 0
-    for batch in read_part(work.source, table.fingerprint, part, table.columns, decodings):
-        files.write(batch)
-        rows += batch.rows
-    return CopiedPart(part, rows, tuple(files.finished()), files.texts())
+    try:
+        for batch in read_part(work.source, table.fingerprint, part, table.columns, decodings):
+            files.write(batch)
+            rows += batch.rows
+        return CopiedPart(part, rows, tuple(files.finished()), files.texts())
+    except Exception:
+        files.discard()
+        raise

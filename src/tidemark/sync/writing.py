@@ -59,6 +59,11 @@ class BucketFiles:
             yield writer.close()
             reached(Point.FILE_WRITTEN)
 
+    def discard(self) -> None:
+        """Give them up."""
+        for writer in self._open.values():
+            writer.discard()
+
     def texts(self) -> frozenset[int]:
         """The attnums of the columns that have texts beside them in some file."""
         there = {name for _, names in self._open for name in names}
