@@ -106,14 +106,19 @@ class Synced:
         self.require_noted()
 
 
-def publish(database: Database, *tables: str) -> MirrorNames:
-    """Have tables published to a mirror."""
+def publish(database: Database, *tables: str, inserts: str | None = None) -> MirrorNames:
+    """Have tables published to a mirror, and one of which only inserts are."""
     names = MirrorNames(database.name)
     generated = ", publish_generated_columns = stored" if database.server.install.major >= 18 else ""
     database.admin(
         f"create publication {names.publication} for table {', '.join(tables)} "
         f"with (publish = 'insert, update, delete, truncate'{generated})"
     )
+    if inserts is not None:
+        database.admin(
+            f"create publication {names.inserts_publication} for table {inserts} "
+            f"with (publish = 'insert, truncate'{generated})"
+        )
     return names
 
 

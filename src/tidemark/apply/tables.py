@@ -124,10 +124,18 @@ class WrittenTables:
             if self._needs_copy(oid, table) and self._ripe(oid, look) and oid not in self._copying
         }
 
-    def resync(self, oid: int) -> None:
-        """Have a table copied anew, if it is there, though it can be read."""
-        if oid in self._present:
+    def lacking(self) -> dict[int, str]:
+        """The tables that are published whole and cannot be read up to the present, and why, as far as it is told."""
+        tables = self._last.tables if self._last else {}
+        lacking = [oid for oid, table in tables.items() if self._is_whole(table) and not self.history(oid).live]
+        return {oid: self.history(oid).last.reason for oid in lacking}
+
+    def resync(self, oid: int) -> bool:
+        """Have a table copied anew, though it can be read; not one that is not there, or not published whole."""
+        table = self._present.get(oid)
+        if table is not None and self._is_whole(table):
             self._asked_for.add(oid)
+        return oid in self._asked_for
 
     def _needs_copy(self, oid: int, table: Fingerprint) -> bool:
         if oid in self._asked_for:

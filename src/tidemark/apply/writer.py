@@ -175,8 +175,7 @@ class LakeWriter:
     def close(self) -> None:
         """Let go of the lake."""
         self._hang_up()
-        if self._client is not None:
-            self._client.close()
+        self._leave_receiver()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -225,7 +224,7 @@ class LakeWriter:
                 self._client = ReceiveClient(self._options.log)
             self._client.wait(upto, limit_s)
         except ReceiveFailed:
-            self._client = None
+            self._leave_receiver()
         except LogBehind:
             self._tell(f"{upto} has not been received yet")
 
@@ -253,6 +252,11 @@ class LakeWriter:
                 self._client = ReceiveClient(self._options.log)
             self._client.applied(needed_from(safe, read_leases(self._options.lake)))
         except ReceiveFailed:
+            self._leave_receiver()
+
+    def _leave_receiver(self) -> None:
+        if self._client is not None:
+            self._client.close()
             self._client = None
 
     def _hang_up(self) -> None:

@@ -11,6 +11,7 @@ from tidemark.lake.history import Kind
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import is_held
 from tidemark.lake.requests import ask_for_resync
+from tidemark.source.names import MirrorNames
 
 
 @click.command()
@@ -22,7 +23,8 @@ def resync(lake: Path, tables: tuple[str, ...]) -> ExitCode:
     Each stays readable meanwhile, and what it was before stays readable for the whole window.
     """
     lake = lake.absolute()
-    there = [each for each in Lake.open(lake).tables().values() if each.last.kind is not Kind.DROPPED]
+    opened = Lake.open(lake)
+    there = [each for each in opened.tables().values() if each.last.kind is not Kind.DROPPED]
     tables_of = [each.fingerprint for each in there if not each.is_union]  # the others have no rows of their own
     named = {f"{each.schema}.{each.name}": each.oid for each in tables_of}
     found = {table: named.get(table if "." in table else f"public.{table}") for table in tables}
@@ -30,6 +32,14 @@ def resync(lake: Path, tables: tuple[str, ...]) -> ExitCode:
     if strange:
         raise InvalidValue(
             f"{lake} has no table {', '.join(strange)}", f"one of {', '.join(sorted(named)) or 'none: it is empty'}"
+        )
+    publication = MirrorNames(opened.mirror).publication
+    whole = {each.oid for each in tables_of if publication in {member.publication for member in each.memberships}}
+    halves = [table for table, oid in found.items() if oid not in whole]
+    if halves:
+        raise InvalidValue(
+            f"{', '.join(halves)} cannot be copied: only inserts and truncates are published",
+            "a replica identity, set by the owner; then tidemark setup publishes all of it",
         )
     ask_for_resync(lake, [oid for oid in found.values() if oid is not None])
     who = "the mirror that runs copies them now" if is_held(lake) else "the next tidemark sync copies them"

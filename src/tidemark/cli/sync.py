@@ -86,12 +86,15 @@ def sync(
         )
         with Mirroring(options, spark, show.say) as mirroring:
             until = explicit if explicit is not None else CURRENT if once or endpos == CURRENT else None
-            _follow(mirroring, meant, until, stopped, show)
+            follow(mirroring, meant, until, stopped, show)
             show.say(f"done at {mirroring.writer.cycle.safe}")
+            if until is not None and not stopped:
+                mirroring.require_copied()
     return ExitCode.OK
 
 
-def _follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:
+def follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:
+    """Let a mirror run until it is stopped, or can be read up to an end: all of it but what cannot be copied."""
     from tidemark.sync.publishing import Publishing
 
     publishing = Publishing(meant, show.say)
@@ -103,9 +106,11 @@ def _follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped
             show.applied(applied)
         else:
             time.sleep(_PAUSE_S)
-        if until == CURRENT and mirroring.settled and not mirroring.copies:
+        if until is None or mirroring.copies > len(mirroring.unable):
+            continue
+        if until == CURRENT and mirroring.settled:
             until = mirroring.position()
-        if isinstance(until, Lsn) and not mirroring.copies and mirroring.reached(until):
+        if isinstance(until, Lsn) and mirroring.reached(until):
             return
     mirroring.writer.tell()
 

@@ -18,13 +18,14 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary
-from tidemark.errors import LakeError, Retry, TableChanged, TidemarkError, policy_of
+from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, policy_of
 from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import floor
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark import what_failed
 from tidemark.sync.job import CopiedPart, FailedPart, copy_parts, in_short
 from tidemark.sync.parts import Part, together
 from tidemark.sync.progress import Progress
@@ -91,7 +92,7 @@ class Copying:
         try:
             lake = Lake.open(options.lake)
             lease = Lease(options.lake, lake.cycle().safe)
-            with copy_snapshot(options.source, options.log) as snapshot:
+            with copy_snapshot(options.source, options.log, options.endpos) as snapshot:
                 lease = _exchanged(lease, options, snapshot.base)
                 planned = plan_round(options, snapshot, paths, lake.tables())
                 for oid, error in planned.refused.items():
@@ -152,7 +153,8 @@ class Copying:
         try:
             return copy_parts(self._spark, planned.work, parts)
         except Exception as error:  # noqa: BLE001 - a worker that died, or Spark itself: it is told for each part
-            return [FailedPart(part, in_short(error)) for part in parts]
+            failed = TaskFailed(f"a task failed: {what_failed(error)}", "again: what it had written is nobody's")
+            return [FailedPart(part, failed) for part in parts]
 
     def _fail_all(self, left: dict[int, Fingerprint], error: TidemarkError) -> None:
         for oid in list(left):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -21,7 +21,7 @@ from tidemark.apply.cycle import Applied
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
-from tidemark.errors import ReceiveFailed, SparkError
+from tidemark.errors import NotAnswerable, ReceiveFailed, Retry, SparkError, TaskFailed, TidemarkError, policy_of
 from tidemark.fold.beside import FoldingBeside
 from tidemark.lake.requests import Requests
 from tidemark.log.disk import Disk
@@ -32,6 +32,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
+from tidemark.spark import has_ended, what_failed
 from tidemark.sync.copying import Copying, Failed
 from tidemark.sync.progress import Progress
 from tidemark.sync.rounds import CopyOptions
@@ -66,11 +67,12 @@ class Mirroring:
     """Mirrors, from here to `close`."""
 
     def __init__(self, options: MirroringOptions, spark: SparkSession, tell: Callable[[str], None]) -> None:
-        self._options, self._tell = options, tell
+        self._options, self._spark, self._tell = options, spark, tell
         self._tracker, self._requests = Tracker(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
         self._failures = 0
+        self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
         self.progress = Progress()
         with ExitStack() as held:
@@ -85,15 +87,16 @@ class Mirroring:
             if options.folds:
                 held.enter_context(FoldingBeside(options.lake, spark, tell))
             tasks = options.tasks or _cores(spark)
-            copy = CopyOptions(options.source, log, options.lake, options.names, tasks)
+            copy = CopyOptions(options.source, log, options.lake, options.names, tasks, options.endpos)
             self._copying = held.enter_context(Copying(copy, spark, self.progress))
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
         """Do what there is to do now; what was applied."""
         self._require_receiving()
-        self._look_at_requests()
+        self._require_spark()
         applied = self._applied()
+        self._look_at_requests()
         self._take_copies()
         self._start_copies()
         return applied
@@ -102,6 +105,24 @@ class Mirroring:
     def copies(self) -> int:
         """How many tables are being copied, or are to be."""
         return len(self._tracker.busy() | self.writer.tables.to_copy().keys())
+
+    @property
+    def unable(self) -> dict[int, TidemarkError]:
+        """Those of them that cannot be copied as things are, and why. It is tried again all the same."""
+        wanted = self._tracker.busy() | self.writer.tables.to_copy().keys()
+        return {oid: error for oid, error in self._unable.items() if oid in wanted}
+
+    def require_copied(self) -> None:
+        """Refuse to call it done while a table cannot be read that should be."""
+        lacking = self.writer.tables.lacking()
+        errors = {
+            oid: self._unable.get(oid) or NotAnswerable(why, "tidemark sync again") for oid, why in lacking.items()
+        }
+        if errors:
+            named = {oid: self.writer.tables.history(oid).fingerprint for oid in errors}
+            said = (f"{named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors)
+            first = next(iter(errors.values()))
+            raise type(first)("; ".join(said), first.hint)
 
     @property
     def settled(self) -> bool:
@@ -114,8 +135,9 @@ class Mirroring:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
 
     def reached(self, lsn: Lsn) -> bool:
-        """Whether everything up to a position can be read."""
-        return min(self.writer.cycle.safe, self.writer.cycle.known) >= lsn
+        """Whether everything that was committed up to a position can be read."""
+        cycle, received = self.writer.cycle, self.writer.reader.received
+        return min(cycle.safe, cycle.known) >= (min(lsn, received) if self._received_all else lsn)
 
     def kill_receiving(self) -> None:
         """End the receiving process as a power failure would; the next step starts another one."""
@@ -136,14 +158,15 @@ class Mirroring:
         """A cycle, which can be done again if a task of it failed."""
         try:
             applied = self.writer.step()
-        except Py4JNetworkError as error:
-            raise SparkError("Spark has ended", "again: the lake reads as before") from error
         except (PySparkException, Py4JJavaError) as error:
             self._failures += 1
+            said = f"a cycle failed: {what_failed(error)}"
             if self._failures > MOST_FAILURES:
-                raise
-            self._tell(f"a cycle failed and is done again: {str(error).splitlines()[0]}")
+                raise TaskFailed(said, "again: the lake reads as before") from error
+            self._tell(f"{said}; it is done again")
             return None
+        except (Py4JError, ConnectionError) as error:
+            raise _spark_ended() from error
         self._failures = 0
         return applied
 
@@ -152,7 +175,9 @@ class Mirroring:
         if now >= self._asked_at:
             self._asked_at = now + REQUESTS_S
             for oid in self._requests.new():
-                self.writer.tables.resync(oid)
+                if not self.writer.tables.resync(oid):
+                    self._requests.fulfilled(oid)
+                    self._tell(f"table {oid} is not copied anew: it is gone, or only its inserts are published")
 
     def _start_copies(self) -> None:
         tables = self.writer.tables
@@ -166,6 +191,7 @@ class Mirroring:
     def _take_copies(self) -> None:
         for result in self._copying.results():
             if isinstance(result, Failed):
+                self._note(result)
                 self._over(result.fingerprint, result.error.message)
             else:
                 self._tracker.copied(result)
@@ -174,10 +200,17 @@ class Mirroring:
             self._copying.settled(oid)
             if taken:
                 self._tracker.taken(oid)
+                self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
                 self._tell(f"{generation.name} copied as of {generation.base.lsn}")
             else:
                 self._over(generation.fingerprint, "it was altered meanwhile")
+
+    def _note(self, failed: Failed) -> None:
+        if policy_of(failed.error).retry is Retry.NEVER:
+            self._unable[failed.fingerprint.oid] = failed.error
+        else:
+            self._unable.pop(failed.fingerprint.oid, None)
 
     def _over(self, table: Fingerprint, why: str) -> None:
         self.writer.tables.stopped_copying(table.oid)
@@ -195,6 +228,11 @@ class Mirroring:
             self._require_receiving()
             time.sleep(_BEGIN_S)
 
+    def _require_spark(self) -> None:
+        """Without it there is nothing to do but to end, and who idles would not notice."""
+        if has_ended(self._spark):
+            raise _spark_ended()
+
     def _require_receiving(self) -> None:
         """One that was killed is started again; one that says why it cannot go on is right."""
         if self._received_all or self._receiving.process.poll() is None:
@@ -210,6 +248,10 @@ class Mirroring:
         if not self._received_all:
             self._receiving.close()
             self._receiving = ReceiveProcess.start(self._receive)
+
+
+def _spark_ended() -> SparkError:
+    return SparkError("Spark has ended", "again: the lake reads as before, and goes on from there")
 
 
 def _cores(spark: SparkSession) -> int:

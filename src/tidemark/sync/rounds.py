@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.clock import Boundary
+from tidemark.clock import Boundary, Lsn
 from tidemark.decode.types import Types
 from tidemark.errors import SourceError, TableChanged, TimedOut
 from tidemark.fold.layout import version_columns
@@ -30,13 +30,17 @@ from tidemark.sync.writing import CopyLayout
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """From where, into which lake, in how many tasks; `log` is where what is committed meanwhile is received."""
+    """From where, into which lake, in how many tasks; `log` is where what is committed meanwhile is received.
+
+    Nothing above `endpos` is received, so a copy that holds more than that cannot be taken.
+    """
 
     source: Dsn
     log: Path
     lake: Path
     names: MirrorNames
     tasks: int
+    endpos: Lsn | None = None
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.errors import SlotBlocked, SourceBusy
+from tidemark.errors import NotAnswerable, SlotBlocked, SourceBusy
 from tidemark.log.reader import LogReader
 from tidemark.receive.client import ReceiveClient
 from tidemark.source.dsn import Dsn
@@ -37,18 +37,32 @@ class CopySnapshot:
 
 
 @contextmanager
-def copy_snapshot(dsn: Dsn, log: Path) -> Iterator[CopySnapshot]:
-    """A snapshot, held for as long as the context lasts. The log must be received into meanwhile."""
+def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[CopySnapshot]:
+    """A snapshot, held for as long as the context lasts. The log must be received into meanwhile.
+
+    One above `endpos`, up to where that is done, is refused.
+    """
     with ExitStack() as holding:
         try:
             exact = holding.enter_context(exact_snapshot(dsn, SLOT_WAIT_S))
+            _require_at_most(endpos, exact.lsn)
             found = CopySnapshot(Boundary(exact.lsn), exact.snapshot_id)
         except (SlotBlocked, SourceBusy):
             session = holding.enter_context(Session.open(dsn, "snapshot", _HOLDING))
             session.begin()
-            snapshot, lsn, exported = session.row(_HERE)
-            found = CopySnapshot(_boundary(log, Snapshot.parse(snapshot), Lsn.parse(lsn)), exported)
+            snapshot, position, exported = session.row(_HERE)
+            lsn = Lsn.parse(position)
+            _require_at_most(endpos, lsn)
+            found = CopySnapshot(_boundary(log, Snapshot.parse(snapshot), lsn), exported)
         yield found
+
+
+def _require_at_most(endpos: Lsn | None, lsn: Lsn) -> None:
+    if endpos is not None and lsn > endpos:
+        raise NotAnswerable(
+            f"a copy would hold what was committed up to {lsn}, and the mirror ends at {endpos}",
+            "a later --endpos, or none",
+        )
 
 
 def _boundary(log: Path, snapshot: Snapshot, lsn: Lsn) -> Boundary:

@@ -1,0 +1,134 @@
+"""`tidemark sync` under load, killed with -9 piece by piece: its driver, its JVM, its Python workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.database import MIRROR, Database
+from harness.mirrored import eventually
+from harness.syncing import publish, syncing
+from tests.conftest import NEWEST
+from tests.sync.load import create, writing
+from tidemark.errors import ExitCode
+from tidemark.lake.lake import Lake
+from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.status import status_of
+
+pytestmark = [pytest.mark.spark, NEWEST]
+
+SYNC = [sys.executable, "-c", "from tidemark.cli.main import main; main()", "sync"]
+JVM, WORKERS, RECEIVING = b"java", b"pyspark.daemon", b"tidemark.receive"
+TABLES = ("orders", "items", "bag_of_events")
+UNTIL_COPYING = """
+    do $$ begin
+        while not exists (select from pg_stat_activity where datname = current_database() and query like 'copy (%') loop
+            perform pg_sleep(0.002), pg_stat_clear_snapshot();
+        end loop;
+    end $$
+"""
+
+
+@dataclass
+class Running:
+    """A `tidemark sync` and all that belongs to it."""
+
+    process: subprocess.Popen[str]
+    database: Database
+    errors: Path
+
+    def until_said(self, event: str, text: str = "") -> None:
+        """Read what it says until this is said."""
+        assert self.process.stdout is not None
+        said = (json.loads(line) for line in self.process.stdout)
+        assert any(each["event"] == event and text in json.dumps(each) for each in said), self.errors.read_text()
+
+    def until_copying(self) -> None:
+        """Wait for a part that is being copied."""
+        self.database.admin("set statement_timeout = '120s'", UNTIL_COPYING)
+
+    def parts(self, name: bytes = b"") -> list[int]:
+        """Its processes, by what their command lines have in them."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == self.process.pid and state != "Z" and name in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+        return found
+
+    def kill(self, name: bytes) -> None:
+        """End these with -9, all at once."""
+        for pid in eventually(lambda: self.parts(name), 60):
+            os.kill(pid, signal.SIGKILL)
+
+    def require_gone(self) -> None:
+        """Nothing of it is left, a while after its end."""
+        eventually(lambda: not self.parts(), 30)
+
+
+@contextmanager
+def mirroring(db: Database, lake: Path) -> Iterator[Running]:
+    command = [*SYNC, db.dsn(MIRROR).reveal(), str(lake), "--json", "--no-fold", "--master", "local[2]"]
+    errors = lake.parent / "errors"
+    with (
+        errors.open("wb") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True) as process,
+    ):
+        try:
+            yield Running(process, db, errors)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def require_ended_by_itself(running: Running) -> None:
+    """Without Spark it says so, and ends, and takes the receiving process with it."""
+    assert running.process.wait(60) == ExitCode.SPARK, running.errors.read_text()
+    assert "tidemark: Spark has ended" in running.errors.read_text()
+    running.require_gone()
+
+
+def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    create(db, *TABLES[:2], rows=40_000)
+    create(db, *TABLES[2:])
+    publish(db, *TABLES)
+    with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:
+        running.until_copying()
+        running.kill(JVM)
+        require_ended_by_itself(running)
+    assert not any(table.state == "live" for table in status_of(lake).tables)
+    with mirroring(db, lake) as running:
+        with writing(db, *TABLES, writers=1):
+            running.until_copying()
+            running.kill(WORKERS)
+            running.until_said("copying", '"done": 3')
+            running.until_said("applied")
+            running.kill(WORKERS)
+            running.until_said("message", "it is done again")
+            running.until_said("applied")
+        running.kill(JVM)
+        require_ended_by_itself(running)
+    assert all(table.state == "live" for table in status_of(lake).tables)
+    ask_for_resync(lake, Lake.open(lake).tables())
+    with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:
+        running.until_copying()
+        running.process.kill()
+        running.require_gone()
+    with syncing(db, tmp_path, spark) as synced:
+        synced.until(lambda: not list((lake / "_requests").iterdir()))
+        synced.copy_all()
+        synced.require_equal(*TABLES)
