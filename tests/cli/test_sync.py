@@ -108,14 +108,25 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     strange = run("resync", str(lake), "public.orders", "nothing")
     assert strange.returncode == ExitCode.USAGE
     assert f"{lake} has no table nothing" in strange.stderr
+    half = run("resync", str(lake), "orders", "inserts")
+    assert half.returncode == ExitCode.USAGE
+    assert "inserts cannot be copied: only inserts and truncates are published" in half.stderr
     db.run("delete from orders where id < 100", "insert into other values (3)")
+    db.run(
+        "create table closed (id int primary key)",
+        "insert into closed values (1)",
+        "alter table closed enable row level security, force row level security",
+    )
     again = run("sync", source, str(lake), "--once", "--master", "local[1]")
-    assert again.returncode == ExitCode.OK, again.stderr
+    assert again.returncode == ExitCode.REFUSED, again.stderr
     assert "done at" in again.stderr
+    assert "tidemark: public.closed cannot be read: " in again.stderr
+    assert "row-level security" in again.stderr
     status = status_of(lake)
     assert {each.name: each.state for each in status.tables} == {
         **dict.fromkeys((f"public.{name}" for name in ("orders", "leaf", "root", "other", "newer")), "live"),
         "public.inserts": "waiting",
+        "public.closed": "waiting",
     }
     moment = tidemark.open(lake, spark).at()
     assert moment.table("root").count() == 2

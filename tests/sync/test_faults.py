@@ -16,6 +16,7 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST, Start
 from tidemark.apply.writer import LakeWriter
 from tidemark.errors import NotAnswerable
+from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.sync import copying, parts, snapshots
 
@@ -153,6 +154,25 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
 
 
 WAITING = ("locked", "hidden", "closed")
+
+
+def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run(*TABLE, "create table u (id int primary key)", "insert into u values (1)")
+    with syncing(db, tmp_path, spark, "t", "u") as synced:
+        synced.copy_all()
+        going_on = threading.Event()
+        wrapped(monkeypatch, copying, "copy_parts", before=going_on.wait)
+        ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+        synced.until(lambda: [each.state for each in synced.mirroring.progress.tables()] == ["copying"] * 2)
+        for turn in range(3):
+            db.run(f"update t set v = 'turn {turn}' where id % 3 = {turn}", f"insert into u values ({10 + turn})")
+            synced.require_equal("t", "u")
+            assert synced.mirroring.copies == 2, "it is read while it is being copied"
+        going_on.set()
+        synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
+        synced.require_equal("t", "u")
 
 
 def test_a_slot_that_is_blocked_gives_way_to_a_snapshot_by_its_transactions(

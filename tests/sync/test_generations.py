@@ -86,8 +86,9 @@ def oid(db: Database) -> int:
     return int(db.admin("select 't'::regclass::oid::int")[0][0])
 
 
-def test_a_crash_before_a_generation_is_told_leaves_the_one_before(
-    db: Database, spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("point", [Point.GENERATION_COMMITTED, Point.HISTORY_TOLD], ids=lambda each: each.value)
+def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
+    db: Database, spark: SparkSession, tmp_path: Path, point: Point
 ) -> None:
     db.run("create table t (id int primary key, v text)", "insert into t select i, 'a' from generate_series(1, 100) i")
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
@@ -95,7 +96,7 @@ def test_a_crash_before_a_generation_is_told_leaves_the_one_before(
         db.run("update t set v = 'b' where id < 50")
         synced.note("t")
         synced.catch_up()
-        with crashing_at(Point.GENERATION_COMMITTED), pytest.raises(Crash):
+        with crashing_at(point), pytest.raises(Crash):
             synced.resync("t")
         notes = synced.notes
         synced.require_noted_here()
