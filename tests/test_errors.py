@@ -1,12 +1,15 @@
 """The error tree: complete tables, and errors that survive the way from an executor."""
 
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
 from tidemark import errors
 from tidemark.errors import POLICY, Blocker, ExitCode, Retry, SlotBlocked, SourceError, TidemarkError, policy_of
 from tidemark.source.sqlstate import RULES, error_for, rule_for
+
+MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def tree(root: type[TidemarkError] = TidemarkError) -> list[type[TidemarkError]]:
@@ -30,16 +33,18 @@ def test_an_error_pickles_with_all_it_says(kind: type[TidemarkError]) -> None:
 
 
 def test_what_an_error_carries_pickles_too() -> None:
-    blocked = SlotBlocked("waits", "later", (Blocker(4711, None, "app", 12.5),))
+    blocked = SlotBlocked("waits", "later", (Blocker(4711, None, "app", MOMENT, "psql"),))
     assert pickle.loads(pickle.dumps(blocked)).blockers == blocked.blockers  # noqa: S301
     source = SourceError("no", "yes", "42501")
     assert pickle.loads(pickle.dumps(source)).sqlstate == "42501"  # noqa: S301
 
 
 def test_a_blocker_is_named_as_far_as_it_is_known() -> None:
-    assert str(Blocker(4711, None, "app", 12.5)) == "pid 4711 of app, running for 12 s"
+    assert str(Blocker(4711, None, "app", MOMENT, "psql")) == "pid 4711 of app (psql), since 2026-03-01 12:00:00 UTC"
     assert str(Blocker(4711, None, None, None)) == "pid 4711"
-    assert str(Blocker(None, "tx1", "app", 3.0)) == "prepared transaction 'tx1' of app, running for 3 s"
+    assert (
+        str(Blocker(None, "tx1", "app", MOMENT)) == "prepared transaction 'tx1' of app, since 2026-03-01 12:00:00 UTC"
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
@@ -148,18 +149,20 @@ class SourceForked(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A transaction that others wait for. `pid` is None for a prepared one, `age_s` where the role may not see it."""
+    """A transaction that others wait for. `pid` is None for a prepared one, `since` where the role may not see it."""
 
     pid: int | None
     gid: str | None
     user: str | None
-    age_s: float | None
+    since: datetime | None
+    application: str | None = None
 
     def __str__(self) -> str:
         who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
         user = f" of {self.user}" if self.user else ""
-        age = f", running for {self.age_s:.0f} s" if self.age_s is not None else ""
-        return f"{who}{user}{age}"
+        application = f" ({self.application})" if self.application else ""
+        since = f", since {self.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if self.since is not None else ""
+        return f"{who}{user}{application}{since}"
 
 
 class SlotBlocked(SourceError):

@@ -101,15 +101,15 @@ def test_who_blocks_a_slot_is_named_and_nothing_is_left_of_the_attempt(db: Datab
         writer.execute("begin; insert into t values (1)")
         with pytest.raises(SlotBlocked, match=f"pid {writer.info.backend_pid} of app") as caught:
             create_slot(db.dsn(), db.names.slot, wait_s=0.5)
-        assert [(b.pid, b.age_s) for b in caught.value.blockers] == [(writer.info.backend_pid, None)]
+        assert [(b.pid, b.since) for b in caught.value.blockers] == [(writer.info.backend_pid, None)]
         with pytest.raises(SlotBlocked), exact_snapshot(db.dsn(), wait_s=0.3):
             pass
         assert policy_of(caught.value).retry is Retry.BACK_OFF
         db.admin(f"grant pg_read_all_stats to {MIRROR}")
         try:
-            with pytest.raises(SlotBlocked, match="running for") as aged:
+            with pytest.raises(SlotBlocked, match=", since ") as aged:
                 create_slot(db.dsn(), db.names.slot, wait_s=0.3)
-            assert aged.value.blockers[0].age_s is not None
+            assert aged.value.blockers[0].since is not None
         finally:
             db.admin(f"revoke pg_read_all_stats from {MIRROR}")
         wait_until_gone(session, db)
@@ -180,7 +180,7 @@ def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:
     with db.connect() as writer, db.session() as session:
         writer.execute("begin; insert into t values (1); prepare transaction 'payroll'")
         try:
-            with pytest.raises(SlotBlocked, match="prepared transaction 'payroll' of app, running for"):
+            with pytest.raises(SlotBlocked, match="prepared transaction 'payroll' of app, since"):
                 create_slot(db.dsn(), db.names.slot, wait_s=0.3)
             assert [w.gid for w in lasting_writers(session, 0.05)] == ["payroll"]
         finally:

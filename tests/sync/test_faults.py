@@ -144,6 +144,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         assert "row-level security" in reasons["public.hidden"]
         assert "permission denied" in reasons["public.closed"]
         assert "lock timeout" in reasons["public.locked"]
+        assert f"it is locked by pid {blocker.info.backend_pid} of app" in reasons["public.locked"]
         blocker.execute("rollback")
         db.admin(f"alter role {MIRROR} bypassrls", f"grant select on closed to {MIRROR}")
         try:
@@ -154,6 +155,22 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
 
 
 WAITING = ("locked", "hidden", "closed")
+
+
+def test_who_keeps_a_table_from_being_copied_is_named(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run(*TABLE, "create table late (id int primary key)", "insert into late values (1)")
+    with syncing(db, tmp_path, spark, "t") as synced, db.connect() as session:
+        synced.copy_all()
+        session.execute("set application_name = 'nightly report'; begin; insert into late values (2)")
+        db.run("begin; insert into t values (-1); prepare transaction 'payroll'")
+        db.admin(f"alter publication {db.names.publication} add table late")
+        who = f"pid {session.info.backend_pid} of app (nightly report); prepared transaction 'payroll' of app, since "
+        synced.until(lambda: any(who in each for each in synced.said), 60)
+        assert who in {table.name: table.reason for table in status_of(synced.options.lake).tables}["public.late"]
+        session.execute("commit")
+        db.run("commit prepared 'payroll'")
+        synced.copy_all()
+        synced.require_equal("t", "late")
 
 
 def test_while_a_table_is_copied_it_and_all_others_stay_fresh(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.clock import Lsn, Snapshot
+from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.decode.messages import Relation
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
@@ -124,6 +124,14 @@ class WrittenTables:
             if self._needs_copy(oid, table) and self._ripe(oid, look) and oid not in self._copying
         }
 
+    def unripe(self) -> dict[int, Xid8]:
+        """The tables that can only begin, or be copied, when every transaction older than this one has ended."""
+        look = self._last
+        if look is None:
+            return {}
+        meant = [oid for oid, table in look.tables.items() if self._may_begin(oid, table) or oid in self._asked_for]
+        return {oid: self._published[oid][1].xmax for oid in meant if not self._ripe(oid, look)}
+
     def lacking(self) -> dict[int, str]:
         """The tables that are published whole and cannot be read up to the present, and why, as far as it is told."""
         tables = self._last.tables if self._last else {}
@@ -140,7 +148,7 @@ class WrittenTables:
     def _needs_copy(self, oid: int, table: Fingerprint) -> bool:
         if oid in self._asked_for:
             return oid not in self.pending and self._is_whole(table)
-        return self._may_begin(oid, table) and self.history(oid).last.reason != NOT_YET
+        return self._may_begin(oid, table) and not self.history(oid).last.reason.startswith(NOT_YET)
 
     @property
     def all_settled(self) -> bool:
@@ -309,7 +317,7 @@ class WrittenTables:
         table = look.tables.get(oid)
         if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
             return
-        if self._ripe(oid, look) and self.history(oid).last.reason == NOT_YET:
+        if self._ripe(oid, look) and self.history(oid).last.reason.startswith(NOT_YET):
             self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
 
     def _could_be_another(self, oid: int, pending: Pending) -> bool:

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.pace import Pace
-from tidemark.apply.tables import WrittenTables
+from tidemark.apply.tables import NOT_YET, WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.rows import RELATIONS, joined_rows
 from tidemark.errors import (
+    Blocker,
     LakeInUse,
     LakeMissing,
     LogBehind,
@@ -45,10 +46,12 @@ from tidemark.log.mirror import Mirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.receive.client import ReceiveClient
+from tidemark.source.blockers import named, older_than
 from tidemark.source.look import take_look
 from tidemark.source.session import Session
 from tidemark.spark import require_pinned
 
+BLOCKING_S = 2.0
 _PATIENCE = 20
 
 
@@ -73,6 +76,8 @@ class LakeWriter:
         self._recall()
         self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
         self._look_at = self._told_at = 0.0
+        self._blocking: dict[Blocker, float] = {}
+        self._said = ""
         self._source_times: list[tuple[Lsn, datetime]] = []
         self._client: ReceiveClient | None = None
 
@@ -97,6 +102,9 @@ class LakeWriter:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
             look = take_look(self._session, self._options.names, self.tables.watched, self.tables.asked)
+            took_s = time.monotonic() - begin
+            self.tables.take(look)
+            self._name_blockers(self._session)
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
                 raise
@@ -104,9 +112,7 @@ class LakeWriter:
             self._tell(f"the source cannot be looked at: {' '.join(error.message.split())}")
             self._look_at = time.monotonic() + self._options.look_interval_s
             return False
-        now = time.monotonic()
-        self._look_at = now + max(self._options.look_interval_s, _PATIENCE * (now - begin))
-        self.tables.take(look)
+        self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
         self._source_times.append((look.lsn, look.time))
         reached(Point.LOOKED)
         return True
@@ -216,6 +222,19 @@ class LakeWriter:
             self.tables.recall(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
         except (LogBehind, LogTrimmed) as error:
             self._tell(f"what was described between {known} and {safe} is not known any more: {error.message}")
+
+    def _name_blockers(self, session: Session) -> None:
+        """Say which transactions keep tables from beginning, if they have done so for a while."""
+        unripe, now = self.tables.unripe(), time.monotonic()
+        found = older_than(session, max(unripe.values())) if unripe else ()
+        self._blocking = {each: self._blocking.get(each, now) for each in found}
+        lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
+        for oid in unripe if lasting else ():
+            self.tables.wait(oid, f"{NOT_YET}: {named(lasting)}")
+        said = f"tables wait to be copied for {named(lasting)}" if lasting else ""
+        if said and said != self._said:
+            self._tell(said)
+        self._said = said
 
     def _ask_for(self, upto: Lsn, limit_s: float) -> None:
         """Have the log reach a position, if someone receives."""

@@ -20,7 +20,7 @@ from psycopg import pq, sql
 
 from tidemark.clock import Lsn
 from tidemark.errors import SlotBlocked, SourceError
-from tidemark.source.blockers import blockers_of
+from tidemark.source.blockers import blockers_of, named
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import PREFIX, require_ours
 from tidemark.source.session import Session, Timeouts
@@ -181,7 +181,7 @@ def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
         found = blockers_of(session, replication.connection.info.backend_pid)
         standby = session.row("select pg_is_in_recovery()")[0]
     if found:
-        waited = "; ".join(map(str, found))
+        waited = named(found)
         hint = "when they have ended; end them, or COMMIT PREPARED or ROLLBACK PREPARED the prepared ones"
     elif standby:
         waited, hint = (

@@ -14,9 +14,10 @@ from psycopg import sql
 
 from tidemark.decode.copy import CopyBatch, CopyDecoder
 from tidemark.decode.types import Decoding
-from tidemark.errors import ObjectMissing, TableChanged
+from tidemark.errors import ObjectMissing, TableChanged, TimedOut
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
+from tidemark.source.blockers import naming_lockers
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.sqlstate import translated
@@ -44,7 +45,11 @@ def read_part(
     """The rows of a part, column by column."""
     with Session.open(Dsn(source.conninfo), "copy", _COPYING) as session:
         session.begin(snapshot_id=source.snapshot_id)
-        require_same(session, table)
+        try:
+            require_same(session, table)
+        except TimedOut as error:
+            with Session.open(Dsn(source.conninfo), "find blockers") as other:
+                raise naming_lockers(other, table.oid, error) from error
         statement = copy_statement(table, part, columns, decodings).as_bytes(session.connection)
         decoder = CopyDecoder(decodings)
         for piece in copied_bytes(session.connection.pgconn, statement, f"copying {_name(table)}"):

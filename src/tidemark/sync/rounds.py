@@ -16,6 +16,7 @@ from tidemark.lake.history import TableHistory
 from tidemark.lake.versions import VERSIONS, floor
 from tidemark.query.shown import is_streamed, shown_table
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.source.blockers import naming_lockers
 from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
@@ -98,7 +99,7 @@ def plan_round(
                 pages, page_bytes = pages_of(session, oid)
                 fingerprint = Fingerprint.of(catalog[oid], options.names.all_publications)
             except TimedOut as error:
-                refused[oid] = error
+                refused[oid] = naming_lockers(session, oid, error)
                 continue
             except KeyError:
                 refused[oid] = TableChanged(f"{histories[oid].path} is gone", "nothing: it is not there to be copied")
