@@ -1,6 +1,8 @@
 """Real servers for tests: one for each version in a run, a database for each test, private ones for special needs."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,6 +103,19 @@ def start(install: Install) -> Iterator[Start]:
     yield start
     for server in started:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def connect() -> Iterator[str]:
+    """Where a Spark Connect server listens, with Python workers that have our packages."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.apply.child", "serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        assert port.isdigit(), "the server did not start"
+        yield f"sc://127.0.0.1:{port}"
+        process.stdin.close()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.apply import job
+from tidemark.apply import job as apply_job
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
@@ -83,18 +83,18 @@ def killer(name: str, times: int, *victims: int) -> Callable[[Point], None]:
     return observe
 
 
-def kill_at(name: str, times: str) -> None:
-    """Be killed there. A file is written by a task, in a process of Spark's: it kills us, and itself."""
+def kill_at(name: str, times: str, job: Any = apply_job) -> None:
+    """Be killed there. A file is written by a task of the job, in a process of Spark's: it kills us, and itself."""
     if Point(name) is not Point.FILE_WRITTEN:
         points.attach(killer(name, int(times)))
         return
-    driver = os.getpid()
+    driver, original = os.getpid(), job._run
 
-    def run(work: job.Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(work: Any, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         observe = killer(name, int(times), driver)
         points.attach(observe)
         try:
-            yield from job._run(work, batches)  # there it is the one that it was
+            yield from original(work, batches)
         finally:
             points._attached.remove(observe)  # the process may get other tasks
 

@@ -40,18 +40,6 @@ ROUNDS = {
 
 
 @pytest.fixture(scope="module")
-def connect() -> Iterator[str]:
-    """Where a Spark Connect server listens, with Python workers that have our packages."""
-    with subprocess.Popen([*CHILD, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        port = process.stdout.readline().strip()
-        assert port.isdigit(), "the server did not start"
-        yield f"sc://127.0.0.1:{port}"
-        process.stdin.close()
-
-
-@pytest.fixture(scope="module")
 def rounds() -> Iterator[int]:
     """Numbers for the rounds of one run."""
     return count(1)

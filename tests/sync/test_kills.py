@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
+from tests.sync.child import as_json
 from tests.sync.load import create, writing
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
@@ -46,12 +47,16 @@ class Running:
     process: subprocess.Popen[str]
     database: Database
     errors: Path
+    said: list[str] = field(default_factory=list)
 
     def until_said(self, event: str, text: str = "") -> None:
         """Read what it says until this is said."""
         assert self.process.stdout is not None
-        said = (json.loads(line) for line in self.process.stdout)
-        assert any(each["event"] == event and text in json.dumps(each) for each in said), self.errors.read_text()
+        for line in self.process.stdout:
+            self.said.append(line)
+            if json.loads(line)["event"] == event and text in line:
+                return
+        raise AssertionError(self.errors.read_text())
 
     def until_copying(self) -> None:
         """Wait for a part that is being copied."""
@@ -99,6 +104,34 @@ def require_ended_by_itself(running: Running) -> None:
     running.require_gone()
 
 
+def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact(
+    db: Database, spark: SparkSession, connect: str, tmp_path: Path
+) -> None:
+    points = ["file written:1", "generation committed:1", "history told:1"]
+    create(db, *TABLES)
+    with syncing(db, tmp_path, spark, *TABLES) as synced:
+        synced.copy_all()
+        synced.note(*TABLES)
+        synced.catch_up()
+    ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+    with writing(db, *TABLES, writers=1):
+        command, environment = (
+            [sys.executable, "-m", "tests.sync.child", *points],
+            {**os.environ, "SPARK_CONNECT": connect},
+        )
+        told = as_json(synced.options)
+        done = subprocess.run(
+            command, input=told, env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
+    assert done.stdout.splitlines() == [f"{point} {-signal.SIGKILL}" for point in points], done.stderr
+    synced.require_noted_here()
+    with syncing(db, tmp_path, spark) as again:
+        again.notes = synced.notes
+        again.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
+        again.note(*TABLES)
+        assert again.require_noted() == 2 * len(TABLES)
+
+
 def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -116,6 +149,7 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
             running.until_copying()
             running.kill(WORKERS)
             running.until_said("copying", '"done": 3')
+            assert "was not copied" not in "".join(running.said), "parts are done again, not tables"
             running.until_said("applied")
             running.kill(WORKERS)
             running.until_said("message", "it is done again")
