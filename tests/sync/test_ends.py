@@ -78,6 +78,23 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         assert not list((again.options.lake / "_requests").iterdir())
 
 
+def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run(*TABLE)
+    with syncing(db, tmp_path, spark, "t") as synced:
+        synced.copy_all()
+    db.run("update t set v = 'below' where id % 2 = 0")
+    end = synced.note("t")
+    db.run("alter table t add c int default 7", "insert into t values (-1)")
+    with syncing(db, tmp_path, spark, endpos=end) as ended:
+        run_to_end(ended, end)
+        with pytest.raises(NotAnswerable, match="altered above"):
+            ended.mirroring.require_copied()
+    with syncing(db, tmp_path, spark) as again:
+        again.require_equal("t")
+
+
 def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

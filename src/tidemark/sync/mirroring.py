@@ -114,6 +114,11 @@ class Mirroring:
 
     def require_copied(self) -> None:
         """Refuse to call it done while a table cannot be read that should be."""
+        if self._altered_beyond_the_end:
+            raise NotAnswerable(
+                f"tables were altered above {self.writer.cycle.known}, perhaps beyond the end: it is read up to there",
+                "a later --endpos, or none",
+            )
         lacking = self.writer.tables.lacking()
         errors = {
             oid: self._unable.get(oid) or NotAnswerable(why, "tidemark sync again") for oid, why in lacking.items()
@@ -135,9 +140,16 @@ class Mirroring:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
 
     def reached(self, lsn: Lsn) -> bool:
-        """Whether everything that was committed up to a position can be read."""
+        """Whether everything that was committed up to a position can be read, or never will be."""
         cycle, received = self.writer.cycle, self.writer.reader.received
-        return min(cycle.safe, cycle.known) >= (min(lsn, received) if self._received_all else lsn)
+        upto = min(lsn, received) if self._received_all else lsn
+        return cycle.safe >= upto and (cycle.known >= upto or self._altered_beyond_the_end)
+
+    @property
+    def _altered_beyond_the_end(self) -> bool:
+        """Whether a table was altered, nobody can say where, and the log that would tell has ended."""
+        limit = self.writer.tables.limit
+        return self._received_all and limit is not None and limit > self.writer.reader.received
 
     def kill_receiving(self) -> None:
         """End the receiving process as a power failure would; the next step starts another one."""
