@@ -1,11 +1,10 @@
 """A real PgBouncer in transaction mode between a test and its server: the system's, or Debian's package unpacked.
 
-Unpacked into the clone's `.cache` without installing anything; None where neither is to be had.
+None where neither is to be had.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -17,10 +16,10 @@ from functools import cache
 from pathlib import Path
 
 from harness.database import MIRROR, PASSWORD, Database
+from harness.debian import unpacked
 from harness.postgres.server import free_port
 from harness.postgres.workspace import workspace
 
-CACHE = Path(__file__).parents[1] / ".cache" / "pgbouncer"
 PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 
 SETTINGS = """\
@@ -42,32 +41,7 @@ def find_pgbouncer() -> Path | None:
     """The folder that is the root of an installation: `usr/sbin/pgbouncer` lies below it."""
     if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         return Path("/")
-    if shutil.which("apt-get") and shutil.which("dpkg"):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with (CACHE / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (CACHE / "usr/sbin/pgbouncer").exists():
-                _unpack()
-    return CACHE if (CACHE / "usr/sbin/pgbouncer").exists() else None
-
-
-def _unpack() -> None:
-    """Download and unpack; with package lists of our own if the machine's are missing."""
-    lists = CACHE / "lists"
-    lists.mkdir(exist_ok=True)
-    private = ["-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]
-    for options, update in (([], False), (private, True)):
-        if update and subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False).returncode:
-            return
-        if not subprocess.run(
-            ["apt-get", *options, "download", *PACKAGES], cwd=CACHE, capture_output=True, check=False
-        ).returncode:
-            break
-    partial = CACHE / "partial"
-    for package in CACHE.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package, partial], check=True)
-    if partial.exists():
-        (partial / "usr").rename(CACHE / "usr")
+    return unpacked("pgbouncer", PACKAGES)
 
 
 @contextmanager

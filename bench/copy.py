@@ -1,0 +1,197 @@
+"""`make bench-copy`: a table copied into the lake beside what else takes a table out of PostgreSQL.
+
+Ours is the copy of a mirror that runs, from the moment the table is wanted until its copy is committed: snapshot,
+parts, files on disk, Delta's commit. Beside it, by turns: `COPY … (FORMAT binary)` into nothing, by psql and by our own
+drain; DuckDB's postgres extension and Spark's own JDBC source, partitioned by the key, both into Parquet with zstd.
+ROWS= makes it smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from bench.backlog import SETTINGS
+from bench.figures import report
+from bench.memory import forget_peak, jvm, peak_mb, workers
+from harness.database import MIRROR, PASSWORD, Database, add_roles, create_database
+from harness.debian import unpacked
+from harness.postgres import installs, start_server
+from harness.syncing import Synced, syncing
+from tidemark.source.session import Session
+from tidemark.spark import SparkOptions, spark_session
+from tidemark.sync.drain import copied_bytes
+
+ROWS = int(os.environ.get("ROWS", "3000000"))
+TURNS, WARMING = 3, 1
+PAUSE_S = 0.05  # as `tidemark sync` has it
+PARTITIONS, FETCHED = 4, 20_000
+TABLE = """create table lineitem (id bigint primary key, part int not null, supplier int not null,
+    quantity numeric(12,2) not null, price numeric(12,2) not null, discount numeric(12,2) not null,
+    tax numeric(12,2) not null, flag text not null, status text not null, shipped date not null, due date not null,
+    received timestamptz not null, comment text not null)"""
+VALUES = """i, 1 + random() * 199999, 1 + random() * 9999, 1 + i % 50, 900 + random() * 104000, i % 11 / 100.0,
+    i % 9 / 100.0, (array['A', 'N', 'R'])[1 + i % 3], (array['O', 'F'])[1 + i % 2],
+    date '1992-01-02' + (random() * 2500)::int, date '1992-01-31' + (random() * 2450)::int,
+    timestamptz '1992-01-03' + random() * interval '2500 days',
+    left(md5(i::text) || ' ' || md5((i * 7)::text), 10 + i % 33)"""
+COPY = "copy lineitem to stdout (format binary)"
+
+
+def main() -> None:
+    """Fill, mirror, and copy by turns."""
+    spark = _session()
+    server = start_server(installs()[18], SETTINGS)
+    add_roles(server)
+    database = create_database(server)
+    begin = time.monotonic()
+    database.run(TABLE, f"insert into lineitem select {VALUES} from generate_series(1, {ROWS}) i", "vacuum analyze")
+    database.admin("checkpoint")
+    print(f"{ROWS} rows written in {time.monotonic() - begin:.0f} s", flush=True)
+    with tempfile.TemporaryDirectory() as folder, syncing(database, Path(folder), spark, "lineitem") as synced:
+        synced.copy_all()
+        ours = Ours(synced)
+        seconds = _by_turns(
+            {
+                "ours": ours.copy,
+                "psql": lambda: _psql(database),
+                "drain": lambda: _drained(database),
+                "duckdb": lambda: _duckdb(database),
+                "spark_jdbc": lambda: _jdbc(database, spark),
+            }
+        )
+        report("copy", _figures(seconds) | ours.figures())
+    server.remove()
+    spark.stop()
+
+
+@dataclass(slots=True)
+class Ours:
+    """The mirror's copy, again and again."""
+
+    synced: Synced
+    phases: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def copy(self) -> None:
+        """From wanted to committed."""
+        mirroring, said = self.synced.mirroring, self.synced.said
+        (oid,) = mirroring.writer.tables.histories
+        told, planned, copied = len(said), 0.0, 0.0
+        begin = time.monotonic()
+        mirroring.writer.tables.resync(oid)
+        while not any("lineitem copied" in each for each in said[told:]):
+            if mirroring.step() is None:
+                time.sleep(PAUSE_S)
+            (state,) = mirroring.progress.tables()
+            planned = planned or (state.since if state.since > begin else 0.0)
+            copied = copied or (time.monotonic() if planned and state.state == "copied" else 0.0)
+        self.phases.append((planned - begin, copied - planned, time.monotonic() - copied))
+
+    def figures(self) -> dict[str, float]:
+        """What a copy is made of; and, by one more, the most memory that a worker and the JVM have."""
+        until_planned, reading, taking = (statistics.median(each) for each in zip(*self.phases[WARMING:], strict=True))
+        for pid in (jvm(), *workers()):
+            forget_peak(pid)
+        self.copy()
+        return {
+            "snapshot_and_plan_s": until_planned,
+            "parts_s": reading,
+            "commit_s": taking,
+            "worker_peak_mb": max(map(peak_mb, workers())),
+            "jvm_peak_mb": peak_mb(jvm()),
+        }
+
+
+def _session() -> SparkSession:
+    jdbc = unpacked("jdbc", ("libpostgresql-jdbc-java",))
+    if jdbc is None:
+        raise SystemExit("the JDBC driver is not to be had: it is Debian's libpostgresql-jdbc-java, by apt-get")
+    begin = time.monotonic()
+    conf = {
+        "spark.jars": str(jdbc / "usr/share/java/postgresql.jar"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = spark_session(SparkOptions(master="local[2]", conf=conf))
+    spark.sparkContext.setLogLevel("ERROR")
+    print(f"Spark started in {time.monotonic() - begin:.1f} s", flush=True)
+    return spark
+
+
+def _by_turns(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """The median seconds of each way, every one told; the first turn warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(-WARMING, TURNS):
+        for name, way in ways.items():
+            begin = time.monotonic()
+            way()
+            taken[name].append(time.monotonic() - begin)
+        told = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in taken.items())
+        print(f"  {told}" + (" (warming up)" if turn < 0 else ""), flush=True)
+    return {name: statistics.median(seconds[WARMING:]) for name, seconds in taken.items()}
+
+
+def _figures(seconds: Mapping[str, float]) -> dict[str, float]:
+    ours = seconds["ours"]
+    return {
+        "rows": float(ROWS),
+        "rows_per_s": ROWS / ours,
+        "wall_over_copy_binary": ours / min(seconds["psql"], seconds["drain"]),
+        "wall_over_duckdb": ours / seconds["duckdb"],
+        "rate_over_spark_jdbc": seconds["spark_jdbc"] / ours,
+        **{f"{name}_s": each for name, each in seconds.items()},
+    }
+
+
+def _psql(database: Database) -> None:
+    program = database.server.install.program("psql")
+    command = [str(program), database.dsn(MIRROR).reveal(), "--command", COPY]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+def _drained(database: Database) -> None:
+    with Session.open(database.dsn(MIRROR), "bench") as session:
+        pgconn = session.connection.pgconn
+        for _ in copied_bytes(pgconn, COPY.replace("lineitem", "public.lineitem").encode(), "copying"):
+            pass
+
+
+def _duckdb(database: Database) -> None:
+    package = files("duckdb_extension_postgres_scanner")
+    extension = package / "extensions" / f"v{duckdb.__version__}" / "postgres_scanner.duckdb_extension"
+    with tempfile.TemporaryDirectory() as folder, duckdb.connect() as duck:
+        duck.execute(f"load '{extension}'")
+        duck.execute(f"attach '{database.dsn(MIRROR).reveal()}' as source (type postgres, read_only)")
+        duck.execute(f"copy source.public.lineitem to '{folder}/all.parquet' (format parquet, codec zstd)")
+
+
+def _jdbc(database: Database, spark: SparkSession) -> None:
+    options = {
+        "url": f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}",
+        "driver": "org.postgresql.Driver",
+        "user": MIRROR,
+        "password": PASSWORD,
+        "dbtable": "public.lineitem",
+        "partitionColumn": "id",
+        "lowerBound": "1",
+        "upperBound": str(ROWS),
+        "numPartitions": str(PARTITIONS),
+        "fetchsize": str(FETCHED),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        rows = spark.read.format("jdbc").options(**options).load()
+        rows.write.option("compression", "zstd").parquet(f"{folder}/all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The most memory that Spark's processes had: the JVM, and the Python workers below it, by what Linux tells of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def jvm() -> int:
+    """The JVM that this process has started."""
+    (found,) = (pid for pid in _children(os.getpid()) if _name(pid) == "java")
+    return found
+
+
+def workers() -> list[int]:
+    """Its Python workers, which one process forks."""
+    return [worker for daemon in _children(jvm()) for worker in _children(daemon)]
+
+
+def forget_peak(pid: int) -> None:
+    """Have the peak begin anew."""
+    (PROC / str(pid) / "clear_refs").write_text("5")
+
+
+def peak_mb(pid: int) -> float:
+    """The most that was resident at a time, with what is shared."""
+    status = (PROC / str(pid) / "status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each.name) for each in PROC.glob("[0-9]*") if _parent(each) == pid]
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None  # it has ended
+
+
+def _name(pid: int) -> str:
+    return (PROC / str(pid) / "comm").read_text().strip()
