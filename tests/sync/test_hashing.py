@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tidemark.sync.hashing import buckets_of, can_hash
+from tidemark.sync.hashing import buckets_of, by_bucket, can_hash
 
 BUCKETS = 97
 CHANCE = random.Random(11)  # noqa: S311 - the same every time
@@ -63,3 +65,12 @@ def test_buckets_are_sparks(spark: SparkSession) -> None:
 def test_lists_are_not_hashed() -> None:
     assert not can_hash(pa.list_(pa.int32()))
     assert all(can_hash(kind) for kind, _ in COLUMNS.values())
+
+
+def test_rows_come_in_the_order_of_their_buckets_and_as_they_came_within_one() -> None:
+    buckets = np.array([CHANCE.choice((0, 2, 3)) for _ in range(ROWS)], np.int32)
+    order, borders = by_bucket(buckets, 5)
+    assert order.tolist() == np.argsort(buckets, kind="stable").tolist()
+    assert [buckets[order][start:end].tolist() for start, end in itertools.pairwise(borders)] == [
+        [bucket] * buckets.tolist().count(bucket) for bucket in range(5)
+    ]

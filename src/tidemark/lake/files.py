@@ -38,10 +38,14 @@ class DataFile:
 
 
 class FileWriter:
-    """Writes one file. Rows with other columns than the first need another file."""
+    """Writes one file. Rows with other columns than the first need another file.
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self._folder = folder
+    Of several files with rows of one kind, the first finds which columns have few values, and the others are `like` it.
+    """
+
+    def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None) -> None:
+        self._folder, self._like = folder, like
+        self._few: list[str] | None = None
         self._name = f"{prefix}-{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.Table] = []
@@ -66,12 +70,18 @@ class FileWriter:
         if not self._gathered:
             return
         group = pa.concat_tables(self._gathered)
+        if self._few is None:
+            chosen = self._like._few if self._like is not None else None
+            self._few = chosen or [name for name in group.column_names if _few_values(group[name])]
         with _room_in(self._folder):
             if self._writer is None:
-                path = self._folder / self._name
-                few = [name for name in group.column_names if _few_values(group[name])]
                 self._writer = pq.ParquetWriter(
-                    path, group.schema, compression="zstd", compression_level=1, use_dictionary=few, store_schema=False
+                    self._folder / self._name,
+                    group.schema,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=self._few,
+                    store_schema=False,
                 )
             self._writer.write_table(group, row_group_size=len(group) or None)
         self._gathered, self._bytes = [], 0

@@ -43,6 +43,13 @@ def buckets_of(cells: Sequence[pa.Array], buckets: int) -> Ints:
     return found
 
 
+def by_bucket(buckets: Ints, count: int) -> tuple[Longs, Longs]:
+    """The rows in the order of their buckets, and where each bucket begins in it; the last border is the end."""
+    borders = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=count), out=borders[1:])
+    return _placed(buckets, borders[:-1].copy()), borders
+
+
 def _mix(hashes: Hashes, cell: pa.Array) -> None:
     kind = cell.type
     valid = cell.is_valid().to_numpy(zero_copy_only=False)
@@ -73,6 +80,15 @@ def _bits(cell: pa.Array, floating: type, integer: type) -> Any:
         return np.asarray(cell.cast(pa.int8()).fill_null(0)).astype(integer)
     plain = cell.view({32: pa.int32(), 64: pa.int64()}.get(cell.type.bit_width, cell.type))
     return np.asarray(plain.fill_null(0)).astype(integer)
+
+
+@kernel
+def _placed(buckets: Ints, next_at: Longs) -> Any:
+    order = np.empty(len(buckets), np.int64)
+    for row in range(len(buckets)):
+        order[next_at[buckets[row]]] = row
+        next_at[buckets[row]] += 1
+    return order
 
 
 @kernel

@@ -16,7 +16,7 @@ from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.points import Point, reached
 from tidemark.lake.versions import prefix, version_schema
-from tidemark.sync.hashing import buckets_of
+from tidemark.sync.hashing import buckets_of, by_bucket
 
 GATHERED_BYTES = 96 << 20  # of rows in memory before they become row groups, over all buckets
 
@@ -41,13 +41,11 @@ class BucketFiles:
 
     def write(self, batch: CopyBatch) -> None:
         """Take rows."""
-        rows = _rows(batch, self.layout)
-        if self.layout.buckets == 1:
-            return self._into(0, rows)
-        buckets = buckets_of(_hashed(batch, self.layout), self.layout.buckets)
-        order = np.argsort(buckets, kind="stable")
-        rows = rows.take(pa.array(order))
-        borders = np.searchsorted(buckets[order], np.arange(self.layout.buckets + 1))
+        buckets = self.layout.buckets
+        if buckets == 1:
+            return self._into(0, _rows(batch, self.layout))
+        order, borders = by_bucket(buckets_of(_hashed(batch, self.layout), buckets), buckets)
+        rows = _rows(batch, self.layout, pa.array(order))
         for bucket in np.flatnonzero(np.diff(borders)).tolist():
             start, end = int(borders[bucket]), int(borders[bucket + 1])
             self._into(bucket, rows.slice(start, end - start))
@@ -70,16 +68,19 @@ class BucketFiles:
         return frozenset(column.attnum for column in self.layout.columns if column.companion().name in there)
 
     def _into(self, bucket: int, rows: pa.Table) -> None:
-        key = bucket, tuple(rows.column_names)
+        names = tuple(rows.column_names)
+        key = bucket, names
         if key not in self._open:
-            self._open[key] = FileWriter(self.folder, prefix(bucket, self.layout.buckets, live=True))
+            like = next((writer for (_, others), writer in self._open.items() if others == names), None)
+            self._open[key] = FileWriter(self.folder, prefix(bucket, self.layout.buckets, live=True), like)
         self._open[key].write(rows)
         writers = self._open.values()
         if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:
             max(writers, key=lambda writer: writer.gathered_bytes).flush()
 
 
-def _rows(batch: CopyBatch, layout: CopyLayout) -> pa.Table:
+def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -> pa.Table:
+    """The rows of a batch, in this order or as they come, with the interval in which they live."""
     stored: list[StoredColumn] = []
     arrays: list[pa.Array] = []
     for column, values in zip(layout.columns, batch.columns, strict=True):
@@ -88,6 +89,8 @@ def _rows(batch: CopyBatch, layout: CopyLayout) -> pa.Table:
         if values.exact is not None:
             stored.append(column.companion())
             arrays.append(values.exact)
+    if order is not None:
+        arrays = [array.take(order) for array in arrays]
     begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
     return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
 
