@@ -51,15 +51,15 @@ class CopyDecoder:
         self._shape = (len(self._columns), max(1, min(batch_rows, MOST_CELLS // max(1, len(self._columns)))))
         self._offsets = np.empty(self._shape, np.int64)
         self._lengths = np.empty(self._shape, np.int32)
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._held = 0
         self._chunk_bytes = self._wanted = chunk_bytes
         self._begun = False
         self._ended = False
         self._consumed = 0
 
-    def feed(self, piece: bytes) -> Iterator[CopyBatch]:
-        """Take the next piece; yield the batches that are complete with it."""
+    def feed(self, piece: bytes | memoryview) -> Iterator[CopyBatch]:
+        """Take the next piece, which is not to be altered; yield the batches that are complete with it."""
         self._pieces.append(piece)
         self._held += len(piece)
         if self._held >= self._wanted:
@@ -69,10 +69,10 @@ class CopyDecoder:
         """There are no more pieces: yield what is left, and refuse a copy whose end was not seen."""
         yield from self._decode()
         if not self._ended:
-            bad_message("the copy ended without its trailer", np.frombuffer(b"".join(self._pieces), np.uint8), 0)
+            bad_message("the copy ended without its trailer", self._gathered(), 0)
 
     def _decode(self) -> Iterator[CopyBatch]:
-        data = np.frombuffer(b"".join(self._pieces), np.uint8)
+        data = self._gathered()
         if self._ended and len(data):
             bad_message("bytes after the trailer of a binary copy", data, 0)
         at, need = (0 if self._begun else self._header(data)), 0
@@ -86,9 +86,13 @@ class CopyDecoder:
             yield from self._batches(data, 0, rows)
         if status == TRAILER:
             self._end(data, at)
-        self._pieces, self._held = [data[at:].tobytes()], len(data) - at
+        self._pieces, self._held = [data[at:].tobytes()] if at < len(data) else [], len(data) - at
         self._wanted = max(need, self._chunk_bytes)
         self._consumed += at
+
+    def _gathered(self) -> Bytes:
+        """All pieces as one; a single one as it lies."""
+        return np.frombuffer(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces), np.uint8)
 
     def _header(self, data: Bytes) -> int:
         """Read the header once it is there whole; the position after it, or 0."""

@@ -18,22 +18,21 @@ CHUNK_BYTES = 4 << 20
 _POINTER, _LENGTH = _STATE = range(2)
 
 
-def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[bytes]:
+def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryview]:
     """What the server sends for a COPY … TO STDOUT, in pieces; an error of the server's if it does not come to its end.
 
     Whoever does not take all of it must close the connection.
     """
     link()
     _require(pgconn.exec_(statement), pq.ExecStatus.COPY_OUT, doing)
-    buffer = np.empty(CHUNK_BYTES, np.uint8)
     state = np.zeros(len(_STATE), np.int64)
     try:
         ended = False
         while not ended:
-            if state[_POINTER] and state[_LENGTH] > len(buffer):
-                buffer = np.empty(int(state[_LENGTH]), np.uint8)
+            waiting = int(state[_LENGTH]) if state[_POINTER] else 0
+            buffer = np.empty(max(CHUNK_BYTES, waiting), np.uint8)
             ended, used = _fill(pgconn.pgconn_ptr, buffer, state)
-            yield buffer[:used].tobytes()
+            yield memoryview(buffer[:used]).toreadonly()
     finally:
         if state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(state[_POINTER])))
