@@ -1,7 +1,7 @@
 """What a copy is cut into: ranges of a table's pages, and small tables together. Pure.
 
-Parts are what is done at a time, told of, and done again where one fails. A few of a table keep all cores busy; more of
-them cost time.
+Parts are what is done at a time, told of, and done again where one fails. One for each core keeps all of them busy, as
+its server process works beside the task; more of them cost time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from tidemark.fold.layout import BUCKET_BYTES
 
 PART_BYTES = 256 << 20
 LEAST_BYTES = 16 << 20
-PARTS_EACH = 2  # for each task that can run at a time
 _SHRINKS = 3  # times smaller than its pages is what becomes of a table
 
 
@@ -30,7 +29,7 @@ class Part:
 def parts_of(oid: int, pages: int, page_bytes: int, tasks: int) -> tuple[Part, ...]:
     """A table in parts."""
     size = pages * page_bytes
-    wanted = min(PART_BYTES, max(LEAST_BYTES, -(-size // (PARTS_EACH * tasks))))
+    wanted = min(PART_BYTES, max(LEAST_BYTES, -(-size // tasks)))
     step = max(1, -(-wanted // page_bytes))
     firsts = list(range(0, pages, step)) or [0]
     ends = [*firsts[1:], None]
