@@ -32,7 +32,7 @@ def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryvi
             waiting = int(state[_LENGTH]) if state[_POINTER] else 0
             buffer = np.empty(max(CHUNK_BYTES, waiting), np.uint8)
             ended, used = _fill(pgconn.pgconn_ptr, buffer, state)
-            yield memoryview(buffer[:used]).toreadonly()
+            yield buffer[:used].data.toreadonly()
     finally:
         if state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(state[_POINTER])))
