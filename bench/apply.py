@@ -38,7 +38,7 @@ SMALL, LARGE, BATCH, BATCHES = 200_000, 2_000_000, 200_000, 9
 def main() -> None:
     """Fill backlogs, apply them by turns; then the smaller measurements."""
     begin = time.monotonic()
-    spark = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
+    spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     print(f"Spark started in {time.monotonic() - begin:.1f} s", flush=True)
     figures: dict[str, float] = {}

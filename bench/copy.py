@@ -131,7 +131,7 @@ def _session() -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    spark = spark_session(SparkOptions(master="local[2]", conf=conf))
+    spark = spark_session(SparkOptions(conf=conf))
     spark.sparkContext.setLogLevel("ERROR")
     print(f"Spark started in {time.monotonic() - begin:.1f} s", flush=True)
     return spark

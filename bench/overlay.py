@@ -41,9 +41,7 @@ Ways = Mapping[str, DataFrame]
 
 def main() -> None:
     """Fill, and measure one thing after the other."""
-    spark = spark_session(
-        SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"})
-    )
+    spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows"

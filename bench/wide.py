@@ -124,8 +124,8 @@ def wide(tables: Mapping[str, str]) -> Iterator[Wide]:
 
 
 def session() -> SparkSession:
-    """As every reader has it, on two cores."""
-    spark = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
+    """As every reader has it."""
+    spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

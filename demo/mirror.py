@@ -45,7 +45,7 @@ def prepare(database: Database, folder: Path) -> Demonstrated:
     receive = ReceiveOptions(database.dsn(), options.log_folder, names)
     take_over_slot(receive)
     begin = time.monotonic()
-    spark = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.showConsoleProgress": "false"}))
+    spark = spark_session(SparkOptions(conf={"spark.ui.showConsoleProgress": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     print(f"  Spark {spark.version} started in {time.monotonic() - begin:.0f} s")
     judge = Mirrored(database, receive, JUDGE, names.all_publications)

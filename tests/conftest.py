@@ -121,6 +121,6 @@ def connect() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The run's one Spark session, which takes seconds to start."""
-    session = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
+    session = spark_session(SparkOptions(master="local[3]", conf={"spark.ui.enabled": "false"}))
     yield session
     session.stop()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 def test_a_session_of_ours_has_every_option_pinned_and_the_conf_asked_for(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in PINNED} == dict(PINNED)
     assert spark.conf.get("spark.ui.enabled") == "false"
-    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.master == "local[3]"
 
 
 def test_workers_run_this_interpreter(spark: SparkSession) -> None:

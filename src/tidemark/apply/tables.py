@@ -188,12 +188,13 @@ class WrittenTables:
         self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=base.excluded)
         self._tell_all()
 
-    def wait(self, oid: int, reason: str) -> None:
-        """Say why a table cannot be read yet, if that is news."""
-        history = self.history(oid)
-        if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason:
-            self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
-            self._tell_all()
+    def wait(self, oids: Iterable[int], reason: str) -> None:
+        """Say why tables cannot be read yet, if that is news."""
+        for oid in oids:
+            history = self.history(oid)
+            if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason:
+                self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
+        self._tell_all()
 
     def take(self, look: Look) -> None:
         """Go by what was seen."""

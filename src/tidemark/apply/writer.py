@@ -229,8 +229,8 @@ class LakeWriter:
         found = older_than(session, max(unripe.values())) if unripe else ()
         self._blocking = {each: self._blocking.get(each, now) for each in found}
         lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
-        for oid in unripe if lasting else ():
-            self.tables.wait(oid, f"{NOT_YET}: {named(lasting)}")
+        if lasting:
+            self.tables.wait(unripe, f"{NOT_YET}: {named(lasting)}")
         said = f"tables wait to be copied for {named(lasting)}" if lasting else ""
         if said and said != self._said:
             self._tell(said)

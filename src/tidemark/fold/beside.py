@@ -1,4 +1,4 @@
-"""Folding beside the one who applies, in a thread of the same process: it leaves it a core, and stops with it."""
+"""Folding beside the one who applies, in a thread of the same process: it leaves half of Spark, and stops with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FoldingBeside:
         context, tasks = getattr(self._spark, "_sc", None), None  # Spark Connect has none, and its own scheduling
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", POOL)
-            tasks = max(1, context.defaultParallelism - 1)
+            tasks = max(1, context.defaultParallelism // 2)
         pause_s = INTERVAL_S
         while not self._stopping.wait(pause_s):
             try:

@@ -41,7 +41,9 @@ FASTER: Mapping[str, str] = MappingProxyType(
         "spark.scheduler.mode": "FAIR",  # applying does not wait for a fold
     }
 )
-FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)})
+_CORES = os.cpu_count() or 1
+FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(_CORES)})
+HERE = f"local[{_CORES + 1}]"  # one task more than there are cores, so that applying does not wait for copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,25 @@ def spark_session(options: SparkOptions | None = None) -> SparkSession:
 
 def _new_session(options: SparkOptions) -> SparkSession:
     builder = SparkSession.builder.appName("tidemark")
-    where = options.remote or options.master or options.conf.get("spark.master") or "local[*]"
+    where = options.remote or options.master or options.conf.get("spark.master") or HERE
     here = where.startswith("local")
     if here:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     if here or options.remote is None:
         provide_java()
-    if options.remote is not None:
-        builder = builder.remote(options.remote)
-    elif options.master is not None:
-        builder = builder.master(options.master)
+    builder = builder.remote(where) if options.remote is not None else builder.master(where)
     faster = {**FASTER, **(FASTER_HERE if here else {})}
     for key, value in {**faster, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     require_pinned(session)
     return session
+
+
+def tasks_beside(session: SparkSession) -> int:
+    """How many tasks can run at a time and leave a place for one that applies."""
+    context = getattr(session, "_sc", None)  # Spark Connect has none, and says nothing of its cores
+    return max(1, context.defaultParallelism - 1) if context is not None else 2
 
 
 def require_pinned(session: SparkSession) -> None:

@@ -32,7 +32,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
-from tidemark.spark import has_ended, what_failed
+from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.sync.copying import Copying, Failed
 from tidemark.sync.progress import Progress
 from tidemark.sync.rounds import CopyOptions
@@ -86,7 +86,7 @@ class Mirroring:
             self.writer = held.enter_context(LakeWriter(apply, spark, tell))
             if options.folds:
                 held.enter_context(FoldingBeside(options.lake, spark, tell))
-            tasks = options.tasks or _cores(spark)
+            tasks = options.tasks or tasks_beside(spark)
             copy = CopyOptions(options.source, log, options.lake, options.names, tasks, options.endpos)
             self._copying = held.enter_context(Copying(copy, spark, self.progress))
             self._held = held.pop_all()
@@ -226,7 +226,7 @@ class Mirroring:
 
     def _over(self, table: Fingerprint, why: str) -> None:
         self.writer.tables.stopped_copying(table.oid)
-        self.writer.tables.wait(table.oid, f"its copy starts over: {why}")
+        self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
         pause_s = self._tracker.failed(table.oid, time.monotonic())
         self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
 
@@ -264,8 +264,3 @@ class Mirroring:
 
 def _spark_ended() -> SparkError:
     return SparkError("Spark has ended", "again: the lake reads as before, and goes on from there")
-
-
-def _cores(spark: SparkSession) -> int:
-    context = getattr(spark, "_sc", None)  # Spark Connect has none, and says nothing of its cores
-    return context.defaultParallelism if context is not None else 2
