@@ -26,4 +26,5 @@ def test_small_tables_share_a_task_and_large_parts_have_their_own() -> None:
     groups = together([*small, *large])
     assert sorted(part.oid for group in groups for part in group) == [*range(40), 100, 100]
     assert [len(group) for group in groups] == [1, 1, 16, 16, 8]
+    assert [len(group) for group in together(Part(oid, 0, None, 8192) for oid in range(70))] == [32, 32, 6]
     assert together([]) == []

@@ -13,6 +13,7 @@ from tidemark.fold.layout import BUCKET_BYTES
 
 PART_BYTES = 256 << 20
 LEAST_BYTES = 16 << 20
+MOST_TOGETHER = 32  # parts that a task is given, however small they are
 _SHRINKS = 3  # times smaller than its pages is what becomes of a table
 
 
@@ -45,7 +46,7 @@ def together(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
     gathered: list[Part] = []
     for part in sorted(parts, key=lambda each: -each.size_bytes):
         gathered.append(part)
-        if _size(gathered) >= LEAST_BYTES:
+        if _size(gathered) >= LEAST_BYTES or len(gathered) == MOST_TOGETHER:
             groups.append(tuple(gathered))
             gathered = []
     return [*groups, tuple(gathered)] if gathered else groups
