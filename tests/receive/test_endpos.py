@@ -61,6 +61,7 @@ def run_to(mirror: Mirrored, endpos: Lsn) -> None:
     assert before <= at <= endpos
     assert at in {before, *named(mirror)}
     assert all(lsn <= endpos for lsn in held(mirror))
+    assert LogReader(mirror.options.folder).received >= endpos, "whoever reads the log knows that nothing is missing"
 
 
 def require_published(mirror: Mirrored, expected: list[Lsn]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.database import Database
+from harness.lake import Noted
 from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST
 from tests.sync.test_faults import TABLE
@@ -46,7 +47,8 @@ def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: Spark
             db.run("update t set v = 'above'")
         run_to_end(synced, end)
         synced.mirroring.require_copied()
-        assert synced.require_noted_here() == 1
+        synced.notes.append(Noted(end, synced.notes[0].tables))
+        assert synced.require_noted_here() == 2
         with pytest.raises(NotAnswerable):
             synced.note("t")
             synced.require_noted_here()

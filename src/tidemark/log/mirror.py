@@ -22,13 +22,15 @@ NAME = "mirror.json"
 class Mirror:
     """What a log belongs to. `start` is where it begins: the position of its slot; None while that is being created.
 
-    `marks` tell whether its publications are still the ones that were found fit.
+    `marks` tell whether its publications are still the ones that were found fit. `complete` is an end that was reached:
+    every commit at or below it is in the log, though the server may have named no position there to go on from.
     """
 
     identity: Identity
     name: str
     start: Lsn | None
     marks: Mapping[str, str] = field(default_factory=dict)
+    complete: Lsn = Lsn.ZERO
 
 
 def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
@@ -43,9 +45,8 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
         identity = Identity(
             plain["system_identifier"], plain["database_oid"], plain["database"], plain["timeline"], switches
         )
-        return Mirror(
-            identity, plain["name"], Lsn.parse(plain["start"]) if plain["start"] else None, dict(plain["marks"])
-        )
+        start = Lsn.parse(plain["start"]) if plain["start"] else None
+        return Mirror(identity, plain["name"], start, dict(plain["marks"]), Lsn.parse(plain["complete"]))
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{path} is not what we wrote", "a backup of this file, or a new log") from error
 
@@ -63,6 +64,7 @@ def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
         "name": mirror.name,
         "start": str(mirror.start) if mirror.start is not None else None,
         "marks": dict(mirror.marks),
+        "complete": str(mirror.complete),
     }
     new = folder / f"{NAME}.new"
     if new.exists():

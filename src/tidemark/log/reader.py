@@ -23,6 +23,7 @@ from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import hidden, unpacked
 from tidemark.log.mapped import decoded, mapped_file, mapped_segments
+from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
 
 
@@ -52,10 +53,13 @@ class LogReader:
         self._folder = folder
         self._disk = disk or Disk()
         self._indexes: dict[int, _Followed] = {}
+        self._complete = Lsn.ZERO
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what was appended since."""
+        mirror = read_mirror(self._folder, self._disk)
+        self._complete = mirror.complete if mirror is not None else Lsn.ZERO
         found = numbers(self._disk.names(self._folder), INDEX)
         first, last = (found[0], found[-1]) if found else (0, -1)
         self._indexes = {number: index for number, index in self._indexes.items() if first <= number <= last}
@@ -66,7 +70,7 @@ class LogReader:
     @property
     def received(self) -> Lsn:
         """Every commit at or below it is in this view."""
-        return Lsn(max((index.position for index in self._indexes.values()), default=0))
+        return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
 
     def commits(self) -> Rows:
         """All commits of the index, in order; also those whose bytes are gone."""

@@ -75,7 +75,11 @@ class Receiver:
     def _finished(self, station: Station) -> Lsn:
         progress, endpos = station.writing.finish(), self._options.endpos
         reached(Point.ENDED)
-        return endpos if endpos is not None and not station.stopped else progress.durable
+        if endpos is None or station.stopped:
+            return progress.durable
+        mirror = mirror_of(self._options, self._disk)
+        write_mirror(self._options.folder, self._disk, replace(mirror, complete=max(endpos, mirror.complete)))
+        return endpos
 
     def _follow(self, station: Station, mirror: Mirror) -> None:
         pause_s = PAUSE_S

@@ -140,10 +140,9 @@ class Mirroring:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
 
     def reached(self, lsn: Lsn) -> bool:
-        """Whether everything that was committed up to a position can be read, or never will be."""
-        cycle, received = self.writer.cycle, self.writer.reader.received
-        upto = min(lsn, received) if self._received_all else lsn
-        return cycle.safe >= upto and (cycle.known >= upto or self._altered_beyond_the_end)
+        """Whether everything up to a position can be read, or never will be."""
+        cycle = self.writer.cycle
+        return cycle.safe >= lsn and (cycle.known >= lsn or self._altered_beyond_the_end)
 
     @property
     def _altered_beyond_the_end(self) -> bool:
