@@ -25,14 +25,8 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 
 # Tests that use Spark, in two halves that take about as long: each has a worker and a JVM.
 SPARK = {
-    "spark": ("tests/apply/", "tests/spark/"),
-    "spark too": (
-        "tests/fold/",
-        "tests/query/",
-        "tests/sync/",
-        "tests/cli/test_lake_commands.py",
-        "tests/cli/test_sync.py",
-    ),
+    "spark": ("tests/apply/", "tests/fold/", "tests/query/", "tests/spark/"),
+    "spark too": ("tests/sync/", "tests/cli/test_lake_commands.py", "tests/cli/test_sync.py"),
 }
 
 
