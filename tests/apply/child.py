@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,11 @@ def kill_at(name: str, times: str, job: Any = apply_job) -> None:
         return
     driver, original = os.getpid(), job._run
 
-    def run(work: Any, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(*given: Any) -> Iterator[pa.RecordBatch]:
         observe = killer(name, int(times), driver)
         points.attach(observe)
         try:
-            yield from original(work, batches)
+            yield from original(*given)
         finally:
             points._attached.remove(observe)  # the process may get other tasks
 

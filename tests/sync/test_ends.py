@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidemark
 from harness.database import Database
 from harness.lake import Noted
 from harness.syncing import Synced, publish, syncing
@@ -42,16 +43,20 @@ def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: Spark
         synced.copy_all()
         db.run("update t set v = 'below' where id % 2 = 0")
         synced.note("t")
-        for _ in range(2):
+        for n in range(3):
             db.admin("select pg_switch_wal()")
-            db.run("update t set v = 'above'")
+            db.run(f"update t set v = 'turn {n}'")
+            synced.note("t")
         run_to_end(synced, end)
         synced.mirroring.require_copied()
-        synced.notes.append(Noted(end, synced.notes[0].tables))
-        assert synced.require_noted_here() == 2
-        with pytest.raises(NotAnswerable):
-            synced.note("t")
-            synced.require_noted_here()
+        above = [noted for noted in synced.notes if noted.lsn > end]
+        below = [noted for noted in synced.notes if noted.lsn <= end]
+        synced.notes = [*below, Noted(end, below[-1].tables)]
+        assert synced.require_noted_here() == len(below) + 1
+        for noted in above:
+            with pytest.raises(NotAnswerable):
+                tidemark.open(synced.options.lake, spark).at(noted.lsn)
+        assert above
 
 
 def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(

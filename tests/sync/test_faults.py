@@ -19,6 +19,7 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.sync import copying, parts, snapshots
+from tidemark.sync.rounds import Round
 
 pytestmark = [pytest.mark.spark, NEWEST]
 
@@ -49,7 +50,8 @@ PHASES: dict[str, Callable[[pytest.MonkeyPatch, Callable[[], object]], None]] = 
     "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_round", before=act),
     "planned": lambda patch, act: wrapped(patch, copying, "plan_round", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
-    "all parts copied": lambda patch, act: wrapped(patch, LakeWriter, "take", before=act),
+    "all parts copied": lambda patch, act: wrapped(patch, Round, "_generation", after=act),
+    "looked at": lambda patch, act: wrapped(patch, LakeWriter, "_take", before=act),
 }
 ACTS = {
     "truncated": ["truncate t", "insert into t values (1, 'only one')"],

@@ -5,7 +5,7 @@ The error is the kernel's own: what a task would write goes to /dev/full for as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,24 +21,24 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tests.sync.test_faults import TABLE, wrapped
 from tidemark.apply import job as apply_job
-from tidemark.apply.writer import LakeWriter
 from tidemark.errors import TaskFailed
 from tidemark.lake import files
 from tidemark.lake.status import status_of
 from tidemark.sync import copying
 from tidemark.sync import job as copy_job
+from tidemark.sync.rounds import Round
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
 pytestmark = [pytest.mark.spark, NEWEST]
 
-Run = Callable[[Any, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Run = Callable[..., Iterator[pa.RecordBatch]]
 
 
 def full_while(marker: Path, job: ModuleType, name: Callable[[str], Path]) -> Run:
     """A job's tasks, whose next file is one that nothing can be written to while the marker is there."""
     original: Run = job._run
 
-    def run(work: Any, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(*given: Any) -> Iterator[pa.RecordBatch]:
         names, fixed = vars(files), uuid4()
         plain = names["uuid"]
         if marker.exists():
@@ -46,7 +46,7 @@ def full_while(marker: Path, job: ModuleType, name: Callable[[str], Path]) -> Ru
             name(fixed.hex).symlink_to("/dev/full")
             names["uuid"] = SimpleNamespace(uuid4=lambda: fixed)
         try:
-            yield from original(work, batches)
+            yield from original(*given)
         finally:
             names["uuid"] = plain
 
@@ -86,7 +86,7 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
 ) -> None:
     db.run(*TABLE)
     folder = tmp_path / "lake/public/t/versions"
-    wrapped(monkeypatch, LakeWriter, "take", before=lambda: db.run("alter table t add c int default 7"))
+    wrapped(monkeypatch, Round, "_generation", after=lambda: db.run("alter table t add c int default 7"))
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()
         assert any("starts over" in each for each in synced.said)
