@@ -182,7 +182,7 @@ def boundary(lsn: Lsn, *excluded: Lsn) -> Boundary:
 
 def _all_begun(writer: LakeWriter) -> bool:
     """Whether no table waits to be seen empty; if one does, look once more."""
-    if all(history.last.reason != NOT_YET for history in writer.tables.histories.values()):
+    if not any(history.last.reason.startswith(NOT_YET) for history in writer.tables.histories.values()):
         return True
     writer.look()
     writer.step()
