@@ -1,7 +1,8 @@
 """One Parquet file of a Delta table, from its first rows to the statistics that Delta keeps of it.
 
 Rows are gathered to row groups of some megabytes. Dictionaries only for columns of few values: elsewhere they cost time
-and room. A file is synced to disk before anyone is told of it; one that nobody is told of is vacuum's.
+and room. Decimals of up to 18 digits are integers, as Spark has them. A file is synced to disk before anyone is told of
+it; one that nobody is told of is vacuum's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -41,15 +43,17 @@ class FileWriter:
     """Writes one file. Rows with other columns than the first need another file.
 
     Of several files with rows of one kind, the first finds which columns have few values, and the others are `like` it.
+    Where rows come in no order, the bounds of texts are not worth their time: `text_bounds` says whether to keep them.
     """
 
-    def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None) -> None:
-        self._folder, self._like = folder, like
+    def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None, *, text_bounds: bool = True) -> None:
+        self._folder, self._like, self._text_bounds = folder, like, text_bounds
         self._few: list[str] | None = None
         self._name = f"{prefix}-{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.Table] = []
         self._bytes = 0
+        self._nulls: Counter[str] = Counter()
         self.rows = 0
 
     def write(self, rows: pa.Table) -> None:
@@ -73,6 +77,7 @@ class FileWriter:
         if self._few is None:
             chosen = self._like._few if self._like is not None else None
             self._few = chosen or [name for name in group.column_names if _few_values(group[name])]
+        self._nulls.update({name: group[name].null_count for name in group.column_names})
         with _room_in(self._folder):
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
@@ -81,6 +86,9 @@ class FileWriter:
                     compression="zstd",
                     compression_level=1,
                     use_dictionary=self._few,
+                    write_statistics=self._text_bounds
+                    or [each.name for each in group.schema if not _is_text(each.type)],
+                    store_decimal_as_integer=True,
                     store_schema=False,
                 )
             self._writer.write_table(group, row_group_size=len(group) or None)
@@ -95,7 +103,7 @@ class FileWriter:
             self._writer.close()
             sync(path)
             sync(self._folder)
-        stats = json.dumps(_stats(pq.read_metadata(path)))
+        stats = json.dumps(_stats(pq.read_metadata(path), self._nulls))
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
 
     def discard(self) -> None:
@@ -137,28 +145,28 @@ def _few_values(column: pa.ChunkedArray) -> bool:
     return bool(pc.count_distinct(sample).as_py() <= max(2, _FEW * len(sample)))
 
 
-def _stats(metadata: pq.FileMetaData) -> dict[str, Any]:
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any]:
     """Delta's statistics: for every column how many nulls, and the least and greatest of those that compare plainly.
 
     A column that the file does not have is not there: that tells rows older than it from rows where it is null.
     """
-    nulls: dict[str, int] = {}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
-    columns = list(metadata.schema.to_arrow_schema().names)
     flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    for name in columns:
-        nulls[name] = 0  # a list, of which Parquet counts the elements: at least it is there
-        groups = range(metadata.num_row_groups) if name in flat else range(0)
+    for name in nulls.keys() & flat.keys():
+        groups = range(metadata.num_row_groups)
         chunks = [metadata.row_group(group).column(flat[name]).statistics for group in groups]
-        if not chunks or any(chunk is None or not chunk.has_null_count for chunk in chunks):
+        if any(chunk is None for chunk in chunks):
             continue
-        nulls[name] = sum(chunk.null_count for chunk in chunks)
         bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
         whole = all(chunk.has_min_max or chunk.num_values == 0 for chunk in chunks)
         if bounds and whole and (plain := _plain(name, min(b[0] for b in bounds), max(b[1] for b in bounds))):
             least[name], greatest[name] = plain
-    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": dict(nulls)}
 
 
 def _plain(name: str, low: Any, high: Any) -> tuple[Any, Any] | None:

@@ -72,7 +72,8 @@ class BucketFiles:
         key = bucket, names
         if key not in self._open:
             like = next((writer for (_, others), writer in self._open.items() if others == names), None)
-            self._open[key] = FileWriter(self.folder, prefix(bucket, self.layout.buckets, live=True), like)
+            name = prefix(bucket, self.layout.buckets, live=True)
+            self._open[key] = FileWriter(self.folder, name, like, text_bounds=False)
         self._open[key].write(rows)
         writers = self._open.values()
         if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:

@@ -20,6 +20,8 @@ from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.decode.values.text import as_strings
 
 _POWERS = (1, 10, 100, 1000, 10000)
+_LONG_POWERS = np.array([10**n for n in range(19)], np.uint64)
+_SHORT = 4  # groups: whatever they are, 64 bits hold them
 NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
 
 
@@ -99,6 +101,14 @@ def _header_is_good(buffer: Bytes, at: int, length: int) -> Any:
 
 
 @kernel
+def _groups(buffer: Bytes, at: int, digits: int) -> Any:
+    value = np.uint64(0)
+    for k in range(digits):
+        value = value * np.uint64(10000) + np.uint64(_u16(buffer, at + 8 + 2 * k))
+    return value
+
+
+@kernel
 def _from_binary(
     buffer: Bytes, offsets: Longs, lengths: Ints, scale: int, limit_high: Any, limit_low: Any, out: Any, special: Flags
 ) -> Any:
@@ -112,6 +122,18 @@ def _from_binary(
         if sign != 0 and sign != MINUS:
             special[i] = True
             continue
+        shift = 4 * (weight - digits + 1) + scale
+        if digits <= _SHORT and -16 <= shift <= 18:
+            groups = _groups(buffer, at, digits)
+            power = _LONG_POWERS[abs(shift)]
+            value = groups // power if shift < 0 else groups * power
+            if shift < 0 and value * power != groups:
+                return i
+            if shift <= 0 or groups < _LONG_POWERS[18 - shift]:
+                if limit_high == np.uint64(0) and value >= limit_low:
+                    return i
+                _store(out, i, np.uint64(0), value, sign == MINUS)
+                continue
         if digits > 0 and weight > 9:  # 10000^10 is beyond any DECIMAL
             return i
         high, low, over = np.uint64(0), np.uint64(0), False
