@@ -35,7 +35,6 @@ from tidemark.sync.drain import copied_bytes
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS, WARMING, WARMING_JOBS = 4, 1, 40
-PAUSE_S = 0.05  # as `tidemark sync` has it
 PARTITIONS, FETCHED = 4, 20_000
 TABLE = """create table lineitem (id bigint primary key, part int not null, supplier int not null,
     quantity numeric(12,2) not null, price numeric(12,2) not null, discount numeric(12,2) not null,
@@ -114,7 +113,7 @@ def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
     mirroring.writer.tables.resync(oid)
     while not any(f".{table} copied" in each for each in said[told:]):
         if mirroring.step() is None:
-            time.sleep(PAUSE_S)
+            mirroring.rest()
         (state,) = (each for each in mirroring.progress.tables() if each.name == f"public.{table}")
         planned = planned or (state.since if state.since > begin else 0.0)
         copied = copied or (time.monotonic() if planned and state.state == "copied" else 0.0)

@@ -32,7 +32,7 @@ def cells_of(values: Sequence[Decimal]) -> Cells:
 @pytest.mark.parametrize(("precision", "scale"), SHAPES)
 def test_every_size_of_value(precision: int, scale: int) -> None:
     """The greatest, the least, one digit at every place, and some at random."""
-    chance = random.Random(precision * 100 + scale)
+    chance = random.Random(precision * 100 + scale)  # noqa: S311
     whole = [0, 1, 10**precision - 1, *(10**n for n in range(precision)), *(10**n - 1 for n in range(precision))]
     whole += [chance.randrange(10 ** chance.randrange(1, precision + 1)) for _ in range(300)]
     values = [EXACT.scaleb(Decimal(sign * each), -scale) for each in whole for sign in (1, -1)]

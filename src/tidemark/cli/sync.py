@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tidemark.sync.publishing import Meant
 
 CURRENT = "current"
-_PAUSE_S = 0.05
 
 
 class EndType(click.ParamType[Lsn | str]):
@@ -105,7 +103,7 @@ def follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped:
         if applied is not None:
             show.applied(applied)
         else:
-            time.sleep(_PAUSE_S)
+            mirroring.rest()
         if until is None or mirroring.copies > len(mirroring.unable):
             continue
         if until == CURRENT and mirroring.settled:

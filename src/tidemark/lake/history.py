@@ -37,8 +37,9 @@ class Kind(Enum):
     UNION = "union"
 
 
-_BEGINNING = frozenset({Kind.BEGUN, Kind.COPIED})
-_ENDING = _BEGINNING | frozenset({Kind.UNION, Kind.ALTERED, Kind.GAP, Kind.DROPPED})
+_BEGINNING = frozenset({Kind.BEGUN, Kind.COPIED, Kind.UNION})
+_STOPPING = frozenset({Kind.GAP, Kind.DROPPED})
+_ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class TableHistory:
     @property
     def live(self) -> bool:
         """Whether it can be read up to the present."""
-        spans = self.spans()
-        return bool(spans) and spans[-1].end is None
+        lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
+        return next(lasting, Kind.GAP) not in _STOPPING
 
     def spans(self) -> tuple[Span, ...]:
         """Where it can be read, in order."""
@@ -114,8 +115,6 @@ class TableHistory:
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
                 spans.append(Span(event.lsn, None, event.fingerprint, base, copied))
-            elif event.kind is Kind.UNION:
-                spans.append(Span(event.lsn, None, event.fingerprint, Boundary(event.lsn)))
             elif event.kind is Kind.ALTERED and open_one:
                 spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base, spans[-1].copied))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)

@@ -51,7 +51,7 @@ class Copying:
         self._options, self._spark, self._progress = options, spark, progress
         self._pool = ThreadPoolExecutor(options.tasks, "copy")
         self._results: queue.SimpleQueue[Generation | Failed] = queue.SimpleQueue()
-        self._stopping = threading.Event()
+        self._news, self._stopping = threading.Event(), threading.Event()
         self._rounds: list[threading.Thread] = []
         self._leases: dict[int, Lease] = {}
 
@@ -61,8 +61,13 @@ class Copying:
         self._rounds.append(threading.Thread(target=self._round, args=[dict(tables), paths], name="copy", daemon=True))
         self._rounds[-1].start()
 
+    def wait(self, seconds: float) -> None:
+        """Return when there are results, or after so long."""
+        self._news.wait(seconds)
+
     def results(self) -> Iterable[Generation | Failed]:
         """What has come of copies: a generation, which is kept from vacuum until it is `settled`, or a failure."""
+        self._news.clear()
         while not self._results.empty():
             yield self._results.get()
 
@@ -130,7 +135,7 @@ class Copying:
             self._leases[oid] = Lease(self._options.lake, floor(planned.base))
             self._progress.done(oid)
             left.pop(oid)
-            self._results.put(generation)
+            self._tell(generation)
 
     def _attempts(self, planned: Round, group: tuple[Part, ...]) -> list[CopiedPart | FailedPart]:
         """Copy parts; those that fail in a way that may pass are tried again, while the snapshot lives."""
@@ -164,7 +169,11 @@ class Copying:
         fingerprint = left.pop(oid, None)
         if fingerprint is not None:
             self._progress.failed(oid)
-            self._results.put(Failed(fingerprint, error))
+            self._tell(Failed(fingerprint, error))
+
+    def _tell(self, result: Generation | Failed) -> None:
+        self._results.put(result)
+        self._news.set()
 
 
 def _exchanged(lease: Lease, options: CopyOptions, base: Boundary) -> Lease:

@@ -42,7 +42,7 @@ LOG = "_log"
 REQUESTS_S = 1.0
 MOST_DEATHS = 5  # of the receiving process, in a minute
 MOST_FAILURES = 3  # of a cycle, one after the other
-_BEGIN_S = 0.05
+_BEGIN_S = _REST_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,10 @@ class Mirroring:
         self._take_copies()
         self._start_copies()
         return applied
+
+    def rest(self) -> None:
+        """Let some time pass, when there was nothing to do; less if a copy is done."""
+        self._copying.wait(_REST_S)
 
     @property
     def copies(self) -> int:
