@@ -34,7 +34,8 @@ from tidemark.spark import SparkOptions, spark_session
 from tidemark.sync.drain import copied_bytes
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
-TURNS, WARMING, WARMING_JOBS = 4, 1, 40
+TURNS, WARMING, WARMING_JOBS = 6, 1, 20
+REST_S = 1.0  # before each: what one leaves behind, garbage and files to be written back, is not the next one's
 PARTITIONS, FETCHED = 4, 20_000
 TABLE = """create table lineitem (id bigint primary key, part int not null, supplier int not null,
     quantity numeric(12,2) not null, price numeric(12,2) not null, discount numeric(12,2) not null,
@@ -141,6 +142,7 @@ def _by_turns(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(-WARMING, TURNS):
         for name, way in ways.items():
+            time.sleep(REST_S)
             begin = time.monotonic()
             way()
             taken[name].append(time.monotonic() - begin)

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Boundary
 from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, policy_of
 from tidemark.lake.generation import Generation
-from tidemark.lake.lake import Lake
+from tidemark.lake.history import TableHistory
 from tidemark.lake.leases import Lease
-from tidemark.lake.registers import read_retained
+from tidemark.lake.registers import read_cycle, read_retained
 from tidemark.lake.versions import floor
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import what_failed
@@ -55,10 +55,12 @@ class Copying:
         self._rounds: list[threading.Thread] = []
         self._leases: dict[int, Lease] = {}
 
-    def start(self, tables: Mapping[int, Fingerprint], paths: Mapping[int, str]) -> None:
+    def start(self, tables: Mapping[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Copy these tables, all by one snapshot."""
         self._rounds = [each for each in self._rounds if each.is_alive()]
-        self._rounds.append(threading.Thread(target=self._round, args=[dict(tables), paths], name="copy", daemon=True))
+        self._rounds.append(
+            threading.Thread(target=self._round, args=[dict(tables), histories], name="copy", daemon=True)
+        )
         self._rounds[-1].start()
 
     def wait(self, seconds: float) -> None:
@@ -90,16 +92,15 @@ class Copying:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
-    def _round(self, left: dict[int, Fingerprint], paths: Mapping[int, str]) -> None:
+    def _round(self, left: dict[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Copy the tables that are `left`: each leaves it when its result is told."""
         options = self._options
         lease: Lease | None = None
         try:
-            lake = Lake.open(options.lake)
-            lease = Lease(options.lake, lake.cycle().safe)
+            lease = Lease(options.lake, read_cycle(options.lake).safe)
             with copy_snapshot(options.source, options.log, options.endpos) as snapshot:
                 lease = _exchanged(lease, options, snapshot.base)
-                planned = plan_round(options, snapshot, paths, lake.tables())
+                planned = plan_round(options, snapshot, histories)
                 for oid, error in planned.refused.items():
                     self._fail(left, oid, error)
                 for oid, table in planned.work.tables.items():

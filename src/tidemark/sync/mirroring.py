@@ -201,7 +201,7 @@ class Mirroring:
         for oid in picked:
             tables.copying(oid)
         if picked:
-            self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.path(oid) for oid in picked})
+            self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
     def _take_copies(self) -> None:
         for result in self._copying.results():

@@ -83,10 +83,9 @@ class Round:
 def plan_round(
     options: CopyOptions,
     snapshot: CopySnapshot,
-    wanted: Mapping[int, str],
-    histories: Mapping[int, TableHistory],
+    wanted: Mapping[int, TableHistory],
 ) -> Round:
-    """The tables as the snapshot has them, in parts; `wanted` says where each lies. Gone or locked ones are refused."""
+    """The tables as the snapshot has them, in parts. Gone or locked ones are refused."""
     tables: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
     refused: dict[int, SourceError] = {}
@@ -94,7 +93,7 @@ def plan_round(
         catalog = read_catalog(session).by_oid
         known = {column.type.oid: column.type for table in catalog.values() for column in table.columns}
         types = Types(known, session.version_num)
-        for oid, path in wanted.items():
+        for oid, history in wanted.items():
             try:
                 pages, page_bytes = pages_of(session, oid)
                 fingerprint = Fingerprint.of(catalog[oid], options.names.all_publications)
@@ -102,13 +101,13 @@ def plan_round(
                 refused[oid] = naming_lockers(session, oid, error)
                 continue
             except KeyError:
-                refused[oid] = TableChanged(f"{histories[oid].path} is gone", "nothing: it is not there to be copied")
+                refused[oid] = TableChanged(f"{history.path} is gone", "nothing: it is not there to be copied")
                 continue
             missing[oid] = list(parts_of(oid, pages, page_bytes, options.tasks))
             size = sum(part.size_bytes for part in missing[oid])
-            layout = _layout(fingerprint, histories[oid], types, snapshot.base, size)
+            layout = _layout(fingerprint, history, types, snapshot.base, size)
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
-            tables[oid] = CopiedTable(fingerprint, columns, options.lake / path / VERSIONS, layout)
+            tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
     work = CopyWork(CopySource(options.source.reveal(), snapshot.snapshot_id), types, tables)
     return Round(snapshot.base, work, missing, refused)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.clock import Lsn
 from tidemark.decode.cells import Column as Values
@@ -91,7 +92,7 @@ def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -
             stored.append(column.companion())
             arrays.append(values.exact)
     if order is not None:
-        arrays = [array.take(order) for array in arrays]
+        arrays = [pc.take(array, order, boundscheck=False) for array in arrays]
     begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
     return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
 
