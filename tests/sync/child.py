@@ -9,12 +9,9 @@ import importlib
 import json
 import os
 import sys
-import time
-from contextlib import ExitStack
 from pathlib import Path
 
 from tests.apply.child import kill_at, say
-from tidemark.errors import LogInUse
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
@@ -33,13 +30,7 @@ def mirror_until(point: str, told: str) -> None:
     options = MirroringOptions(Dsn(source), Path(lake), MirrorNames(names), folds=False)
     name, times = point.split(":")
     kill_at(name, times, job)
-    with ExitStack() as held:
-        while True:
-            try:
-                mirroring = held.enter_context(Mirroring(options, session, lambda _: None))
-                break
-            except LogInUse:  # the receiving process of the one before, on its way out
-                time.sleep(0.1)
+    with Mirroring(options, session, lambda _: None) as mirroring:
         while True:
             mirroring.step()
 

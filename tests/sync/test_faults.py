@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database, create_database
-from harness.syncing import syncing
+from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST, Start
 from tidemark.apply.writer import LakeWriter
 from tidemark.errors import NotAnswerable
@@ -193,6 +193,31 @@ def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
         going_on.set()
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
         synced.require_equal("t", "u")
+
+
+def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_and_holds_up_no_other(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run(*TABLE, "create table u (id int primary key)", "insert into u values (1)")
+    with syncing(db, tmp_path, spark, "t", "u") as synced:
+        synced.copy_all()
+        db.run(f"revoke select on t from {MIRROR}")
+        ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+        assert told(synced, "public.t") == "live: to be copied anew"
+        synced.until(lambda: told(synced, "public.u") == "live: ")
+        synced.until(lambda: "permission denied" in told(synced, "public.t"))
+        db.run("update t set v = 'on it goes'")
+        assert told(synced, "public.t").startswith("live: to be copied anew: ")
+        synced.require_equal("u")
+        db.run(f"grant select on t to {MIRROR}")
+        synced.until(lambda: told(synced, "public.t") == "live: ", 60)
+        synced.require_equal("t", "u")
+
+
+def told(synced: Synced, name: str) -> str:
+    """The state of a table and the reason that `status` has."""
+    (table,) = (each for each in status_of(synced.options.lake).tables if each.name == name)
+    return f"{table.state}: {table.reason}"
 
 
 def test_a_slot_that_is_blocked_gives_way_to_a_snapshot_by_its_transactions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import read_retained
+from tidemark.lake.requests import resyncs_of
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 
@@ -82,6 +83,7 @@ def status_of(path: Path) -> LakeStatus:
 
 
 def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterable[TableStatus]:
+    resyncs = resyncs_of(lake.path)
     for history in histories:
         folder = lake.path / history.path / CHANGES
         there = DeltaTable(folder) if (folder / "_delta_log").exists() else None
@@ -94,13 +96,21 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
             history.path,
             max(applied(there), safe) if there else safe,
             tuple((span.begin, span.end) for span in history.spans()),
-            "" if history.live else next((e.reason for e in reversed(history.events) if e.reason), ""),
+            _reason(history, resyncs),
             len(sizes),
             sum(sizes),
             versions.folded if versions else None,
             len(version_sizes),
             sum(version_sizes),
         )
+
+
+def _reason(history: TableHistory, resyncs: Mapping[int, str]) -> str:
+    """Why it cannot be read, or what is still to come of it."""
+    if not history.live:
+        return next((event.reason for event in reversed(history.events) if event.reason), "")
+    why = resyncs.get(history.fingerprint.oid)
+    return "" if why is None else f"to be copied anew: {why}" if why else "to be copied anew"
 
 
 def _state(history: TableHistory) -> str:

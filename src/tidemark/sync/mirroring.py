@@ -21,7 +21,16 @@ from tidemark.apply.cycle import Applied
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
-from tidemark.errors import NotAnswerable, ReceiveFailed, Retry, SparkError, TaskFailed, TidemarkError, policy_of
+from tidemark.errors import (
+    LogInUse,
+    NotAnswerable,
+    ReceiveFailed,
+    Retry,
+    SparkError,
+    TaskFailed,
+    TidemarkError,
+    policy_of,
+)
 from tidemark.fold.beside import FoldingBeside
 from tidemark.lake.requests import Requests
 from tidemark.log.disk import Disk
@@ -40,9 +49,10 @@ from tidemark.sync.tracker import Tracker
 
 LOG = "_log"
 REQUESTS_S = 1.0
+ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
 MOST_DEATHS = 5  # of the receiving process, in a minute
 MOST_FAILURES = 3  # of a cycle, one after the other
-_BEGIN_S = _REST_S = 0.05
+_BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class Mirroring:
         self._tracker, self._requests = Tracker(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
+        self._patient_until = time.monotonic() + ORPHAN_S
         self._failures = 0
         self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
@@ -230,6 +241,7 @@ class Mirroring:
     def _over(self, table: Fingerprint, why: str) -> None:
         self.writer.tables.stopped_copying(table.oid)
         self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
+        self._requests.failed(table.oid, why)
         pause_s = self._tracker.failed(table.oid, time.monotonic())
         self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
 
@@ -260,6 +272,11 @@ class Mirroring:
             if len(self._deaths) > MOST_DEATHS:
                 raise
             self._tell(f"{error.message}; it is started again")
+        except LogInUse as error:
+            if time.monotonic() > self._patient_until:
+                raise
+            self._tell(f"{error.message}: if that belongs to a mirror that was killed, it ends now")
+            time.sleep(_ORPHAN_PAUSE_S)
         if not self._received_all:
             self._receiving.close()
             self._receiving = ReceiveProcess.start(self._receive)
