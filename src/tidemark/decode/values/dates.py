@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from tidemark.decode.cells import Cells, Column, fixed
 from tidemark.decode.failure import require_good, text_or_bad
-from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, be32, be64, kernel
 from tidemark.decode.values.exact import date_text, timestamp_text
-from tidemark.decode.values.integers import big_endian
 from tidemark.decode.values.text import as_strings
 
 DAYS_TO_2000 = 10957
@@ -31,14 +30,8 @@ def date(cells: Cells, binary: bool) -> Column:
     """Date to date32."""
     out = np.zeros(len(cells), np.int32)
     strange = np.zeros(len(cells), np.bool_)
-    if binary:
-        raw = np.zeros(len(cells), np.int32)
-        require_good("date", cells, big_endian(cells, raw))
-        days = raw.astype(np.int64) + DAYS_TO_2000
-        strange = (cells.lengths >= 0) & ((days < FIRST_DAY) | (days > LAST_DAY))
-        out = np.where(strange, 0, days).astype(np.int32)
-    else:
-        require_good("date", cells, _dates(cells.buffer, cells.offsets, cells.lengths, out, strange))
+    run = _days if binary else _dates
+    require_good("date", cells, run(cells.buffer, cells.offsets, cells.lengths, out, strange))
     array = fixed(pa.date32(), out, cells.lengths, strange)
     return Column(array, _exact("date", cells, strange, binary, date_text))
 
@@ -58,9 +51,7 @@ def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> Colu
     strange = np.zeros(len(cells), np.bool_)
     zoned = name == "timestamptz"
     if binary:
-        require_good(name, cells, big_endian(cells, out))
-        strange = (cells.lengths >= 0) & ((out < FIRST_MICRO - MICROS_TO_2000) | (out > LAST_MICRO - MICROS_TO_2000))
-        out = np.where(strange, 0, out + MICROS_TO_2000)
+        require_good(name, cells, _micros(cells.buffer, cells.offsets, cells.lengths, out, strange))
     else:
         require_good(name, cells, _timestamps(cells.buffer, cells.offsets, cells.lengths, zoned, out, strange))
     array = fixed(kind, out, cells.lengths, strange)
@@ -76,6 +67,32 @@ def _exact(name: str, cells: Cells, strange: Flags, binary: bool, text_of: Any) 
     places = range(len(cells))
     texts = [text_or_bad(name, cells, at, cells.raw(at), text_of) if strange[at] else None for at in places]
     return pa.array(texts, pa.string())
+
+
+@kernel
+def _days(buffer: Bytes, offsets: Longs, lengths: Ints, out: Ints, strange: Flags) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 4:
+            return i
+        value = np.int64(np.int32(be32(buffer, offsets[i]))) + DAYS_TO_2000
+        strange[i] = value < FIRST_DAY or value > LAST_DAY
+        out[i] = 0 if strange[i] else np.int32(value)
+    return OK
+
+
+@kernel
+def _micros(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs, strange: Flags) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 8:
+            return i
+        value = np.int64(be64(buffer, offsets[i]))
+        strange[i] = value < FIRST_MICRO - MICROS_TO_2000 or value > LAST_MICRO - MICROS_TO_2000
+        out[i] = 0 if strange[i] else value + MICROS_TO_2000
+    return OK
 
 
 @kernel

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemark.decode.cells import Cells, Column, fixed, validity
 from tidemark.decode.failure import require_good
-from tidemark.decode.kernels import OK, Bytes, Ints, Longs, kernel
+from tidemark.decode.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, kernel
 
 
 def boolean(cells: Cells, binary: bool) -> Column:
@@ -90,8 +90,7 @@ def _int16(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
             continue
         if lengths[i] != 2:
             return i
-        at = offsets[i]
-        out[i] = np.int16(np.uint16(buffer[at]) << 8 | np.uint16(buffer[at + 1]))
+        out[i] = np.int16(be16(buffer, offsets[i]))
     return OK
 
 
@@ -102,13 +101,7 @@ def _int32(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
             continue
         if lengths[i] != 4:
             return i
-        at = offsets[i]
-        out[i] = np.int32(
-            np.uint32(buffer[at]) << 24
-            | np.uint32(buffer[at + 1]) << 16
-            | np.uint32(buffer[at + 2]) << 8
-            | np.uint32(buffer[at + 3])
-        )
+        out[i] = np.int32(be32(buffer, offsets[i]))
     return OK
 
 
@@ -119,10 +112,7 @@ def _int64(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
             continue
         if lengths[i] != 8:
             return i
-        value = np.uint64(0)
-        for k in range(8):
-            value = value << np.uint64(8) | np.uint64(buffer[offsets[i] + k])
-        out[i] = np.int64(value)
+        out[i] = np.int64(be64(buffer, offsets[i]))
     return OK
 
 
@@ -136,10 +126,7 @@ def _unsigned(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs) -> Any:
             continue
         if lengths[i] != 4:
             return i
-        value = np.int64(0)
-        for k in range(4):
-            value = value << 8 | np.int64(buffer[offsets[i] + k])
-        out[i] = value
+        out[i] = np.int64(be32(buffer, offsets[i]))
     return OK
 
 

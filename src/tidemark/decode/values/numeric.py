@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemark.decode.cells import Cells, Column, fixed, require_room, variable
 from tidemark.decode.failure import require_good
-from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, kernel
+from tidemark.decode.kernels import OK, Bytes, Flags, Ints, Longs, be16, kernel
 from tidemark.decode.values.text import as_strings
 
 _POWERS = (1, 10, 100, 1000, 10000)
@@ -55,13 +55,12 @@ def numeric_text(cells: Cells, binary: bool) -> Column:
 
 @kernel
 def _u16(buffer: Bytes, at: int) -> Any:
-    return np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1])
+    return np.int64(be16(buffer, at))
 
 
 @kernel
 def _i16(buffer: Bytes, at: int) -> Any:
-    value = _u16(buffer, at)
-    return value - 65536 if value >= 32768 else value
+    return np.int64(np.int16(be16(buffer, at)))
 
 
 @kernel

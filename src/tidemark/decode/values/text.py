@@ -97,15 +97,14 @@ def _first_not_utf8(cells: Cells) -> int:
 
 @kernel
 def _copy(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Bytes) -> None:
-    at = 0
+    at = np.uint64(0)
     for i in range(len(offsets)):
-        starts[i] = at
-        length = lengths[i]
-        begin = offsets[i]
+        starts[i] = np.int32(at)
+        begin, length = np.uint64(offsets[i]), np.uint64(max(lengths[i], 0))
         for k in range(length):
-            out[at + k] = buffer[begin + k]
-        at += max(length, 0)
-    starts[len(offsets)] = at
+            out[at + np.uint64(k)] = buffer[begin + np.uint64(k)]
+        at += length
+    starts[len(offsets)] = np.int32(at)
 
 
 @kernel
