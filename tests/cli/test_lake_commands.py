@@ -47,10 +47,12 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         applied = _apply(side)
         assert applied.returncode == ExitCode.OK, applied.stderr
         assert applied.stdout.startswith("done at ")
-        query = tidemark(
-            "query", str(side.options.lake), "select * from t order by id", "--at", str(first), "--format", "csv"
-        )
+        asked = ["query", str(side.options.lake), "select * from t order by id", "--format", "csv"]
+        query = tidemark(*asked, "--at", str(first))
         assert query.stdout == "id,v\n1,one\n2,\n", query.stderr
+        db.run("insert into t values (3, 'only just')")
+        now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
+        assert now.stdout == "id,v\n1,one\n2,two\n3,only just\n", now.stderr
         _status(side)
 
 

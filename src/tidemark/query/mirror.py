@@ -2,11 +2,17 @@
 
 A handle stands at one boundary, and all it gives stands there, however far the mirror has moved on. Handles know
 nothing of each other. What they give are ordinary DataFrames, on a Spark session of one's own or on one that is made.
+
+`at("now")` is what a session on the source sees at this moment, `at(snapshot=…, lsn=…)` what one saw that read both in
+one statement. What makes either unanswerable may pass in a moment: then `now` is taken again.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,47 +21,72 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import TableHistory, types_of
+from tidemark.lake.history import Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained, read_times
 from tidemark.lake.versions import floor
+from tidemark.log.reader import LogReader
 from tidemark.query.changes import guarded
+from tidemark.query.gate import LIMIT_S, Passed, pass_gate
 from tidemark.query.names import find, names_at, parsed
+from tidemark.query.present import Present
 from tidemark.query.reading import Reading
 from tidemark.query.snapshot import LakeView, log_reader
 from tidemark.query.statement import Equalities, bind
 from tidemark.query.times import lsn_at
 from tidemark.query.union import named, together
-from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.source.dsn import Dsn
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
-LATEST = "latest"
+LATEST, NOW = "latest", "now"
+_PAUSE_S = 0.05
 
 
 class Mirror:
     """A lake that can be read."""
 
-    def __init__(self, lake: Path, spark: SparkSession) -> None:
+    def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None) -> None:
         require_pinned(spark)
         self.lake = Lake.open(lake)
         self.spark = spark
         self._reader = log_reader(self.lake)
+        self._present = Present(source, self.lake) if source is not None else None
 
-    def at(self, when: str | Lsn | datetime | Boundary = LATEST) -> Moment:
-        """A handle at a position: an LSN, a time, a Boundary, or the latest at which all is known."""
-        view = self.view()
-        boundary = when if isinstance(when, Boundary) else Boundary(self._lsn(when, view))
-        lease = Lease(self.lake.path, floor(boundary))
-        try:
-            view.require(boundary)
-            return Moment(self, boundary, lease)
-        except BaseException:
-            lease.close()
-            raise
+    def at(
+        self,
+        when: str | Lsn | datetime | Boundary = LATEST,
+        *,
+        snapshot: str | Snapshot | None = None,
+        lsn: str | Lsn | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> Moment:
+        """A handle at a position: an LSN, a time, a Boundary, the latest at which all is known, or now.
+
+        Or at a snapshot, as pg_current_snapshot() prints it, with the pg_current_wal_insert_lsn() of the same
+        statement. These and now are waited for, at most so long; latest asks nobody.
+        """
+        if snapshot is not None or lsn is not None:
+            if snapshot is None or lsn is None or when != LATEST:
+                raise InvalidValue("a snapshot and its LSN stand together and alone", "at(snapshot=…, lsn=…)")
+            return self._at_snapshot(
+                Snapshot.parse(snapshot) if isinstance(snapshot, str) else snapshot,
+                Lsn.parse(lsn) if isinstance(lsn, str) else lsn,
+                limit_s,
+            )
+        if when == NOW:
+            return self._now(limit_s)
+        boundary = when if isinstance(when, Boundary) else Boundary(self._lsn(when, self.view()))
+        return self._moment(boundary)
+
+    def close(self) -> None:
+        """Let go of the source, if it was asked."""
+        if self._present is not None:
+            self._present.close()
 
     def table(self, name: str) -> DataFrame:
         """A table as it was latest."""
@@ -74,6 +105,52 @@ class Mirror:
         """The lake and the log as they are now."""
         return LakeView(self.lake, self._reader)
 
+    def _now(self, limit_s: float) -> Moment:
+        """What a session sees now; taken again while that cannot be answered for a reason that may pass.
+
+        If it does not pass in time, the tables that it concerns are refused, and all others are read.
+        """
+        if self._present is None:
+            raise InvalidValue(
+                "now is the source's, and no source was named", "--source, or tidemark.open(…, source=…)"
+            )
+        reader = self._log()
+        until = time.monotonic() + limit_s
+        while True:
+            look = self._present.look()
+            passed = pass_gate(reader, self.lake.log, look.lsn, max(0.0, until - time.monotonic()))
+            moment = self._moment(reader.boundary(look.snapshot, passed.lsn), {**look.tables, **look.roots}, passed)
+            if not moment.unclear or time.monotonic() >= until:
+                return moment
+            moment.close()
+            time.sleep(_PAUSE_S)
+
+    def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
+        """What a session saw elsewhere. How tables were defined there is known when the mirror has looked."""
+        reader = self._log()
+        until = time.monotonic() + limit_s
+        passed = pass_gate(reader, self.lake.log, lsn, limit_s)
+        boundary = reader.boundary(snapshot, passed.lsn)
+        while self.view().answerable < boundary.lsn and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+        return self._moment(boundary, passed=passed)
+
+    def _moment(
+        self, boundary: Boundary, seen: Mapping[int, Fingerprint] | None = None, passed: Passed | None = None
+    ) -> Moment:
+        lease = Lease(self.lake.path, floor(boundary))
+        try:
+            self.view().require(boundary, defined=seen is not None)
+            return Moment(self, boundary, lease, seen, passed)
+        except BaseException:
+            lease.close()
+            raise
+
+    def _log(self) -> LogReader:
+        if self._reader is None:
+            raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows who committed", "an LSN")
+        return self._reader
+
     def _lsn(self, when: str | Lsn | datetime, view: LakeView) -> Lsn:
         if isinstance(when, Lsn):
             return when
@@ -86,7 +163,9 @@ class Mirror:
         try:
             return self._lsn_at(datetime.fromisoformat(when), view)
         except ValueError as error:
-            raise InvalidValue(f"not a position: {when!r}", "latest, an LSN such as 16/B374D848, or a time") from error
+            raise InvalidValue(
+                f"not a position: {when!r}", "latest, now, an LSN such as 16/B374D848, or a time"
+            ) from error
 
     def _lsn_at(self, time: datetime, view: LakeView) -> Lsn:
         if time.tzinfo is None:
@@ -104,14 +183,22 @@ class Moment:
     derived from them does not.
     """
 
-    def __init__(self, mirror: Mirror, boundary: Boundary, lease: Lease) -> None:
-        self.boundary = boundary
-        self._mirror, self._lease = mirror, lease
+    def __init__(
+        self,
+        mirror: Mirror,
+        boundary: Boundary,
+        lease: Lease,
+        seen: Mapping[int, Fingerprint] | None = None,
+        passed: Passed | None = None,
+    ) -> None:
+        self.boundary, self.passed = boundary, passed
+        self._mirror, self._lease, self._seen = mirror, lease, seen
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[str, str], DataFrame] = {}
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
-        self._reading = Reading(mirror.spark, mirror.view, types_of(self._histories.values()), boundary, lease)
+        types, defined = types_of(self._histories.values()), seen is not None
+        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined)
 
     def close(self) -> None:
         """Need nothing any more."""
@@ -132,6 +219,17 @@ class Moment:
     def tables(self) -> tuple[str, ...]:
         """The tables there were, as schema.table."""
         return tuple(sorted(f"{schema}.{name}" for schema, name in self._names))
+
+    @property
+    def unclear(self) -> tuple[str, ...]:
+        """The tables that the mirror follows and that cannot be answered here, for a reason that may pass."""
+        found = []
+        for history in self._histories.values():
+            with suppress(NotAnswerable):
+                span = history.at(self.lsn)
+                if history.live and self._hindrance(history, span) is not None:
+                    found.append(f"{span.fingerprint.schema}.{span.fingerprint.name}")
+        return tuple(found)
 
     def table(self, name: str) -> DataFrame:
         """The rows of a table there."""
@@ -186,16 +284,29 @@ class Moment:
     def _frame(self, history: TableHistory, equalities: Equalities) -> DataFrame:
         span = history.at(self.lsn)
         name = f"{span.fingerprint.schema}.{span.fingerprint.name}"
+        if (why := self._hindrance(history, span)) is not None:
+            raise NotAnswerable(f"{name} {why}", "a later snapshot")
         if history.is_union:
             return self._union(name, span.fingerprint, equalities)
-        hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
-        if hidden:
-            raise NotAnswerable(
-                f"{name} began at {span.base.lsn} with what was committed at {hidden[0]}, "
-                "which this boundary does not see",
-                "a later snapshot",
-            )
         return self._reading.table(history, span, equalities)
+
+    def _hindrance(self, history: TableHistory, span: Span) -> str | None:
+        """Why a table that can be read at this position cannot be at this boundary."""
+        if self._seen is not None:
+            there = self._seen.get(span.fingerprint.oid)
+            same = (
+                there == span.fingerprint
+                if history.is_union
+                else compare(span.fingerprint, there).effect is Effect.SAME
+            )
+            if not same:
+                return "was altered, or taken out of the publication, just before, and the mirror does not know yet how"
+        elif span.begin > floor(self.boundary) and (history.is_union or span.begin > span.base.lsn):
+            return f"was altered up to {span.begin}, and it is not known whether this boundary sees that"
+        hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
+        if hidden and not history.is_union:
+            return f"began at {span.base.lsn} with what was committed at {hidden[0]}, which this boundary does not see"
+        return None
 
     def _union(self, name: str, root: Fingerprint, equalities: Equalities) -> DataFrame:
         """The tables that a partitioned one consists of here. If one is not mirrored, nobody knows what that is."""
@@ -214,6 +325,15 @@ class Moment:
         return together(self._mirror.spark, root, frames, version_num)
 
 
-def open_mirror(lake: str | Path, spark: SparkSession | None = None, options: SparkOptions | None = None) -> Mirror:
-    """Open a lake for reading, on this Spark session, on the active one, or on a new one with these options."""
-    return Mirror(Path(lake), spark if spark is not None else spark_session(options))
+def open_mirror(
+    lake: str | Path,
+    spark: SparkSession | None = None,
+    options: SparkOptions | None = None,
+    source: str | Dsn | None = None,
+) -> Mirror:
+    """Open a lake for reading, on this Spark session, on the active one, or on a new one with these options.
+
+    `source` is for reads at now: the connection string of the database that the lake mirrors.
+    """
+    dsn = Dsn(source) if isinstance(source, str) else source
+    return Mirror(Path(lake), spark if spark is not None else spark_session(options), dsn)

@@ -55,7 +55,10 @@ class _Found:
 
 
 class Reading:
-    """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called."""
+    """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
+
+    `defined` says that how tables are defined there is known by other means than the mirror's.
+    """
 
     def __init__(
         self,
@@ -64,9 +67,11 @@ class Reading:
         types: Mapping[int, PgType],
         boundary: Boundary,
         lease: Lease,
+        *,
+        defined: bool = False,
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
-        self._boundary, self._lease = boundary, lease
+        self._boundary, self._lease, self._defined = boundary, lease, defined
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
@@ -100,7 +105,7 @@ class Reading:
             view = self._view()
             found = self._found(view, history, span, versions=True)
             few = self._few(found) if found.folded is not None else None
-            view.require(self._boundary)
+            view.require(self._boundary, defined=self._defined)
             self._looked[oid] = found, few
         return self._looked[oid]
 
@@ -108,7 +113,7 @@ class Reading:
         view = self._view()
         found = self._found(view, history, span, versions=False)
         rows, _ = self._all_changes(found)
-        view.require(self._boundary)
+        view.require(self._boundary, defined=self._defined)
         return guarded(rows)
 
     def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:

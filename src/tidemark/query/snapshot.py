@@ -33,16 +33,24 @@ class LakeView:
         self.cycle: Cycle = lake.cycle()
 
     @cached_property
+    def there(self) -> Lsn:
+        """The last position up to which every commit is there, however the tables are defined."""
+        return max(self.received, self.cycle.safe)
+
+    @cached_property
     def answerable(self) -> Lsn:
         """The last position at which all is known: what was committed, and how the tables were defined."""
-        return min(self.cycle.known, max(self.received, self.cycle.safe))
+        return min(self.cycle.known, self.there)
 
-    def require(self, boundary: Boundary) -> None:
-        """Refuse what lies above, and what lies below the window, which is looked at now: files may be gone since."""
-        if boundary.lsn > self.answerable:
+    def require(self, boundary: Boundary, *, defined: bool = False) -> None:
+        """Refuse what lies above, and what lies below the window, which is looked at now: files may be gone since.
+
+        `defined` says that it is known by other means how the tables are defined there.
+        """
+        if boundary.lsn > (upto := self.there if defined else self.answerable):
             raise NotAnswerable(
-                f"{boundary.lsn} cannot be answered yet: the mirror knows all up to {self.answerable}",
-                f"--at latest, an LSN up to {self.answerable}, or again later",
+                f"{boundary.lsn} cannot be answered yet: the mirror knows all up to {upto}",
+                f"--at latest, an LSN up to {upto}, or again later",
             )
         retained = read_retained(self.lake.path)
         below = min([boundary.lsn, *(Lsn(lsn.value - 1) for lsn in boundary.excluded)])

@@ -1,0 +1,54 @@
+"""The gate: a read at a position waits until the log has everything up to there, and says how long that was."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import LogBehind, NotAnswerable, ReceiveFailed
+from tidemark.log.reader import LogReader
+from tidemark.receive.client import ReceiveClient
+
+LIMIT_S = 10.0
+_LOG = logging.getLogger("tidemark.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A position up to which all is there: how long that took, and how many bytes of WAL were missing at first."""
+
+    lsn: Lsn
+    seconds: float
+    behind_bytes: int
+
+
+def pass_gate(reader: LogReader, log: Path, lsn: Lsn, limit_s: float = LIMIT_S) -> Passed:
+    """Wait until everything up to `lsn` is in the log.
+
+    Just after the header of a WAL page the log may end before it: nothing is committed in between, and the position
+    that was reached means the same.
+    """
+    begin = time.monotonic()
+    reader.refresh()
+    behind = max(0, lsn.value - reader.received.value)
+    if behind:
+        try:
+            with ReceiveClient(log) as client:
+                lsn = min(lsn, client.wait(lsn, limit_s))
+        except LogBehind as error:
+            raise NotAnswerable(
+                f"{lsn} cannot be answered: it was not received within {limit_s:g} s, {behind:,} bytes of WAL behind",
+                "again later, or --at latest, which asks nobody",
+            ) from error
+        except ReceiveFailed as error:
+            raise NotAnswerable(
+                f"{lsn} cannot be answered: nobody follows the source, and the log ends at {reader.received}",
+                "tidemark sync, or --at latest",
+            ) from error
+        reader.refresh()
+    passed = Passed(lsn, time.monotonic() - begin, behind)
+    _LOG.info("waited %.1f ms for %s, %d bytes behind", passed.seconds * 1000, passed.lsn, passed.behind_bytes)
+    return passed

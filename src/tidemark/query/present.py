@@ -1,0 +1,72 @@
+"""The present, as a session on the source sees it: its snapshot, where that stands, and how tables are defined there.
+
+All of it is read in one transaction. So it needs nobody else's look at the source: a table that is defined there as the
+lake has it last can be read.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from tidemark.clock import Lsn
+from tidemark.errors import NotAnswerable, SourceError
+from tidemark.lake.lake import Lake
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
+from tidemark.source.dsn import Dsn
+from tidemark.source.identity import check_same, locate
+from tidemark.source.look import Look, Watched, take_look
+from tidemark.source.names import MirrorNames
+from tidemark.source.session import Session
+
+_MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user"
+
+
+class Present:
+    """Asks the source of a lake; connected when it is first asked, and again when the connection was lost."""
+
+    def __init__(self, dsn: Dsn, lake: Lake) -> None:
+        self._dsn, self._lake = dsn, lake
+        self._names = MirrorNames(lake.mirror)
+        self._session: Session | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def look(self) -> Look:
+        """What a session sees now."""
+        with self._one_at_a_time:
+            try:
+                return take_look(self._connected(), self._names, Watched(), lambda _: ())
+            except SourceError:
+                self._hang_up()
+                raise
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._one_at_a_time:
+            self._hang_up()
+
+    def _connected(self) -> Session:
+        if self._session is not None and self._session.connection.closed:
+            self._hang_up()
+        if self._session is None:
+            session = Session.open(self._dsn, "query")
+            try:
+                self._require_ours(session)
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+        return self._session
+
+    def _require_ours(self, session: Session) -> None:
+        may_replicate, in_recovery = session.row(_MAY_REPLICATE)
+        if in_recovery:
+            raise NotAnswerable("the server at hand is a standby, whose snapshot is not known exactly", "the primary")
+        mirror = read_mirror(self._lake.log, Disk())
+        if mirror is not None:
+            check_same(mirror.identity, locate(session, self._dsn, may_replicate=may_replicate), Lsn.ZERO)
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
