@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -264,6 +265,32 @@ def test_a_reader_refuses_what_was_not_received(tmp_path: Path) -> None:
         writer.append(frames(), Lsn(120))
         reader.refresh()
         assert contents(reader, START, Lsn(120)) == [(100, "t", 1)]
+
+
+def test_threads_share_a_reader(tmp_path: Path) -> None:
+    interval, stop = sys.getswitchinterval(), threading.Event()
+    sys.setswitchinterval(1e-6)
+    try:
+        with open_log(tmp_path, START, Quick()) as writer:
+            reader = LogReader(tmp_path)
+
+            def refresh() -> None:
+                while not stop.is_set():
+                    reader.refresh()
+                    reader.commits()
+
+            threads = [threading.Thread(target=refresh) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for n in range(300):
+                writer.append(frames(*plain(n + 10, 100 + 20 * n, 1, described=True)))
+            stop.set()
+            for thread in threads:
+                thread.join()
+            reader.refresh()
+            assert reader.commits()["xid"].tolist() == list(range(10, 310))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:

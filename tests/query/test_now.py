@@ -141,6 +141,20 @@ def test_a_table_altered_just_now_is_read_as_soon_as_the_mirror_knows_and_others
     mirror.close()
 
 
+def test_what_the_mirror_passes_over_after_a_handle_was_made_is_refused_and_not_missing(side: Lakeside) -> None:
+    db, mirror = side.database, opened(side)
+    db.run("insert into t values (1, 'one')")
+    side.apply_all()
+    db.run("alter table t add c int", "insert into t values (2, 'two', 2)", "alter table t drop c")
+    with mirror.at("now") as now:
+        assert now.unclear == ()
+        side.apply_all()
+        with pytest.raises(NotAnswerable, match="altered more than once between two looks"):
+            now.table("t")
+        assert now.table("bag").collect() == []
+    mirror.close()
+
+
 def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture) -> None:
     mirror = opened(side)
     with caplog.at_level(logging.INFO, "tidemark.gate"):

@@ -5,6 +5,7 @@ A reader follows the indexes: rows appear there after the bytes they speak of, s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -47,17 +48,22 @@ class _Followed:
 
 
 class LogReader:
-    """A view of the log that moves only with `refresh`."""
+    """A view of the log that moves only with `refresh`. Threads may share one."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
         self._disk = disk or Disk()
         self._indexes: dict[int, _Followed] = {}
         self._complete = Lsn.ZERO
+        self._lock = threading.RLock()
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what was appended since."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         mirror = read_mirror(self._folder, self._disk)
         self._complete = mirror.complete if mirror is not None else Lsn.ZERO
         found = numbers(self._disk.names(self._folder), INDEX)
@@ -70,19 +76,18 @@ class LogReader:
     @property
     def received(self) -> Lsn:
         """Every commit at or below it is in this view."""
-        return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
+        with self._lock:
+            return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
 
     def commits(self) -> Rows:
         """All commits of the index, in order; also those whose bytes are gone."""
-        parts = [self._indexes[number].rows().commits for number in sorted(self._indexes)]
-        return joined_rows(parts, COMMITS)
+        return joined_rows([rows.commits for _, rows in self._rows()], COMMITS)
 
     def last_commits(self) -> list[tuple[int, Lsn]]:
         """For each index, in order, its number and its last commit; where it has none, that of the one before."""
         found, last = [], Lsn.ZERO
-        for number in sorted(self._indexes):
-            commits = self._indexes[number].rows().commits
-            last = Lsn(int(commits["lsn"][-1])) if len(commits) else last
+        for number, rows in self._rows():
+            last = Lsn(int(rows.commits["lsn"][-1])) if len(rows.commits) else last
             found.append((number, last))
         return found
 
@@ -90,8 +95,8 @@ class LogReader:
         """How many commits lie above `after` and at or below `upto`."""
         border = np.array([after.value, upto.value], np.uint64)
         found = 0
-        for index in self._indexes.values():
-            first, last = np.searchsorted(index.rows().commits["lsn"], border, "right")
+        for _, rows in self._rows():
+            first, last = np.searchsorted(rows.commits["lsn"], border, "right")
             found += int(last - first)
         return found
 
@@ -110,8 +115,7 @@ class LogReader:
         """
         if self.received < upto:
             raise LogBehind(f"the log reaches {self.received}, and {upto} is asked for", "again when it was received")
-        for number in sorted(self._indexes):
-            rows = self._indexes[number].rows()
+        for _, rows in self._rows():
             first, last = np.searchsorted(rows.commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
             if first == last:
                 continue
@@ -132,6 +136,11 @@ class LogReader:
     def buffers(self, part: Assembled) -> Mapping[int, Bytes]:
         """The segments that these rows speak of, mapped, with every block that is needed found sound."""
         return mapped_segments(part, self._folder, self._disk)
+
+    def _rows(self) -> list[tuple[int, Assembled]]:
+        """Every index by its number, in order, as far as it was read."""
+        with self._lock:
+            return [(number, self._indexes[number].rows()) for number in sorted(self._indexes)]
 
     def _follow(self, number: int, closed: bool) -> None:
         """Read on in an index. One that is closed is sound to its end, or rows would be missing without a word."""

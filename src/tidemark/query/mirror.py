@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +54,7 @@ class Mirror:
         self.lake = Lake.open(lake)
         self.spark = spark
         self._reader = log_reader(self.lake)
-        self._present = Present(source, self.lake) if source is not None else None
+        self._present = Present(source, self.lake, self._reader) if source is not None else None
 
     def at(
         self,
@@ -116,13 +115,26 @@ class Mirror:
             )
         reader = self._log()
         until = time.monotonic() + limit_s
+        taken: Moment | None = None
         while True:
             look = self._present.look()
-            passed = pass_gate(reader, self.lake.log, look.lsn, max(0.0, until - time.monotonic()))
-            moment = self._moment(reader.boundary(look.snapshot, passed.lsn), {**look.tables, **look.roots}, passed)
-            if not moment.unclear or time.monotonic() >= until:
-                return moment
-            moment.close()
+            try:
+                passed = pass_gate(reader, self.lake.log, look.lsn, max(0.0, until - time.monotonic()))
+            except NotAnswerable:
+                if taken is None:
+                    raise
+                return taken
+            try:
+                moment = self._moment(reader.boundary(look.snapshot, passed.lsn), {**look.tables, **look.roots}, passed)
+            except NotAnswerable:  # it does not see a commit that lies below the window
+                if time.monotonic() >= until:
+                    raise
+            else:
+                if taken is not None:
+                    taken.close()
+                if not moment.unclear or time.monotonic() >= until:
+                    return moment
+                taken = moment
             time.sleep(_PAUSE_S)
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
@@ -138,7 +150,9 @@ class Mirror:
     def _moment(
         self, boundary: Boundary, seen: Mapping[int, Fingerprint] | None = None, passed: Passed | None = None
     ) -> Moment:
-        lease = Lease(self.lake.path, floor(boundary))
+        # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
+        lowest = floor(boundary) if seen is None else min(floor(boundary), self.view().cycle.known)
+        lease = Lease(self.lake.path, lowest)
         try:
             self.view().require(boundary, defined=seen is not None)
             return Moment(self, boundary, lease, seen, passed)
@@ -222,14 +236,10 @@ class Moment:
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """The tables that the mirror follows and that cannot be answered here, for a reason that may pass."""
-        found = []
-        for history in self._histories.values():
-            with suppress(NotAnswerable):
-                span = history.at(self.lsn)
-                if history.live and self._hindrance(history, span) is not None:
-                    found.append(f"{span.fingerprint.schema}.{span.fingerprint.name}")
-        return tuple(found)
+        """The tables that the mirror follows and that cannot be answered here: a later boundary may answer them."""
+        followed = [history for history in self._histories.values() if history.live]
+        unclear = [history.fingerprint for history in followed if not self._is_clear(history)]
+        return tuple(f"{each.schema}.{each.name}" for each in unclear)
 
     def table(self, name: str) -> DataFrame:
         """The rows of a table there."""
@@ -289,6 +299,12 @@ class Moment:
         if history.is_union:
             return self._union(name, span.fingerprint, equalities)
         return self._reading.table(history, span, equalities)
+
+    def _is_clear(self, history: TableHistory) -> bool:
+        try:
+            return self._hindrance(history, history.at(self.lsn)) is None
+        except NotAnswerable:
+            return False
 
     def _hindrance(self, history: TableHistory, span: Span) -> str | None:
         """Why a table that can be read at this position cannot be at this boundary."""

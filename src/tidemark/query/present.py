@@ -13,6 +13,7 @@ from tidemark.errors import NotAnswerable, SourceError
 from tidemark.lake.lake import Lake
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
+from tidemark.log.reader import LogReader
 from tidemark.source.dsn import Dsn
 from tidemark.source.identity import check_same, locate
 from tidemark.source.look import Look, Watched, take_look
@@ -25,8 +26,8 @@ _MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg
 class Present:
     """Asks the source of a lake; connected when it is first asked, and again when the connection was lost."""
 
-    def __init__(self, dsn: Dsn, lake: Lake) -> None:
-        self._dsn, self._lake = dsn, lake
+    def __init__(self, dsn: Dsn, lake: Lake, reader: LogReader | None) -> None:
+        self._dsn, self._lake, self._reader = dsn, lake, reader
         self._names = MirrorNames(lake.mirror)
         self._session: Session | None = None
         self._one_at_a_time = threading.Lock()
@@ -64,7 +65,8 @@ class Present:
             raise NotAnswerable("the server at hand is a standby, whose snapshot is not known exactly", "the primary")
         mirror = read_mirror(self._lake.log, Disk())
         if mirror is not None:
-            check_same(mirror.identity, locate(session, self._dsn, may_replicate=may_replicate), Lsn.ZERO)
+            durable = self._reader.received if self._reader is not None else Lsn.ZERO
+            check_same(mirror.identity, locate(session, self._dsn, may_replicate=may_replicate), durable)
 
     def _hang_up(self) -> None:
         if self._session is not None:

@@ -19,7 +19,7 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.decode.types import Types
 from tidemark.errors import LogTrimmed, NotAnswerable
 from tidemark.lake.changes import ChangeFiles
-from tidemark.lake.history import Span, TableHistory
+from tidemark.lake.history import Kind, Span, TableHistory
 from tidemark.lake.layout import columns_of, fitting, layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
@@ -105,7 +105,7 @@ class Reading:
             view = self._view()
             found = self._found(view, history, span, versions=True)
             few = self._few(found) if found.folded is not None else None
-            view.require(self._boundary, defined=self._defined)
+            self._require_whole(view, history)
             self._looked[oid] = found, few
         return self._looked[oid]
 
@@ -113,7 +113,7 @@ class Reading:
         view = self._view()
         found = self._found(view, history, span, versions=False)
         rows, _ = self._all_changes(found)
-        view.require(self._boundary, defined=self._defined)
+        self._require_whole(view, history)
         return guarded(rows)
 
     def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:
@@ -128,6 +128,21 @@ class Reading:
         since = held(folded, span.base)
         tail = self._tail(view, history, shown, files, max(files.applied, floor(since)))
         return _Found(shown, files, folded, since, tail)
+
+    def _require_whole(self, view: LakeView, history: TableHistory) -> None:
+        """Refuse what is out of the window by now, and what was passed over because nobody knew how it was defined.
+
+        That is told before the files that lack it are there, so whoever looks after the files misses nothing.
+        """
+        view.require(self._boundary, defined=self._defined)
+        if not self._defined:
+            return  # up to where definitions are known, nothing is passed over
+        told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
+        gap = next((each for each in told if each.kind is Kind.GAP and each.after < self._boundary.lsn), None)
+        if gap is not None:
+            raise NotAnswerable(
+                f"{history.path} cannot be read at {self._boundary.lsn}: {gap.reason}", "a later snapshot"
+            )
 
     def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
         """What changed since, and what that may be like."""

@@ -6,7 +6,7 @@ A task tells the driver what it has written; nothing is part of the lake until t
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,22 +71,35 @@ def copy_parts(spark: SparkSession, work: CopyWork, parts: Sequence[Part]) -> li
     """Copy parts in one task; for each what was written, or why it was not."""
     tables = {part.oid: work.tables[part.oid] for part in parts}
     work = CopyWork(work.source, work.types, tables)
-    run = partial(_run, work, tuple(parts))
-    told = spark.range(0, 1, 1, 1).mapInArrow(run, "copied binary").collect()
-    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+    return [pickle.loads(told) for told in _in_a_task(spark, partial(_run, work, tuple(parts)))]  # noqa: S301 - ours
 
 
-def _run(work: CopyWork, parts: Sequence[Part], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For the one row that a task is given, all parts."""
+def _in_a_task(spark: SparkSession, run: Callable[[], Iterable[bytes]]) -> list[bytes]:
+    """What a function gives on an executor: by an RDD, a job of which costs the JVM half, where there are any."""
+    context = getattr(spark, "_sc", None)  # Spark Connect has none
+    if context is not None:
+        return list(context.parallelize(range(1), 1).mapPartitions(lambda _: run()).collect())
+    rows = spark.range(0, 1, 1, 1).mapInArrow(partial(_as_rows, run), "told binary").collect()
+    return [bytes(row[0]) for row in rows]
+
+
+def _as_rows(run: Callable[[], Iterable[bytes]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For the one row that a task is given."""
     for _ in batches:
-        for part in parts:
-            try:
-                told = pickle.dumps(_copied(work, part))
-            except TidemarkError as error:
-                told = pickle.dumps(FailedPart(part, error))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
-                told = pickle.dumps(FailedPart(part, in_short(error)))
-            yield pa.record_batch({"copied": pa.array([told], pa.binary())})
+        for told in run():
+            yield pa.record_batch({"told": pa.array([told], pa.binary())})
+
+
+def _run(work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
+    """Copy parts, each told when it is done."""
+    for part in parts:
+        try:
+            told = pickle.dumps(_copied(work, part))
+        except TidemarkError as error:
+            told = pickle.dumps(FailedPart(part, error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
+            told = pickle.dumps(FailedPart(part, in_short(error)))
+        yield told
 
 
 def _copied(work: CopyWork, part: Part) -> CopiedPart:
