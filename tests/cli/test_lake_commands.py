@@ -41,15 +41,16 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         db.run("insert into t values (1, 'one'), (2, null)")
-        first = side.position()
+        ((snapshot, first),) = db.run("select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
         db.run("update t set v = 'two' where id = 2")
         side.mirror.catch_up()
         applied = _apply(side)
         assert applied.returncode == ExitCode.OK, applied.stderr
         assert applied.stdout.startswith("done at ")
         asked = ["query", str(side.options.lake), "select * from t order by id", "--format", "csv"]
-        query = tidemark(*asked, "--at", str(first))
-        assert query.stdout == "id,v\n1,one\n2,\n", query.stderr
+        for at in (["--at", first], ["--at", first, "--snapshot", snapshot]):
+            query = tidemark(*asked, *at)
+            assert query.stdout == "id,v\n1,one\n2,\n", query.stderr
         db.run("insert into t values (3, 'only just')")
         now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
         assert now.stdout == "id,v\n1,one\n2,two\n3,only just\n", now.stderr

@@ -123,6 +123,8 @@ def test_a_table_altered_just_now_is_read_as_soon_as_the_mirror_knows_and_others
         assert now.table("bag").collect() == [(1,)]
         with pytest.raises(NotAnswerable, match=r"public\.t was altered"):
             now.table("t")
+        with pytest.raises(NotAnswerable, match="t was altered"):
+            now.changes("t", now.lsn)
     told = threading.Event()
 
     def write() -> None:

@@ -43,9 +43,10 @@ def query(
 
     mirror = open_mirror(lake.absolute(), session, source=source)
     try:
-        moment = (
-            mirror.at(snapshot=snapshot, lsn=when, limit_s=limit_s) if snapshot else mirror.at(when, limit_s=limit_s)
-        )
+        if snapshot is None:
+            moment = mirror.at(when, limit_s=limit_s)
+        else:
+            moment = mirror.at(snapshot=snapshot, lsn=when, limit_s=limit_s)
         FORMATS[form](moment.sql(sql))
     finally:
         mirror.close()

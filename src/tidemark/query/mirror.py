@@ -263,6 +263,8 @@ class Moment:
         if history.is_union:
             raise NotAnswerable(f"{name} has no changes of its own", "the changes of its partitions")
         span = history.at(self.lsn)
+        if (why := self._redefined(history, span)) is not None:
+            raise NotAnswerable(f"{name} {why}", "a later snapshot")
         first = Lsn.parse(start) if isinstance(start, str) else start
         if first < span.base.lsn and (span.copied or span.base != history.spans()[0].base):
             raise NotAnswerable(
@@ -308,6 +310,13 @@ class Moment:
 
     def _hindrance(self, history: TableHistory, span: Span) -> str | None:
         """Why a table that can be read at this position cannot be at this boundary."""
+        hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
+        if hidden and not history.is_union:
+            return f"began at {span.base.lsn} with what was committed at {hidden[0]}, which this boundary does not see"
+        return self._redefined(history, span)
+
+    def _redefined(self, history: TableHistory, span: Span) -> str | None:
+        """Why it is not known that a table is defined here as it is at this position."""
         if self._seen is not None:
             there = self._seen.get(span.fingerprint.oid)
             same = (
@@ -319,9 +328,6 @@ class Moment:
                 return "was altered, or taken out of the publication, just before, and the mirror does not know yet how"
         elif span.begin > floor(self.boundary) and (history.is_union or span.begin > span.base.lsn):
             return f"was altered up to {span.begin}, and it is not known whether this boundary sees that"
-        hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
-        if hidden and not history.is_union:
-            return f"began at {span.base.lsn} with what was committed at {hidden[0]}, which this boundary does not see"
         return None
 
     def _union(self, name: str, root: Fingerprint, equalities: Equalities) -> DataFrame:
