@@ -1,8 +1,9 @@
 """One Parquet file of a Delta table, from its first rows to the statistics that Delta keeps of it.
 
 Rows are gathered to row groups of some megabytes. Dictionaries only for columns of few values: elsewhere they cost time
-and room. Decimals of up to 18 digits are integers, as Spark has them. A file is synced to disk before anyone is told of
-it; one that nobody is told of is vacuum's.
+and room. Numbers and times that lie near each other are packed as differences, which is smaller and sooner compressed.
+Decimals of up to 18 digits are integers, as Spark has them. A file is synced to disk before anyone is told of it; one
+that nobody is told of is vacuum's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tidemark.log.disk import FULL
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
+_INT_DIGITS, _LONG_DIGITS = 9, 18  # of decimals that are integers of 32 and of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,32 @@ class DataFile:
     stats: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Encodings:
+    """How columns are kept: those of few values by a dictionary, and those that lie near each other as differences."""
+
+    few: tuple[str, ...]
+    near: tuple[str, ...]
+
+    @staticmethod
+    def of(rows: pa.Table) -> _Encodings:
+        """As the first rows suggest."""
+        sample = rows.slice(0, _SAMPLE)
+        few = tuple(name for name in rows.column_names if _few_values(sample[name]))
+        near = tuple(name for name in rows.column_names if name not in few and _lies_near(sample[name]))
+        return _Encodings(few, near)
+
+
 class FileWriter:
     """Writes one file. Rows with other columns than the first need another file.
 
-    Of several files with rows of one kind, the first finds which columns have few values, and the others are `like` it.
+    Of several files with rows of one kind, the first finds how its columns are best kept, and the others are `like` it.
     Where rows come in no order, the bounds of texts are not worth their time: `text_bounds` says whether to keep them.
     """
 
     def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None, *, text_bounds: bool = True) -> None:
         self._folder, self._like, self._text_bounds = folder, like, text_bounds
-        self._few: list[str] | None = None
+        self._encodings: _Encodings | None = None
         self._name = f"{prefix}-{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.Table] = []
@@ -74,9 +92,9 @@ class FileWriter:
         if not self._gathered:
             return
         group = pa.concat_tables(self._gathered)
-        if self._few is None:
-            chosen = self._like._few if self._like is not None else None
-            self._few = chosen or [name for name in group.column_names if _few_values(group[name])]
+        if self._encodings is None:
+            chosen = self._like._encodings if self._like is not None else None
+            self._encodings = chosen or _Encodings.of(group)
         self._nulls.update({name: group[name].null_count for name in group.column_names})
         with _room_in(self._folder):
             if self._writer is None:
@@ -85,7 +103,8 @@ class FileWriter:
                     group.schema,
                     compression="zstd",
                     compression_level=1,
-                    use_dictionary=self._few,
+                    use_dictionary=list(self._encodings.few),
+                    column_encoding=dict.fromkeys(self._encodings.near, "DELTA_BINARY_PACKED"),
                     write_statistics=self._text_bounds
                     or [each.name for each in group.schema if not _is_text(each.type)],
                     store_decimal_as_integer=True,
@@ -138,11 +157,24 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _few_values(column: pa.ChunkedArray) -> bool:
-    if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
+def _few_values(sample: pa.ChunkedArray) -> bool:
+    if pa.types.is_nested(sample.type) or pa.types.is_boolean(sample.type):
         return False
-    sample = column.slice(0, _SAMPLE)
     return bool(pc.count_distinct(sample).as_py() <= max(2, _FEW * len(sample)))
+
+
+def _lies_near(sample: pa.ChunkedArray) -> bool:
+    """Whether differences need less than half of the bits that a value has in the file."""
+    kind = sample.type
+    if pa.types.is_decimal128(kind) and kind.precision <= _LONG_DIGITS:
+        bounds, scale, bits = pc.min_max(sample), kind.scale, 32 if kind.precision <= _INT_DIGITS else 64
+    elif pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        plain = sample.cast(pa.int32()) if pa.types.is_date32(kind) else sample.cast(pa.int64())
+        bounds, scale, bits = pc.min_max(plain), 0, 64 if kind.bit_width == 64 else 32
+    else:
+        return False
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    return least is not None and int((greatest - least) * 10**scale).bit_length() <= bits // 2
 
 
 def _is_text(kind: pa.DataType) -> bool:
