@@ -65,8 +65,12 @@ def test_all_kinds_of_tables_are_copied_and_followed(db: Database, spark: SparkS
         "insert into parent values (1)",
         "insert into child values (2, 'only in child')",
         "create table bare (id int primary key)",
+        "create domain price as numeric(12,2) check (value > 0)",
+        "create domain discounted as price",
+        "create table priced (id int primary key, p price, d discounted, l price[])",
+        "insert into priced select i, i, i / 2.0, array[i] from generate_series(1, 20) i",
     )
-    tables = ["keyed", "bag", "nothing", '"Odd.näme"', "low", "high", "parent", "child", "bare"]
+    tables = ["keyed", "bag", "nothing", '"Odd.näme"', "low", "high", "parent", "child", "bare", "priced"]
     shown = [*tables, "made"] if db.server.install.major >= 18 else tables
     with syncing(db, tmp_path, spark, *(f"only {table}" for table in [*tables, "made"])) as synced:
         synced.copy_all()
@@ -80,6 +84,7 @@ def test_all_kinds_of_tables_are_copied_and_followed(db: Database, spark: SparkS
             "insert into parent values (3)",
             "insert into bare values (9)",
             "insert into made values (100)",
+            "update priced set d = 7.25 where id = 3",
         )
         synced.note(*shown)
         synced.require_noted()

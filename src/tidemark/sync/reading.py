@@ -16,7 +16,7 @@ from tidemark.decode.copy import CopyBatch, CopyDecoder
 from tidemark.decode.types import Decoding
 from tidemark.errors import ObjectMissing, TableChanged, TimedOut
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import Column
+from tidemark.schema.table import Column, PgType
 from tidemark.source.blockers import naming_lockers
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts
@@ -86,8 +86,16 @@ def require_same(session: Session, table: Fingerprint) -> None:
         ((shown.fname(n) or b"").decode(), shown.ftablecol(n), shown.ftype(n), shown.fmod(n))
         for n in range(shown.nfields)
     ]
-    if found != [(column.name, column.attnum, column.type.oid, column.typmod) for column in table.columns]:
+    if found != [(column.name, column.attnum, *_described(column.type, column.typmod)) for column in table.columns]:
         raise _changed(table, "it was altered")
+
+
+def _described(kind: PgType, typmod: int) -> tuple[int, int]:
+    """A type and its modifier as the server describes columns of results: a domain is its base."""
+    while kind.kind == "d":
+        (base,) = kind.parts
+        kind, typmod = base.type, base.typmod
+    return kind.oid, typmod
 
 
 def copy_statement(
