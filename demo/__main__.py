@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.mirror import ask_both, copy_live, follow_live, judge, mirroring, prepare
+from demo.mirror import ask_both, copy_live, follow_live, judge, mirroring, prepare, prove
 from demo.saying import say
 from demo.source import examine_and_prepare, tell_snapshots_from_positions
 from harness.database import Database, add_roles, create_database
@@ -30,13 +30,14 @@ def main() -> None:
     warm()
     examine_and_prepare(database)
     with tempfile.TemporaryDirectory() as folder, load(server, database):
+        tell_snapshots_from_positions(database)
         shown = prepare(database, Path(folder))
         with mirroring(shown) as running:
             copy_live(running)
-            follow_live(shown, running, seconds=8)
+            follow_live(shown, running, seconds=6)
             ask_both(shown, running)
-        judge(shown)
-        tell_snapshots_from_positions(database)
+            judge(shown)
+            prove(shown)
         shown.spark.stop()
     if sys.stdin.isatty() and sys.stdout.isatty():
         say(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")

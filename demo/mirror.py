@@ -119,5 +119,11 @@ def judge(shown: Demonstrated) -> None:
     print(f"  {count} transactions in the log; the same {count}, message by message, in a second slot read by SQL")
 
 
+def prove(shown: Demonstrated) -> None:
+    """Every table, whole, at one snapshot of a session on PostgreSQL, while the load goes on."""
+    say("tidemark compare: the proof, at one snapshot, under load")
+    run(["compare", str(shown.options.lake), "--source", shown.database.dsn().reveal()])
+
+
 def _received(shown: Demonstrated) -> Lsn:
     return LogReader(shown.options.log_folder).received

@@ -330,6 +330,7 @@ class ExitCode(IntEnum):
     LOG = 9
     LAKE = 10
     NOT_ANSWERABLE = 11
+    DIFFERENT = 12
     INTERRUPTED = 130
 
 

@@ -1,4 +1,4 @@
-"""apply, fold, query, status and vacuum as a shell runs them; and what they print."""
+"""apply, compare, fold, query, status and vacuum as a shell runs them; and what they print."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -55,6 +56,26 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
         assert now.stdout == "id,v\n1,one\n2,two\n3,only just\n", now.stderr
         _status(side)
+        _compare(side)
+
+
+def _compare(side: Lakeside) -> None:
+    asked = ["compare", str(side.options.lake), "--source", side.options.source.reveal(), "--master", "local[2]"]
+    equal = tidemark(*asked)
+    assert equal.returncode == ExitCode.OK, equal.stderr
+    where, told = equal.stdout.splitlines()
+    assert where.startswith("at 0/")
+    assert told.startswith("equal         public.t  3 rows  ")
+    (file, *_) = (side.options.lake / "public/t/changes").glob("*.parquet")
+    rows = pq.read_table(file)
+    pq.write_table(rows.slice(0, len(rows) - 1), file)
+    other = tidemark(*asked, "t", "--json", "--values")
+    assert other.returncode == ExitCode.DIFFERENT, other.stderr
+    plain = json.loads(other.stdout)
+    assert (plain["table"], plain["verdict"], plain["source"]["rows"]) == ("public.t", "different", 3)
+    assert {each["how"] for each in plain["differing"]} <= {"missing", "other"}
+    assert all(each["source"] for each in plain["differing"])
+    assert tidemark(*asked[:2]).returncode == ExitCode.USAGE
 
 
 def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:

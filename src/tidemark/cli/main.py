@@ -9,6 +9,7 @@ import click
 
 from tidemark import __version__
 from tidemark.cli.apply import apply
+from tidemark.cli.compare import compare
 from tidemark.cli.doctor import doctor
 from tidemark.cli.fold import fold
 from tidemark.cli.log import log
@@ -34,6 +35,7 @@ def tidemark() -> None:
 
 
 tidemark.add_command(apply)
+tidemark.add_command(compare)
 tidemark.add_command(doctor)
 tidemark.add_command(fold)
 tidemark.add_command(log)

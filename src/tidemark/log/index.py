@@ -71,3 +71,20 @@ def hidden(commits: Rows, snapshot: Snapshot, lsn: Lsn) -> tuple[Lsn, ...]:
     running = np.array([xid.value for xid in snapshot.xip], np.uint64)
     unseen = (below["xid"] >= np.uint64(snapshot.xmax.value)) | np.isin(below["xid"], running)
     return tuple(Lsn(int(value)) for value in below["lsn"][unseen])
+
+
+def shown_by_standby(commits: Rows, snapshot: Snapshot, before: Lsn, after: Lsn) -> Lsn | None:
+    """The last commit that a standby's session sees, or `before`: so far it had replayed before it took its snapshot.
+
+    A standby shows commits in the log's order, each a little before it says that it has replayed it. So those above
+    `before`, up to the first one above `after`, which it had replayed afterwards, may be seen or not. A standby's
+    snapshot has no list of running ids: None if it does not tell.
+    """
+    start, end = np.searchsorted(commits["lsn"], np.array([before.value, after.value], np.uint64), "right")
+    unsure = commits[int(start) : int(end) + 1]
+    seen = np.flatnonzero(unsure["xid"] < np.uint64(snapshot.xmin.value))
+    unseen = np.flatnonzero(unsure["xid"] >= np.uint64(snapshot.xmax.value))
+    upto = int(seen[-1]) + 1 if len(seen) else 0
+    if upto != (int(unseen[0]) if len(unseen) else len(unsure)):
+        return None
+    return Lsn(int(unsure["lsn"][upto - 1])) if upto else before

@@ -22,7 +22,7 @@ from tidemark.decode.types import Types
 from tidemark.errors import LogBehind, LogDamaged
 from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
-from tidemark.log.index import hidden, unpacked
+from tidemark.log.index import hidden, shown_by_standby, unpacked
 from tidemark.log.mapped import decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
@@ -105,6 +105,16 @@ class LogReader:
         if self.received < lsn:
             raise LogBehind(f"the log reaches {self.received}, and {lsn} is asked for", "again when it was received")
         return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
+
+    def boundary_on_standby(self, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary | None:
+        """What a standby's session saw that had replayed so far before its snapshot and so far after it.
+
+        None if the snapshot does not tell. The log must have come beyond the record that was being replayed.
+        """
+        if self.received <= after:
+            raise LogBehind(f"the log reaches {self.received}, and more than {after} is asked for", "again later")
+        upto = shown_by_standby(self.commits(), snapshot, before, after)
+        return None if upto is None else Boundary(upto)
 
     def transactions(self, after: Lsn, upto: Lsn) -> Iterator[Assembled]:
         """Transactions whose commit lies above `after` and at or below `upto`, a part or more for each segment's index.

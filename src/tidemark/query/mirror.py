@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import Span, TableHistory, types_of
+from tidemark.lake.history import Kind, Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained, read_times
@@ -40,10 +40,12 @@ from tidemark.query.times import lsn_at
 from tidemark.query.union import named, together
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.source.dsn import Dsn
+from tidemark.source.look import Look
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
 LATEST, NOW = "latest", "now"
 _PAUSE_S = 0.05
+_PAGE_HEADER_BYTES = 40
 
 
 class Mirror:
@@ -78,7 +80,7 @@ class Mirror:
                 limit_s,
             )
         if when == NOW:
-            return self._now(limit_s)
+            return self.seen_by(self._now, limit_s)
         boundary = when if isinstance(when, Boundary) else Boundary(self._lsn(when, self.view()))
         return self._moment(boundary)
 
@@ -104,29 +106,25 @@ class Mirror:
         """The lake and the log as they are now."""
         return LakeView(self.lake, self._reader)
 
-    def _now(self, limit_s: float) -> Moment:
-        """What a session sees now; taken again while that cannot be answered for a reason that may pass.
+    def seen_by(self, looking: Callable[[], Look], limit_s: float = LIMIT_S) -> Moment:
+        """What a session sees that looks; it looks again while that cannot be answered for a reason that may pass.
 
         If it does not pass in time, the tables that it concerns are refused, and all others are read.
         """
-        if self._present is None:
-            raise InvalidValue(
-                "now is the source's, and no source was named", "--source, or tidemark.open(…, source=…)"
-            )
         reader = self._log()
         until = time.monotonic() + limit_s
         taken: Moment | None = None
         while True:
-            look = self._present.look()
+            look = looking()
             try:
-                passed = pass_gate(reader, self.lake.log, look.lsn, max(0.0, until - time.monotonic()))
+                passed = pass_gate(reader, self.lake.log, _needed(look), max(0.0, until - time.monotonic()))
             except NotAnswerable:
                 if taken is None:
                     raise
                 return taken
             try:
-                moment = self._moment(reader.boundary(look.snapshot, passed.lsn), {**look.tables, **look.roots}, passed)
-            except NotAnswerable:  # it does not see a commit that lies below the window
+                moment = self._moment(_boundary(reader, look, passed), look, passed)
+            except NotAnswerable:  # it does not see a commit that lies below the window, or does not say what it sees
                 if time.monotonic() >= until:
                     raise
             else:
@@ -136,6 +134,13 @@ class Mirror:
                     return moment
                 taken = moment
             time.sleep(_PAUSE_S)
+
+    def _now(self) -> Look:
+        if self._present is None:
+            raise InvalidValue(
+                "now is the source's, and no source was named", "--source, or tidemark.open(…, source=…)"
+            )
+        return self._present.look()
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
         """What a session saw elsewhere. How tables were defined there is known when the mirror has looked."""
@@ -147,15 +152,13 @@ class Mirror:
             time.sleep(_PAUSE_S)
         return self._moment(boundary, passed=passed)
 
-    def _moment(
-        self, boundary: Boundary, seen: Mapping[int, Fingerprint] | None = None, passed: Passed | None = None
-    ) -> Moment:
+    def _moment(self, boundary: Boundary, look: Look | None = None, passed: Passed | None = None) -> Moment:
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
-        lowest = floor(boundary) if seen is None else min(floor(boundary), self.view().cycle.known)
+        lowest = floor(boundary) if look is None else min(floor(boundary), self.view().cycle.known)
         lease = Lease(self.lake.path, lowest)
         try:
-            self.view().require(boundary, defined=seen is not None)
-            return Moment(self, boundary, lease, seen, passed)
+            self.view().require(boundary, defined=look is not None)
+            return Moment(self, boundary, lease, look, passed)
         except BaseException:
             lease.close()
             raise
@@ -190,11 +193,27 @@ class Mirror:
         return lsn_at(time, view.reader.commits(), view.answerable, times[-1].as_py() if len(times) else None)
 
 
+def _needed(look: Look) -> Lsn:
+    """How far the log must come to tell what a look sees: on a standby beyond the record that it may be replaying."""
+    return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
+
+
+def _boundary(reader: LogReader, look: Look, passed: Passed) -> Boundary:
+    if look.replayed is None:
+        return reader.boundary(look.snapshot, passed.lsn)
+    found = reader.boundary_on_standby(look.snapshot, look.replayed, look.lsn)
+    if found is None:
+        raise NotAnswerable(
+            f"a standby's snapshot {look.snapshot} does not tell which commits it sees around {look.lsn}", "again"
+        )
+    return found
+
+
 class Moment:
     """One boundary. Every table and every query given by it stands there.
 
     Until it is closed, or forgotten, nothing is removed that it may need. DataFrames that it gives remember it; what is
-    derived from them does not.
+    derived from them does not. `look` is what the session saw whose view this is, if it looked for us.
     """
 
     def __init__(
@@ -202,16 +221,16 @@ class Moment:
         mirror: Mirror,
         boundary: Boundary,
         lease: Lease,
-        seen: Mapping[int, Fingerprint] | None = None,
+        look: Look | None = None,
         passed: Passed | None = None,
     ) -> None:
-        self.boundary, self.passed = boundary, passed
-        self._mirror, self._lease, self._seen = mirror, lease, seen
+        self.boundary, self.look, self.passed = boundary, look, passed
+        self._mirror, self._lease = mirror, lease
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[str, str], DataFrame] = {}
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
-        types, defined = types_of(self._histories.values()), seen is not None
+        types, defined = types_of(self._histories.values()), look is not None
         self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined)
 
     def close(self) -> None:
@@ -244,6 +263,17 @@ class Moment:
     def table(self, name: str) -> DataFrame:
         """The rows of a table there."""
         return self._remembering(self._table(parsed(name)))
+
+    def leaves(self, name: str | None = None) -> tuple[TableHistory, ...]:
+        """The tables that hold the rows of one, or all that are followed: of partitioned ones their partitions."""
+        if name is None:
+            followed = (each for each in self._histories.values() if each.last.kind is not Kind.DROPPED)
+            return tuple(sorted((each for each in followed if not each.is_union), key=lambda each: each.path))
+        return tuple(self._leaves(find(self._names, parsed(name))))
+
+    def exact(self, history: TableHistory) -> tuple[Fingerprint, DataFrame]:
+        """A table as it is defined there, and its rows, with the texts of values without a twin beside them."""
+        return history.at(self.lsn).fingerprint, self._remembering(self._frame(history, {}))
 
     def sql(self, statement: str) -> DataFrame:
         """The answer to a query in Spark's SQL, every table of it as it was there."""
@@ -317,8 +347,8 @@ class Moment:
 
     def _redefined(self, history: TableHistory, span: Span) -> str | None:
         """Why it is not known that a table is defined here as it is at this position."""
-        if self._seen is not None:
-            there = self._seen.get(span.fingerprint.oid)
+        if self.look is not None:
+            there = (self.look.roots if history.is_union else self.look.tables).get(span.fingerprint.oid)
             same = (
                 there == span.fingerprint
                 if history.is_union
@@ -329,6 +359,14 @@ class Moment:
         elif span.begin > floor(self.boundary) and (history.is_union or span.begin > span.base.lsn):
             return f"was altered up to {span.begin}, and it is not known whether this boundary sees that"
         return None
+
+    def _leaves(self, history: TableHistory) -> Iterator[TableHistory]:
+        if not history.is_union:
+            yield history
+            return
+        for oid in history.at(self.lsn).fingerprint.partitions:
+            if oid in self._histories:
+                yield from self._leaves(self._histories[oid])
 
     def _union(self, name: str, root: Fingerprint, equalities: Equalities) -> DataFrame:
         """The tables that a partitioned one consists of here. If one is not mirrored, nobody knows what that is."""

@@ -7,9 +7,10 @@ lake has it last can be read.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from tidemark.clock import Lsn
-from tidemark.errors import NotAnswerable, SourceError
+from tidemark.errors import SourceError
 from tidemark.lake.lake import Lake
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
@@ -18,7 +19,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.identity import check_same, locate
 from tidemark.source.look import Look, Watched, take_look
 from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
+from tidemark.source.session import Session, Timeouts
 
 _MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user"
 
@@ -50,25 +51,28 @@ class Present:
         if self._session is not None and self._session.connection.closed:
             self._hang_up()
         if self._session is None:
-            session = Session.open(self._dsn, "query")
-            try:
-                self._require_ours(session)
-            except BaseException:
-                session.close()
-                raise
-            self._session = session
+            self._session = open_source(self._dsn, "query", self._lake, self._reader)
         return self._session
-
-    def _require_ours(self, session: Session) -> None:
-        may_replicate, in_recovery = session.row(_MAY_REPLICATE)
-        if in_recovery:
-            raise NotAnswerable("the server at hand is a standby, whose snapshot is not known exactly", "the primary")
-        mirror = read_mirror(self._lake.log, Disk())
-        if mirror is not None:
-            durable = self._reader.received if self._reader is not None else Lsn.ZERO
-            check_same(mirror.identity, locate(session, self._dsn, may_replicate=may_replicate), durable)
 
     def _hang_up(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def open_source(
+    dsn: Dsn, purpose: str, lake: Lake, reader: LogReader | None, timeouts: Timeouts | None = None
+) -> Session:
+    """A session on the source of a lake, or on a standby of it, which may lag; refused if it is another one."""
+    session = Session.open(dsn, purpose, timeouts)
+    try:
+        may_replicate, in_recovery = session.row(_MAY_REPLICATE)
+        mirror = read_mirror(lake.log, Disk())
+        if mirror is not None:
+            durable = reader.received if reader is not None else Lsn.ZERO
+            found = locate(session, dsn, may_replicate=may_replicate)
+            check_same(mirror.identity, replace(found, position=durable) if in_recovery else found, durable)
+    except BaseException:
+        session.close()
+        raise
+    return session

@@ -24,7 +24,11 @@ from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
 from tidemark.source.sqlstate import translated
 
-_HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, clock_timestamp()"
+_HERE = """
+    select pg_current_snapshot()::text,
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text,
+           clock_timestamp()
+"""
 
 # Transactions that hold a lock under which a table's definition, its place in a publication or a type can be changed.
 _HELD = """
@@ -52,7 +56,8 @@ class Watched:
 class Look:
     """What was seen. `roots` are the partitioned tables above those that are published.
 
-    `empty` are those of the tables asked about that hold no row; `held` see above.
+    `empty` are those of the tables asked about that hold no row; `held` see above. On a standby `lsn` is what it had
+    replayed after the snapshot was taken, and `replayed` what it had before; None on a primary.
     """
 
     snapshot: Snapshot
@@ -63,6 +68,7 @@ class Look:
     types: Mapping[int, PgType]
     empty: frozenset[int]
     held: tuple[Xid8, ...]
+    replayed: Lsn | None = None
 
     def confirms(self, earlier: Look) -> bool:
         """Whether definitions that are the same in both were so at every position up to the earlier one's."""
@@ -75,15 +81,27 @@ def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Cal
     reference = Xid8.parse(full)
     parameters = {"tables": list(watched.tables), "types": list(watched.types)}
     held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, parameters))
+    replayed = replayed_by(session)
     with session.transaction():
-        snapshot, lsn, time = session.row(_HERE)
-        catalog = read_catalog(session)
-        tables = _published(catalog, names)
-        types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
-        roots = _roots(catalog, tables)
-        look = Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), held)
-        empty = frozenset(oid for oid in asked(look) if _is_empty(session, tables[oid]))
+        look = replace(look_within(session, names), held=held, replayed=replayed)
+        empty = frozenset(oid for oid in asked(look) if _is_empty(session, look.tables[oid]))
     return replace(look, empty=empty)
+
+
+def replayed_by(session: Session) -> Lsn | None:
+    """How far a standby has come."""
+    (lsn,) = session.row("select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() end::text")
+    return None if lsn is None else Lsn.parse(lsn)
+
+
+def look_within(session: Session, names: MirrorNames) -> Look:
+    """What a transaction sees that has just begun, without a word on who may be hidden from it."""
+    snapshot, lsn, time = session.row(_HERE)
+    catalog = read_catalog(session)
+    tables = _published(catalog, names)
+    types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
+    roots = _roots(catalog, tables)
+    return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), ())
 
 
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:

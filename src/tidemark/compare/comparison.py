@@ -1,0 +1,130 @@
+"""A mirror held against its source: every table by its digest, at one snapshot, both engines at work at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.clock import Boundary
+from tidemark.compare.canonical import ComparedColumn
+from tidemark.compare.digest import WHOLE, Digest
+from tidemark.compare.holding import Held
+from tidemark.compare.mirror_side import MirrorSide
+from tidemark.compare.narrowing import Found, narrowed
+from tidemark.compare.source_side import SourceSide
+from tidemark.compare.table import ComparedTable
+from tidemark.decode.types import Types, decoding_of
+from tidemark.errors import InvalidValue, TidemarkError
+from tidemark.lake.columns import TEXT_SUFFIX
+from tidemark.lake.history import TableHistory, types_of
+from tidemark.query.gate import LIMIT_S
+from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.shown import shown_names
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.source.dsn import Dsn
+from tidemark.source.session import Session
+
+
+class Verdict(Enum):
+    """How a table came out."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How it is done. `sample` of ten thousand rows are looked at; `limit` differences are shown of each table."""
+
+    sample: int = WHOLE
+    parallel: int = 2
+    timeout_s: float = 3600.0
+    wait_s: float = LIMIT_S
+    limit: int = 100
+    values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One table: what either side has of it, and what differs, or why it was not compared."""
+
+    table: str
+    verdict: Verdict
+    seconds: float
+    source: Digest | None = None
+    mirror: Digest | None = None
+    found: Found | None = None
+    reason: str = ""
+
+
+class Comparison:
+    """Compares tables at one snapshot of the source. Its `boundary` is known when the first table is told."""
+
+    def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
+        self._mirror, self._options = mirror, options
+        self._held = Held(source, mirror.lake, mirror.view().reader, options.timeout_s)
+        self.boundary: Boundary | None = None
+
+    def run(self, names: Sequence[str] = ()) -> Iterator[Compared]:
+        """Compare these tables, or all; each is told when it is done, in their order."""
+        with self._held as held:
+            moment = self._mirror.seen_by(held.look, self._options.wait_s)
+            self.boundary = moment.boundary
+            with moment, ThreadPoolExecutor(self._options.parallel) as tables, ThreadPoolExecutor() as sides:
+                held.settle(moment.look)
+                futures = [tables.submit(self._compared, moment, each, sides) for each in _chosen(moment, names)]
+                try:
+                    for future in futures:
+                        yield future.result()
+                finally:
+                    tables.shutdown(cancel_futures=True)
+
+    def _compared(self, moment: Moment, history: TableHistory, sides: ThreadPoolExecutor) -> Compared:
+        begin = time.monotonic()
+        name = f"{history.fingerprint.schema}.{history.fingerprint.name}"
+        try:
+            fingerprint, frame = moment.exact(history)
+            table = self._table(fingerprint, frame.columns)
+            here = MirrorSide(frame, table)
+            digesting = sides.submit(here.whole)
+            with self._held.seeing(fingerprint) as session:
+                there = SourceSide(session, table, utf8=_is_utf8(session))
+                source, mirror = there.whole(), digesting.result()
+                if source.is_same(mirror):
+                    return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror)
+                found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
+                return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found)
+        except TidemarkError as error:
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error))
+
+    def _table(self, fingerprint: Fingerprint, there: Sequence[str]) -> ComparedTable:
+        lake = self._mirror.lake
+        types = Types(types_of(lake.tables().values()), lake.version_num)
+        columns = {
+            column.attnum: ComparedColumn(
+                column.name,
+                name,
+                decoding_of(column.type.oid, column.typmod, types).arrow,
+                name + TEXT_SUFFIX if name + TEXT_SUFFIX in there else None,
+            )
+            for column, name in shown_names(fingerprint.columns, lake.version_num)
+        }
+        key = tuple(columns[attnum] for attnum in fingerprint.key)
+        return ComparedTable(fingerprint, tuple(columns.values()), key, self._options.sample)
+
+
+def _chosen(moment: Moment, names: Sequence[str]) -> Collection[TableHistory]:
+    """The tables that hold rows, a partitioned one's partitions in its place."""
+    leaves = [leaf for name in names for leaf in moment.leaves(name)] if names else moment.leaves()
+    if not leaves:
+        raise InvalidValue("there is no table to compare", "tidemark status, which names them")
+    return {leaf.fingerprint.oid: leaf for leaf in leaves}.values()
+
+
+def _is_utf8(session: Session) -> bool:
+    (encoding,) = session.row("select current_setting('server_encoding')")
+    return bool(encoding == "UTF8")

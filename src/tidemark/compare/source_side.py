@@ -1,0 +1,88 @@
+"""The source's rows of a table, digested where they are: only counts and sums come over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from tidemark.compare.canonical import source_row
+from tidemark.compare.digest import DIGITS, WHOLE, Digest, Range, Row
+from tidemark.compare.table import ComparedTable
+from tidemark.source.session import Session
+from tidemark.source.sqlstate import translated
+
+_FIGURES = sql.SQL("count(*), coalesce(sum({hash}), 0), coalesce(min(at), 0), coalesce(max(at), 0)")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSide:
+    """One table in a session that has the comparison's snapshot, and a lock on it."""
+
+    session: Session
+    table: ComparedTable
+    utf8: bool
+
+    def whole(self) -> Digest:
+        """All rows."""
+        ((rows, total, low, high),) = self._rows(sql.SQL("select {} from {}").format(self._figures(), self._from(None)))
+        return Digest(rows, int(total), int(low), int(high))
+
+    def parts(self, within: Range) -> Mapping[int, Digest]:
+        """By parts of a range."""
+        query = sql.SQL("select div(at::numeric - {}, {})::int, {} from {} group by 1").format(
+            sql.Literal(within.low), sql.Literal(within.step), self._figures(), self._from(within)
+        )
+        return {
+            part: Digest(rows, int(total), int(low), int(high)) for part, rows, total, low, high in self._rows(query)
+        }
+
+    def rows(self, within: Range, *, values: bool) -> Counter[Row]:
+        """One by one."""
+        key = source_row(self.table.key) if self.table.key else sql.SQL("null")
+        said = sql.SQL("said") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("said")))
+        query = sql.SQL("select {}, {} from {}").format(
+            sql.SQL("key"), said, self._from(within, sql.SQL("{} key").format(key))
+        )
+        return Counter(Row(key, said) for key, said in self._rows(query))
+
+    def _figures(self) -> sql.Composed:
+        return _FIGURES.format(hash=self._hash(sql.SQL("said")))
+
+    def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
+        """Rows: what each says, where it lies, and whatever else is wanted."""
+        position, fingerprint = self._position(), self.table.fingerprint
+        conditions: list[sql.Composable] = []
+        if within is not None:
+            conditions.append(
+                sql.SQL("{} between {} and {}").format(position, sql.Literal(within.low), sql.Literal(within.high))
+            )
+        if self.table.sample < WHOLE:
+            located = self._hash(source_row(self.table.located))
+            conditions.append(
+                sql.SQL("{} % {} < {}").format(located, sql.Literal(WHOLE), sql.Literal(self.table.sample))
+            )
+        return sql.SQL("(select {} said, {} at{} from only {}{}) rows").format(
+            source_row(self.table.columns),
+            position,
+            sql.SQL(", {}").format(also) if also is not None else sql.SQL(""),
+            sql.Identifier(fingerprint.schema, fingerprint.name),
+            sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
+        )
+
+    def _position(self) -> sql.Composable:
+        if (key := self.table.by_value) is not None:
+            return sql.Identifier(key.source_name)
+        return self._hash(source_row(self.table.located))
+
+    def _hash(self, text: sql.Composable) -> sql.Composed:
+        encoded = text if self.utf8 else sql.SQL("convert_to({}, 'UTF8')").format(text)
+        return sql.SQL("('x0' || left(md5({}), {}))::bit(64)::bigint").format(encoded, sql.Literal(DIGITS))
+
+    def _rows(self, query: sql.Composed) -> list[tuple[Any, ...]]:
+        name = f"{self.table.fingerprint.schema}.{self.table.fingerprint.name}"
+        with translated(f"comparing {name}"):
+            return self.session.connection.execute(query).fetchall()
