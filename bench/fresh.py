@@ -23,7 +23,8 @@ from bench.figures import report
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.syncing import Synced, syncing
-from tidemark.query.mirror import LATEST, NOW, Mirror
+from tidemark.query.mirror import NOW, Mirror
+from tidemark.query.times import LATEST
 from tidemark.spark import SparkOptions, spark_session
 
 READS, TURNS = int(os.environ.get("READS", "500")), 15

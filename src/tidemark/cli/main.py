@@ -10,8 +10,10 @@ import click
 from tidemark import __version__
 from tidemark.cli.apply import apply
 from tidemark.cli.compare import compare
+from tidemark.cli.diff import diff
 from tidemark.cli.doctor import doctor
 from tidemark.cli.fold import fold
+from tidemark.cli.history import history
 from tidemark.cli.log import log
 from tidemark.cli.query import query
 from tidemark.cli.receive import receive
@@ -20,6 +22,7 @@ from tidemark.cli.setup import setup
 from tidemark.cli.status import status
 from tidemark.cli.sync import sync
 from tidemark.cli.vacuum import vacuum
+from tidemark.cli.when import when
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
@@ -36,8 +39,10 @@ def tidemark() -> None:
 
 tidemark.add_command(apply)
 tidemark.add_command(compare)
+tidemark.add_command(diff)
 tidemark.add_command(doctor)
 tidemark.add_command(fold)
+tidemark.add_command(history)
 tidemark.add_command(log)
 tidemark.add_command(query)
 tidemark.add_command(receive)
@@ -46,6 +51,7 @@ tidemark.add_command(setup)
 tidemark.add_command(status)
 tidemark.add_command(sync)
 tidemark.add_command(vacuum)
+tidemark.add_command(when)
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:

@@ -31,8 +31,9 @@ from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.query.changes import file_changes, no_changes, seen
+from tidemark.query.shape import facts_of
 from tidemark.query.shown import ShownTable, retired_columns, shown_table
-from tidemark.query.snapshot import LakeView, facts_of
+from tidemark.query.snapshot import LakeView
 from tidemark.query.versions import version_rows
 from tidemark.schema.table import Column
 from tidemark.spark import require_pinned

@@ -14,7 +14,7 @@ A reader above the position up to which the schema is known at all asks too earl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -127,6 +127,15 @@ class TableHistory:
             return found
         name = f"{self.fingerprint.schema}.{self.fingerprint.name}"
         raise NotAnswerable(f"{name} cannot be read at {lsn}: {self._why(lsn)}", _where(spans))
+
+    def alike_since(self, span: Span, alike: Callable[[Fingerprint, Fingerprint], bool]) -> Lsn:
+        """The first position from which on a table was always like it is in a span."""
+        since = span.begin
+        for each in reversed([each for each in self.spans() if each.begin < span.begin]):
+            if not alike(each.fingerprint, span.fingerprint):
+                break
+            since = each.begin
+        return since
 
     def missing(self, attnum: int) -> str | None:
         """What rows from before a column was added read as there: its value when the column was first seen.

@@ -6,7 +6,7 @@ the value that PostgreSQL keeps for such rows; what is kept in a narrower type i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 
@@ -18,6 +18,7 @@ from pyspark.sql import types as spark_types
 from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
 from tidemark.lake.columns import COMMIT_VERSION, OURS, TEXT_SUFFIX, StoredColumn
+from tidemark.query.shape import Shape
 from tidemark.query.shown import Shown, ShownTable
 from tidemark.query.tail import change_schema
 from tidemark.spark.types import spark_type
@@ -84,6 +85,16 @@ def _refusing(rows: DataFrame, name: str) -> Column:
 def quoted(name: str) -> str:
     """A column's name as Spark wants it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFrame:
+    """A table's columns as cells, and others by other names; a text that is kept nowhere in there is null."""
+    there = set(rows.columns)
+    cells = [
+        (F.col(quoted(name)) if name in there else F.lit(None).cast("string")).alias(cell)
+        for name, cell in zip(shape.names, shape.cells, strict=True)
+    ]
+    return rows.select(*cells, *(F.col(name).alias(other) for name, other in others.items()))
 
 
 def _read(spark: SparkSession, table: ShownTable, columns: frozenset[str], paths: list[str]) -> DataFrame:

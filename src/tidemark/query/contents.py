@@ -145,7 +145,12 @@ def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) ->
 
 
 def _summed(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Every content as often as it was added and not removed.
+    """Every content as often as it was added and not removed."""
+    return repeated(balances(rows, shape))
+
+
+def balances(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Every content with its `balance`: how often it was added more than removed, where that is not zero.
 
     Contents are told apart exactly. Spark's grouping takes 0.0 and -0.0 for one, so what has floats in it is grouped by
     text as well, and the value is taken from the rows, not from the group.
@@ -156,10 +161,10 @@ def _summed(rows: DataFrame, shape: Shape) -> DataFrame:
     groups = rows.groupBy(*shape.cells, *texts)
     sums = groups.agg(F.sum(added).alias("balance"), *(F.first(cell).alias(f"exact_{cell}") for cell in floats))
     exact = (F.col(f"exact_{cell}" if cell in floats else cell).alias(cell) for cell in shape.cells)
-    return _repeated(sums.filter(F.col("balance") != 0).select("balance", *exact))
+    return sums.filter(F.col("balance") != 0).select("balance", *exact)
 
 
-def _repeated(rows: DataFrame) -> DataFrame:
+def repeated(rows: DataFrame) -> DataFrame:
     """Each row `balance` times, in lots, so that a row that is there a billion times needs no array of that size."""
     balance = F.col("balance")
     text = F.concat(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,29 +21,34 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.decode.types import Types
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.history import Kind, Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
-from tidemark.lake.registers import read_retained, read_times
+from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import floor
 from tidemark.log.reader import LogReader
+from tidemark.query.biography import Biography, First
 from tidemark.query.changes import guarded
+from tidemark.query.difference import difference
 from tidemark.query.gate import LIMIT_S, Passed, pass_gate
+from tidemark.query.lives import BEFORE, COPIED
 from tidemark.query.names import find, names_at, parsed
 from tidemark.query.present import Present
 from tidemark.query.reading import Reading
+from tidemark.query.shown import is_alike, shape_of
 from tidemark.query.snapshot import LakeView, log_reader
 from tidemark.query.statement import Equalities, bind
-from tidemark.query.times import lsn_at
+from tidemark.query.times import LATEST, Committed, position_of, time_of
 from tidemark.query.union import named, together
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.source.dsn import Dsn
 from tidemark.source.look import Look
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
-LATEST, NOW = "latest", "now"
+NOW = "now"
 _PAUSE_S = 0.05
 _PAGE_HEADER_BYTES = 40
 
@@ -81,7 +86,7 @@ class Mirror:
             )
         if when == NOW:
             return self.seen_by(self._now, limit_s)
-        boundary = when if isinstance(when, Boundary) else Boundary(self._lsn(when, self.view()))
+        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self.view()))
         return self._moment(boundary)
 
     def close(self) -> None:
@@ -101,6 +106,14 @@ class Mirror:
         """What was changed in a table by commits from `start` to `end`, both included."""
         moment = self.at(end)
         return moment.changes(name, start)
+
+    def diff(self, name: str, start: str | Lsn | datetime, end: str | Lsn | datetime = LATEST) -> DataFrame:
+        """What became of a table between two positions, as the net of all changes."""
+        return self.at(end).diff(name, start)
+
+    def time_of(self, lsn: str | Lsn) -> Committed:
+        """When the last commit at or below a position was, and whose; `latest` is the time to read at for all of it."""
+        return time_of(Lsn.parse(lsn) if isinstance(lsn, str) else lsn, self.view())
 
     def view(self) -> LakeView:
         """The lake and the log as they are now."""
@@ -167,30 +180,6 @@ class Mirror:
         if self._reader is None:
             raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows who committed", "an LSN")
         return self._reader
-
-    def _lsn(self, when: str | Lsn | datetime, view: LakeView) -> Lsn:
-        if isinstance(when, Lsn):
-            return when
-        if isinstance(when, datetime):
-            return self._lsn_at(when, view)
-        if when == LATEST:
-            return view.answerable
-        if "/" in when:
-            return Lsn.parse(when)
-        try:
-            return self._lsn_at(datetime.fromisoformat(when), view)
-        except ValueError as error:
-            raise InvalidValue(
-                f"not a position: {when!r}", "latest, now, an LSN such as 16/B374D848, or a time"
-            ) from error
-
-    def _lsn_at(self, time: datetime, view: LakeView) -> Lsn:
-        if time.tzinfo is None:
-            time = time.replace(tzinfo=UTC)
-        if view.reader is None:
-            raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows the times", "an LSN")
-        times = read_times(self.lake.path)["source_time"].drop_null()
-        return lsn_at(time, view.reader.commits(), view.answerable, times[-1].as_py() if len(times) else None)
 
 
 def _needed(look: Look) -> Lsn:
@@ -306,10 +295,57 @@ class Moment:
             raise NotAnswerable(
                 f"changes of {name} from {first} on are not kept any more", f"changes from above {retained} on"
             )
-        return self._remembering(rows.where(F.col(COMMIT_VERSION) >= first.value))
+        return self._remembering(guarded(rows).where(F.col(COMMIT_VERSION) >= first.value))
 
-    def _remembering(self, frame: DataFrame) -> DataFrame:
-        vars(frame)["_tidemark_moment"] = self
+    def history(self, name: str, key: object) -> DataFrame:
+        """Every version of one row that the mirror knows up to here, oldest first, with its interval of positions.
+
+        `key` is a value, or several in the key's order or by their columns' names. Columns are the table's as it is
+        here; a value without a twin is null, with its text beside it. What was there when the table was copied began
+        as `copy`, what was there where the window begins as `before`: when and by whom is not known then.
+        """
+        history = find(self._names, parsed(name))
+        if history.is_union:
+            raise NotAnswerable(f"{name} has no history of its own", "the history of its partitions")
+        span = history.at(self.lsn)
+        if (why := self._hindrance(history, span)) is not None:
+            raise NotAnswerable(f"{name} {why}", "a later snapshot")
+        types = Types(types_of(self._histories.values()), self._mirror.lake.version_num)
+        row = Biography(span.fingerprint, types, key)
+        retained = read_retained(self._mirror.lake.path)
+        if not span.copied and retained <= span.base.floor:
+            first = First(span.base.floor, BEFORE, None)
+            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+        lsn = max(span.base.lsn, retained)
+        with self._mirror.at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
+            kind = COPIED if span.copied and lsn == span.base.lsn else BEFORE
+            first = First(lsn, kind, early._reading.table(history, span, row.equalities))
+            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+
+    def diff(self, name: str, start: str | Lsn | datetime | Boundary) -> DataFrame:
+        """What became of a table since `start`: rows that are here and were not there, and the reverse.
+
+        `_change_type` is Delta's: with a key also update_preimage and update_postimage, in the key's order. What was
+        changed and is as it was is left out. A value without a twin is null, with its text beside it.
+        """
+        early = self._mirror.at(start)
+        if early.lsn > self.lsn:
+            raise InvalidValue(f"{early.lsn} lies above {self.lsn}", "the earlier position first")
+        history = find(self._names, parsed(name))
+        span, there = history.at(self.lsn), history.at(early.lsn)
+        if not is_alike(there.fingerprint, span.fingerprint):
+            since = history.alike_since(span, is_alike)
+            raise NotAnswerable(f"{name} was altered between {early.lsn} and {since}", f"a diff from {since} on")
+        rows = early._frame(history, {}), self._frame(history, {})
+        changes = None
+        if span.base == there.base and not history.is_union and not (self.boundary.excluded or early.boundary.excluded):
+            changes = self._reading.changes(history, span).where(F.col(COMMIT_VERSION) > early.lsn.value)
+        names = {column for frame in rows for column in frame.columns}
+        shape = shape_of(span.fingerprint, self._mirror.lake.version_num, names)
+        return self._remembering(difference(*rows, changes, shape), early)
+
+    def _remembering(self, frame: DataFrame, *others: Moment) -> DataFrame:
+        vars(frame)["_tidemark_moment"] = self, *others
         return frame
 
     def _kept(self, key: tuple[str, str], equalities: Equalities) -> DataFrame:

@@ -26,13 +26,13 @@ from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, floor, held, read_versions
 from tidemark.log.mapped import descriptions
 from tidemark.log.slices import Plan, plan
-from tidemark.query.changes import file_changes, guarded, no_changes, seen
+from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.contents import contents
 from tidemark.query.few import Few, are_few, merged_here, read_here, seen_here
 from tidemark.query.overlay import overlaid
-from tidemark.query.shape import Facts
+from tidemark.query.shape import Facts, both, facts_of
 from tidemark.query.shown import ShownTable, shown_table
-from tidemark.query.snapshot import LakeView, both, facts_of
+from tidemark.query.snapshot import LakeView
 from tidemark.query.statement import Equalities
 from tidemark.query.tail import TailWork, tail_here, tail_of
 from tidemark.query.versions import base_of, files_with, key_said
@@ -79,7 +79,7 @@ class Reading:
         return _again(lambda: self._table(history, span, equalities), self._looked.clear)
 
     def changes(self, history: TableHistory, span: Span) -> DataFrame:
-        """All changes since the table began."""
+        """All changes since the table began, not `guarded`."""
         return _again(lambda: self._changes(history, span), self._looked.clear)
 
     def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
@@ -114,7 +114,7 @@ class Reading:
         found = self._found(view, history, span, versions=False)
         rows, _ = self._all_changes(found)
         self._require_whole(view, history)
-        return guarded(rows)
+        return rows
 
     def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:
         """Changes are looked at before versions: what is folded meanwhile is then in both, and not in neither."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from tidemark.lake.changes import ChangeFile
 from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, TRUNCATE, UNCHANGED
 from tidemark.lake.rows import DELETED, PREIMAGE
 
@@ -22,6 +23,7 @@ META = {
     UNCHANGED: "marks",
     TRUNCATE: "truncates",
 }
+MANY = 2_000_000
 REMOVALS = (DELETED, PREIMAGE)
 RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that share a position
 NEVER_SENT = "a value is marked as unchanged and no earlier change holds it"
@@ -100,3 +102,25 @@ class Base:
 def is_marked(column: ShownColumn) -> Column:
     """Whether a change did not send the column's value, which is large and did not change."""
     return F.coalesce(F.col("marks").contains(f",{column.attnum},"), F.lit(False))
+
+
+def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
+    """What the statistics of these files tell together."""
+    return Facts(
+        only_inserts=all(file.only_inserts for file in files),
+        truncates=any(file.truncates for file in files),
+        marks=any(file.marks for file in files),
+        preimages=any(file.preimages for file in files),
+        many=sum(file.rows for file in files) > MANY,
+    )
+
+
+def both(one: Facts, other: Facts) -> Facts:
+    """What holds of two sets of changes taken together."""
+    return Facts(
+        only_inserts=one.only_inserts and other.only_inserts,
+        truncates=one.truncates or other.truncates,
+        marks=one.marks or other.marks,
+        preimages=one.preimages or other.preimages,
+        many=one.many or other.many,
+    )

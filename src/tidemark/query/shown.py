@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,24 @@ def shown_table(
         exact = any(each.text for each in kept) or (missing is not None and missing.exact is not None)
         columns.append(Shown(name, column.name, column.attnum, kind, kept, exact, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact: Collection[int] = ()) -> Shape:
+    """The table by this definition, as frames have it whose columns are these; some columns with a text in any case."""
+    columns = (
+        ShownColumn(name, column.attnum, column.attnum in exact or name + TEXT_SUFFIX in there)
+        for column, name in shown_names(table.columns, version_num)
+    )
+    return Shape(tuple(columns), table.key)
+
+
+def is_alike(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether two definitions of a table show the same columns and have the same key."""
+    columns = (
+        [(column.attnum, column.name, column.type.oid, column.typmod) for column in each.columns]
+        for each in (one, other)
+    )
+    return one.key == other.key and next(columns) == next(columns)
 
 
 def shown_names(columns: Iterable[Column], version_num: int) -> Iterator[tuple[Column, str]]:

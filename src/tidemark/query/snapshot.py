@@ -10,15 +10,12 @@ from functools import cached_property
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError, NotAnswerable
-from tidemark.lake.changes import ChangeFile, ChangeFiles, read_changes
+from tidemark.lake.changes import ChangeFiles, read_changes
 from tidemark.lake.lake import Lake
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
-from tidemark.query.shape import Facts
-
-MANY = 2_000_000
 
 
 class LakeView:
@@ -74,25 +71,3 @@ def log_reader(lake: Lake) -> LogReader | None:
         return LogReader(lake.log)
     except LogError:
         return None
-
-
-def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
-    """What the statistics of these files tell together."""
-    return Facts(
-        only_inserts=all(file.only_inserts for file in files),
-        truncates=any(file.truncates for file in files),
-        marks=any(file.marks for file in files),
-        preimages=any(file.preimages for file in files),
-        many=sum(file.rows for file in files) > MANY,
-    )
-
-
-def both(one: Facts, other: Facts) -> Facts:
-    """What holds of two sets of changes taken together."""
-    return Facts(
-        only_inserts=one.only_inserts and other.only_inserts,
-        truncates=one.truncates or other.truncates,
-        marks=one.marks or other.marks,
-        preimages=one.preimages or other.preimages,
-        many=one.many or other.many,
-    )

@@ -1,19 +1,38 @@
-"""From a time to a position: the last commit up to which no commit was later than that time.
+"""From a time to a position: the last commit up to which no commit was later than that time; and back.
 
 Commit times are not monotonic, so the running maximum decides: the commits at or below the answer are those of the
 longest prefix of the commit order that lies entirely at or before the time.
+
+Back, a position has the time of its last commit, and `latest`: the greatest time of all commits up to there. A read at
+`latest` sees all that a read at the position sees, and besides only commits that follow it and are no later than that
+time; where the next commit is later, both see the same. A read at the commit's own time may see less. No JVM is needed.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from tidemark.clock import Lsn
 from tidemark.decode.messages import EPOCH
 from tidemark.decode.rows import Rows
-from tidemark.errors import NotAnswerable
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.registers import read_times
+from tidemark.query.snapshot import LakeView
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last commit at or below a position: where, when and whose; `latest` is the greatest time up to it."""
+
+    lsn: Lsn
+    time: datetime
+    xid: int
+    latest: datetime
 
 
 def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | None) -> Lsn:
@@ -31,3 +50,57 @@ def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | N
             f"{time} lies beyond what the mirror has seen, which is {seen_at or 'nothing yet'}", "--at latest"
         )
     return answerable
+
+
+def committed_at(lsn: Lsn, commits: Rows) -> Committed:
+    """The last commit at or below a position."""
+    count = int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))
+    if count == 0:
+        raise NotAnswerable(f"{lsn} lies before the first commit whose time the mirror knows", "a later LSN")
+    last = commits[count - 1]
+    latest = int(commits["micros"][:count].max())
+    return Committed(Lsn(int(last["lsn"])), _time(int(last["micros"])), int(last["xid"]), _time(latest))
+
+
+def position_of(when: str | Lsn | datetime, view: LakeView) -> Lsn:
+    """The position that an LSN, a time or `latest` means."""
+    if isinstance(when, Lsn):
+        return when
+    if isinstance(when, datetime):
+        return _position_at(when, view)
+    if when == LATEST:
+        return view.answerable
+    if "/" in when:
+        return Lsn.parse(when)
+    try:
+        time = datetime.fromisoformat(when)
+    except ValueError as error:
+        raise InvalidValue(f"not a position: {when!r}", "latest, now, an LSN such as 16/B374D848, or a time") from error
+    return _position_at(time, view)
+
+
+def time_of(lsn: Lsn, view: LakeView) -> Committed:
+    """When the last commit at or below a position came about. Refused above what is known, where more may come."""
+    if lsn > view.answerable:
+        raise NotAnswerable(
+            f"{lsn} cannot be answered yet: the mirror knows all up to {view.answerable}",
+            f"latest, an LSN up to {view.answerable}, or again later",
+        )
+    return committed_at(lsn, _commits(view))
+
+
+def _position_at(time: datetime, view: LakeView) -> Lsn:
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    times = read_times(view.lake.path)["source_time"].drop_null()
+    return lsn_at(time, _commits(view), view.answerable, times[-1].as_py() if len(times) else None)
+
+
+def _commits(view: LakeView) -> Rows:
+    if view.reader is None:
+        raise NotAnswerable(f"the log at {view.lake.log} cannot be reached, and it knows the times", "an LSN")
+    return view.reader.commits()
+
+
+def _time(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
