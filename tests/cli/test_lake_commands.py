@@ -1,11 +1,13 @@
-"""apply, compare, fold, query, status and vacuum as a shell runs them; and what they print."""
+"""apply, compare, diff, fold, history, query, status, vacuum and when from a shell, and what they print."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -115,6 +117,50 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
             assert told.returncode == ExitCode.USAGE, wrong
 
 
+def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int, at timestamptz, v text, primary key (id, at))")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        lake = str(side.options.lake)
+        db.run("insert into t values (-1, 'infinity', 'one')")
+        first = side.apply_all()
+        db.run("update t set v = 'two'")
+        side.apply_all()
+        told = tidemark("history", lake, "t", "--format", "json", "--master", "local[1]", "--", "-1", "infinity")
+        assert told.returncode == ExitCode.OK, told.stderr
+        one, two = (json.loads(line) for line in told.stdout.splitlines())
+        assert (one["v"], one["_begin_type"], one["_end_type"]) == ("one", "insert", "update")
+        assert (two["id"], two["at"], two["at~text"], two["v"]) == (-1, None, "infinity", "two")
+        assert two["_begin_lsn"] == one["_end_lsn"]
+        assert two["_end_lsn"] is None
+        wrong = tidemark("history", lake, "t", "x", "infinity", "--master", "local[1]")
+        assert wrong.returncode == ExitCode.USAGE
+        assert "'x' is no value of column id of public.t" in wrong.stderr
+        differ = tidemark("diff", lake, "t", str(first), "--format", "csv", "--master", "local[1]")
+        assert differ.stdout.splitlines() == [
+            "id,at,at~text,v,_change_type",
+            "-1,,infinity,one,update_preimage",
+            "-1,,infinity,two,update_postimage",
+        ], differ.stderr
+        _when(lake, two)
+
+
+def _when(lake: str, version: dict[str, Any]) -> None:
+    """A position's time and back, without a JVM."""
+    begin, xid = version["_begin_lsn"], version["_begin_xid"]
+    told = tidemark("when", lake, begin, "--json", program=NO_SPARK)
+    assert told.returncode == ExitCode.OK, told.stderr
+    plain = json.loads(told.stdout)
+    assert (plain["lsn"], plain["commit"], plain["xid"]) == (begin, begin, xid)
+    assert datetime.fromisoformat(plain["time"]) == datetime.fromisoformat(version["_begin_timestamp"])
+    back = tidemark("when", lake, plain["latest"], program=NO_SPARK)
+    assert f"commit   {begin}  at " in back.stdout, back.stderr
+    assert f"  by transaction {xid}\n" in back.stdout
+    latest = json.loads(tidemark("when", lake, "latest", "--json", program=NO_SPARK).stdout)
+    assert latest["commit"] == begin
+    for wrong, code in (("soon", ExitCode.USAGE), ("FF/0", ExitCode.NOT_ANSWERABLE), ("0/1", ExitCode.NOT_ANSWERABLE)):
+        assert tidemark("when", lake, wrong, program=NO_SPARK).returncode == code, wrong
+
+
 def _apply(side: Lakeside) -> subprocess.CompletedProcess[str]:
     source, lake, log = side.options.source.reveal(), str(side.options.lake), str(side.options.log)
     names = ["--name", side.options.names.mirror, "--endpos", str(side.position())]
@@ -140,6 +186,9 @@ def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: P
         ["query", str(tmp_path), "select 1"],
         ["fold", str(tmp_path)],
         ["vacuum", str(tmp_path)],
+        ["history", str(tmp_path), "t", "1"],
+        ["diff", str(tmp_path), "t", "0/1"],
+        ["when", str(tmp_path), "latest"],
     ):
         told = tidemark(*command)
         assert told.returncode == ExitCode.USAGE
@@ -159,5 +208,9 @@ def test_rows_are_printed_as_table_csv_and_json(spark: SparkSession, capsys: pyt
     as_json(frame.select("id", "v", "d", "l"))
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows == [{"id": 1, "v": 'a,"b', "d": 1.5, "l": [1, None]}, {"id": 22, "v": "", "d": None, "l": None}]
+    exact = "select timestamp'2024-01-02 03:04:05.000007' as at, array(timestamp_ntz'2024-01-02 03:04:05.1') as l"
+    as_json(spark.sql(exact))
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"at": "2024-01-02T03:04:05.000007Z", "l": ["2024-01-02T03:04:05.100000"]}
     as_table(frame.select("id", "v"))
     assert capsys.readouterr().out.splitlines() == ["id |  v", "---+-----", ' 1 | a,"b', "22 |", "(2 rows)"]

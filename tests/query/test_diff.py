@@ -98,8 +98,7 @@ def test_without_a_key_rows_count_as_often_as_they_are_there(side: Lakeside) -> 
         [
             "insert into bag select 0.0, 'a' from generate_series(1, 5)",
             "insert into bag values (-0.0, 'a'), ('NaN', null)",
-            "begin; delete from bag where ctid in (select ctid from bag where v = 0 limit 2); "
-            "insert into bag values (null, ''); commit",
+            "delete from bag where ctid in (select min(ctid) from bag); insert into bag values (null, '')",
         ],
         "bag",
     )
@@ -132,10 +131,11 @@ def test_a_copy_in_between_changes_nothing(db: Database, spark: SparkSession, tm
 
 def test_what_cannot_be_compared_is_refused(side: Lakeside) -> None:
     db, mirror = side.database, side.open()
+    early = mirror.at()
     db.run("insert into t values (1)")
     first = side.apply_all()
     with pytest.raises(InvalidValue, match="lies above"):
-        mirror.at(first).diff("t", mirror.at().lsn if mirror.at().lsn > first else side.apply_all())
+        early.diff("t", first)
     db.run("alter table t add w int default 3")
     side.apply_all()
     with pytest.raises(NotAnswerable, match=r"t was altered between .* and ") as refused:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Texts = Iterator[tuple[str | None, ...]]
+_JSON = {  # Spark's own formats end at milliseconds
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _MEASURED = 1000  # rows that a table's widths are taken from
 
 
@@ -47,7 +52,7 @@ def as_json(frame: DataFrame) -> None:
     """An object for each row, on a line of its own."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)), {"ignoreNullFields": "false"})
+    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)), _JSON)
     for row in frame.select(whole).toLocalIterator():
         click.echo(row[0])
 
@@ -69,7 +74,7 @@ def _text(name: str, kind: str) -> Column:
     elif kind == "timestamp":
         value = F.concat(value.cast("string"), F.lit("+00"))
     elif kind.startswith(("array", "struct", "map")):
-        value = F.to_json(value)
+        value = F.to_json(value, _JSON)
     text: Column = value.cast("string")
     return text
 
