@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ def test_after_every_commit_the_version_lives_that_the_replay_leaves(
             ]
             left = [row for row in rows_after(history, range(commit), keyed=True) if eval(row)[0] == key]  # noqa: S307
             assert living == left
-        for one, other in zip(found, found[1:], strict=False):
+        for one, other in pairwise(found):
             assert Lsn.parse(one["_end_lsn"]) <= Lsn.parse(other["_begin_lsn"])
         assert all((each["_end_lsn"] is None) == (each["_end_type"] is None) for each in found)
 
