@@ -20,6 +20,11 @@ SAME = {
     "truncate": ("truncate t",),
     "vacuum full": ("vacuum full t",),
     "cluster": ("cluster t using t_pkey",),
+    "its key rebuilt beside it": ("reindex table concurrently t",),
+    "a key dropped and put back, that names the rows in the stream": (
+        "alter table t drop constraint t_pkey",
+        "alter table t add primary key (id)",
+    ),
     "an index": ("create index on t (a)",),
     "a default for later rows": ("alter table t alter a set default 5",),
     "not null": ("alter table t alter a set not null",),
@@ -41,6 +46,7 @@ METADATA = {
     "varchar made longer": ("alter table t alter v type varchar(20)",),
     "varchar to text": ("alter table t alter v type text",),
     "numeric made wider": ("alter table t alter n type numeric(14,2)",),
+    "its whole rows sent": ("alter table t replica identity full",),
     "an enum label added": ("alter type mood add value 'wild' before 'ok'",),
 }
 
@@ -59,6 +65,11 @@ RESYNC = {
         "alter table t drop constraint t_pkey",
         "alter table t alter a set not null",
         "alter table t add primary key (a)",
+    ),
+    "the key gone and back while whole rows were sent": (
+        "alter table t drop constraint t_pkey",
+        "alter table t replica identity full",
+        "alter table t add primary key (id)",
     ),
     "unlogged": ("alter table t set unlogged",),
     "a column dropped and the rest rewritten": ("alter table t drop b", "vacuum full t"),

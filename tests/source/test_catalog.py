@@ -8,7 +8,7 @@ from psycopg import sql
 
 from harness.database import Database
 from tidemark.errors import NotPermitted
-from tidemark.schema.table import Catalog, Generated, Key, Kind, Persistence, ReplicaIdentity, Table
+from tidemark.schema.table import Catalog, Generated, Kind, Persistence, ReplicaIdentity, Table
 from tidemark.source.catalog import only_element, read_catalog
 
 
@@ -232,7 +232,8 @@ def test_names_that_bite_are_only_names(db: Database) -> None:
     for name in names:
         found = seen.by_name[name, name]
         assert found.columns[0].name == name
-        assert found.primary_key == Key(found.primary_key.index, (1,)) if found.primary_key else False
+        assert found.primary_key is not None
+        assert found.primary_key.attnums == (1,)
 
 
 def test_types_are_described_down_to_their_labels(db: Database) -> None:

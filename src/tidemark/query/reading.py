@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -179,10 +180,11 @@ class Reading:
         self._lease.needs_tail(after)
         types = Types(self._types, view.lake.version_num)
         planned = plan(view.reader, after, self._boundary.lsn, 1 << 62, SLICE_BYTES)
-        fingerprints = [event.fingerprint for event in reversed(history.events)]
+        every = [event.fingerprint for event in reversed(history.events)]
+        recent, sent = every[: 1 + _told_above(history, after)], set(descriptions(planned.sent, view.lake.log))
         relations = {}
         for relation in descriptions(planned.relations, view.lake.log):
-            fingerprint = fitting(relation, fingerprints)
+            fingerprint = fitting(relation, recent if relation in sent else every)
             if fingerprint is not None and columns_of(relation, fingerprint) is not None:
                 layout = layout_of(relation, fingerprint, history.path, files.stored, types)
                 relations[relation] = layout.columns
@@ -191,6 +193,11 @@ class Reading:
                     f"{history.path} was altered in what is not applied yet", "again when it is applied"
                 )
         return TailWork(view.lake.log, types, shown, relations), planned
+
+
+def _told_above(history: TableHistory, lsn: Lsn) -> int:
+    """How many of the last events changed something above a position: what was so before them still held there."""
+    return sum(1 for _ in takewhile(lambda event: event.lsn > lsn, reversed(history.events)))
 
 
 def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:

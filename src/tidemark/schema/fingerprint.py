@@ -36,7 +36,11 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """All of a table's definition that its stored values depend on."""
+    """All of a table's definition that its stored values depend on.
+
+    `marked` are the columns that the stream marks as those that name a row, None all of them: a change under another
+    mark was named by something else than this key. `constraint` is the oid of the primary key that the key is, if any.
+    """
 
     oid: int
     schema: str
@@ -50,6 +54,8 @@ class Fingerprint:
     inherits: tuple[int, ...]
     memberships: tuple[Membership, ...]
     partitions: tuple[int, ...] = ()
+    marked: tuple[int, ...] | None = ()
+    constraint: int = 0
 
     @classmethod
     def of(cls, table: Table, publications: Collection[str], partitions: tuple[int, ...] = ()) -> Fingerprint:
@@ -71,6 +77,8 @@ class Fingerprint:
             inherits=table.inherits,
             memberships=tuple(m for m in table.memberships if m.publication in publications),
             partitions=partitions,
+            marked=table.marked,
+            constraint=key.constraint if key else 0,
         )
 
 
@@ -115,6 +123,10 @@ def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
         yield Effect.RESYNC, "it was out of its publication for a while, or the publication was altered"
     if old.key != new.key:
         yield Effect.RESYNC, f"its key went from columns {list(old.key)} to {list(new.key)}"
+    elif None in (old.marked, new.marked) and old.constraint != new.constraint:
+        yield Effect.RESYNC, "it was without its key for a while, and its rows are not named by that"
+    elif old.marked != new.marked:
+        yield Effect.METADATA, "its replica identity changed"
     if old.persistence != new.persistence:
         yield Effect.RESYNC, f"it went from {old.persistence.name.lower()} to {new.persistence.name.lower()}"
 

@@ -32,6 +32,8 @@ def from_plain(plain: Mapping[str, Any]) -> Fingerprint:
         inherits=tuple(plain["inherits"]),
         memberships=tuple(Membership(**each) for each in plain["memberships"]),
         partitions=tuple(plain["partitions"]),
+        marked=None if plain["marked"] is None else tuple(plain["marked"]),
+        constraint=plain["constraint"],
     )
 
 

@@ -111,10 +111,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A unique index that can name a row: its columns in index order."""
+    """A unique index that can name a row: its columns in index order.
+
+    `constraint` is the primary key's own oid, which REINDEX CONCURRENTLY leaves as it is; 0 where it is none.
+    """
 
     index: str
     attnums: tuple[int, ...]
+    constraint: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,10 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table, partitioned table, partition or foreign table."""
+    """One table, partitioned table, partition or foreign table.
+
+    `marked` are the columns that the stream marks as those that name a row; None says all.
+    """
 
     oid: int
     schema: str
@@ -137,6 +144,7 @@ class Table:
     persistence: Persistence
     filenode: int
     replica_identity: ReplicaIdentity
+    marked: tuple[int, ...] | None
     identity_key: Key | None
     primary_key: Key | None
     columns: tuple[Column, ...]

@@ -63,7 +63,8 @@ _COLUMNS = """
 _KEYS = """
     select i.indrelid, c.relname, i.indisprimary and i.indimmediate,
            i.indimmediate and (t.relreplident = 'd' and i.indisprimary or t.relreplident = 'i' and i.indisreplident),
-           (i.indkey::int2[])[0:i.indnkeyatts - 1]
+           (i.indkey::int2[])[0:i.indnkeyatts - 1],
+           coalesce((select oid from pg_constraint where conindid = i.indexrelid and contype = 'p'), 0)::bigint
       from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
      where i.indrelid = any(%s) and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
        and (i.indisprimary or i.indisreplident)
@@ -121,8 +122,10 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
         columns[oid].append(_column(types, *row))
     primary: dict[int, Key] = {}
     identity: dict[int, Key] = {}
-    for oid, index, is_primary, is_identity, attnums in session.rows(_KEYS, [oids]):
-        key = Key(index, tuple(attnums))
+    marked: dict[int, tuple[int, ...]] = {}
+    for oid, index, is_primary, is_identity, attnums, constraint in session.rows(_KEYS, [oids]):
+        key = Key(index, tuple(attnums), constraint)
+        marked |= {oid: key.attnums} if is_identity else {}
         if _is_streamed(key, columns[oid], session.version_num):
             primary |= {oid: key} if is_primary else {}
             identity |= {oid: key} if is_identity else {}
@@ -131,7 +134,14 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
         memberships[oid].append(Membership(publication, token))
     return Catalog(
         tuple(
-            _table(row, columns[row[0]], primary.get(row[0]), identity.get(row[0]), memberships[row[0]])
+            _table(
+                row,
+                columns[row[0]],
+                marked.get(row[0], ()),
+                primary.get(row[0]),
+                identity.get(row[0]),
+                memberships[row[0]],
+            )
             for row in tables
         )
     )
@@ -144,7 +154,12 @@ def _is_streamed(key: Key, columns: list[Column], version_num: int) -> bool:
 
 
 def _table(
-    row: Any, columns: list[Column], primary: Key | None, identity: Key | None, memberships: list[Membership]
+    row: Any,
+    columns: list[Column],
+    marked: tuple[int, ...],
+    primary: Key | None,
+    identity: Key | None,
+    memberships: list[Membership],
 ) -> Table:
     oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, *rights = row
     usable, selectable, schema_owned, owned = rights
@@ -157,6 +172,7 @@ def _table(
         persistence=Persistence(persistence),
         filenode=filenode,
         replica_identity=ReplicaIdentity(replident),
+        marked=None if ReplicaIdentity(replident) is ReplicaIdentity.FULL else marked,
         identity_key=identity,
         primary_key=primary,
         columns=tuple(columns),
