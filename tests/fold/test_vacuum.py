@@ -146,6 +146,26 @@ def test_the_commit_index_goes_with_the_window(db: Database, spark: SparkSession
         assert side.require_noted() == 3
 
 
+def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
+    with following(side), db.session() as old, old.transaction():
+        (snapshot,) = old.row("select pg_current_snapshot()::text")
+        for n in range(4):
+            db.run(f"insert into t select {n} * 1000 + i, repeat('v', 200) from generate_series(1, 600) i")
+            side.note("t")
+            side.apply_all()
+        (lsn,) = old.row("select pg_current_wal_insert_lsn()::text")
+        side.apply_all()
+        with side.open().at(snapshot=snapshot, lsn=lsn) as given:
+            assert given.table("t").count() == 0
+        let_go(side, Lsn(side.notes[1].lsn.value + 1))
+        with pytest.raises(NotAnswerable, match="are not listed, and it may not see one of them"):
+            side.open().at(snapshot=snapshot, lsn=lsn)
+
+
 def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

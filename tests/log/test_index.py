@@ -13,10 +13,13 @@ from tests.log.history import START
 from tests.log.messages import block, frames, plain, stream_commit
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
-from tidemark.errors import LogBehind, LogDamaged
+from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, NotAnswerable
+from tidemark.log.disk import Disk
+from tidemark.log.forgotten import read_forgotten
 from tidemark.log.index import IndexPart, hidden, unpacked, widened
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
+from tidemark.log.trimming import forget
 
 WRAP = 2**32
 
@@ -95,6 +98,50 @@ def test_a_boundary_excludes_what_the_session_did_not_see(tmp_path: Path) -> Non
     assert reader.boundary(snapshot, Lsn(150)) == Boundary(Lsn(150), frozenset([Lsn(130), Lsn(140), Lsn(150)]))
     with pytest.raises(LogBehind, match="the log reaches 0/AA, and 0/AB is asked for"):
         reader.boundary(snapshot, Lsn(171))
+
+
+def test_a_snapshot_that_may_not_see_a_commit_that_is_not_listed_any_more_is_refused(tmp_path: Path) -> None:
+    with open_log(tmp_path, START, segment_bytes=400) as writer:
+        writer.begin_session(b"{}", Xid8(WRAP + 10))
+        for n in range(12):
+            writer.append(frames(*plain(10 + n, 100 + 10 * n, n, described=n == 0)), Lsn(101 + 10 * n))
+        writer.trim(Lsn(210))
+    before, gone = LogReader(tmp_path).commits(), forget(tmp_path, Lsn(150), dry_run=True)
+    assert gone
+    assert read_forgotten(tmp_path, Disk()) == Xid8(0)
+    assert forget(tmp_path, Lsn(150), dry_run=False) == gone
+    reader = LogReader(tmp_path)
+    listed, highest = set(reader.commits()["xid"].tolist()), read_forgotten(tmp_path, Disk())
+    assert highest.value == max(set(before["xid"].tolist()) - listed) == min(listed) - 1
+    low, high = highest.value, highest.value + 1
+    for answered in (f"{high}:{high}:", f"{high}:{high + 2}:{high},{high + 1}"):
+        assert reader.given(Snapshot.parse(answered), Lsn(210)) == reader.boundary(Snapshot.parse(answered), Lsn(210))
+    for refused in (f"{low}:{low}:", f"{low - 1}:{low}:", f"{low - 1}:{high + 2}:{low - 1}"):
+        with pytest.raises(NotAnswerable, match=f"commits up to transaction {highest} are not listed"):
+            reader.given(Snapshot.parse(refused), Lsn(210))
+    assert not forget(tmp_path, Lsn(150), dry_run=False)
+    assert read_forgotten(tmp_path, Disk()) == highest
+
+
+def test_what_goes_is_told_before_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_log(tmp_path, START, segment_bytes=400) as writer:
+        writer.begin_session(b"{}", Xid8(10))
+        for n in range(12):
+            writer.append(frames(*plain(10 + n, 100 + 10 * n, n, described=n == 0)), Lsn(101 + 10 * n))
+        writer.trim(Lsn(210))
+
+    def crash(disk: Disk, path: Path) -> None:
+        raise LogDiskFailed(f"cannot remove {path}", "the disk")
+
+    with monkeypatch.context() as patched, pytest.raises(LogDiskFailed):
+        patched.setattr(Disk, "remove", crash)
+        forget(tmp_path, Lsn(150), dry_run=False)
+    reader = LogReader(tmp_path)
+    assert len(reader.commits()) == 12
+    highest = read_forgotten(tmp_path, Disk())
+    assert highest.value >= 10
+    still_listed = Snapshot.parse(f"10:{highest.value + 1}:10")
+    assert reader.given(still_listed, Lsn(210)) == reader.boundary(still_listed, Lsn(210))
 
 
 @given(st.tuples(*[st.integers(0, 3)] * 5), st.integers(0, 2**63))

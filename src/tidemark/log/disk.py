@@ -143,6 +143,21 @@ class Disk:
         self.sync_folder(path.parent)
 
 
+def write_whole(disk: Disk, path: Path, data: bytes) -> None:
+    """Write a small file so that it is there as a whole, or as it was before."""
+    new = path.with_name(f"{path.name}.new")
+    if new.exists():
+        disk.remove(new)
+    file = disk.create(new)
+    try:
+        disk.append(file, data)
+        disk.sync(file)
+    finally:
+        disk.close(file)
+    disk.replace(new, path)
+    disk.sync_folder(path.parent)
+
+
 @contextmanager
 def _failing(act: str, path: Path) -> Iterator[None]:
     try:

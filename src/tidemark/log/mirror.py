@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import LogDamaged
-from tidemark.log.disk import Disk
+from tidemark.log.disk import Disk, write_whole
 from tidemark.source.identity import Identity, Switch
 
 NAME = "mirror.json"
@@ -66,14 +66,4 @@ def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
         "marks": dict(mirror.marks),
         "complete": str(mirror.complete),
     }
-    new = folder / f"{NAME}.new"
-    if new.exists():
-        disk.remove(new)
-    file = disk.create(new)
-    try:
-        disk.append(file, json.dumps(plain, indent=2).encode() + b"\n")
-        disk.sync(file)
-    finally:
-        disk.close(file)
-    disk.replace(new, folder / NAME)
-    disk.sync_folder(folder)
+    write_whole(disk, folder / NAME, json.dumps(plain, indent=2).encode() + b"\n")

@@ -19,9 +19,10 @@ from tidemark.decode.extents import Said
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.types import Types
-from tidemark.errors import LogBehind, LogDamaged
+from tidemark.errors import LogBehind, LogDamaged, NotAnswerable
 from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
+from tidemark.log.forgotten import read_forgotten
 from tidemark.log.index import hidden, shown_by_standby, unpacked
 from tidemark.log.mapped import decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
@@ -115,6 +116,20 @@ class LogReader:
             raise LogBehind(f"the log reaches {self.received}, and more than {after} is asked for", "again later")
         upto = shown_by_standby(self.commits(), snapshot, before, after)
         return None if upto is None else Boundary(upto)
+
+    def given(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
+        """The same of a snapshot of any age: refused if it may not see a commit that is not listed any more."""
+        boundary = self.boundary(snapshot, lsn)
+        xids = self.commits()["xid"]
+        forgotten = read_forgotten(self._folder, self._disk)  # after the index: what goes is told before it goes
+        running = [xid for xid in snapshot.xip if xid <= forgotten and np.uint64(xid.value) not in xids]
+        if snapshot.xmax <= forgotten or running:
+            raise NotAnswerable(
+                f"the snapshot {snapshot} cannot be answered any more: "
+                f"commits up to transaction {forgotten} are not listed, and it may not see one of them",
+                "a later snapshot, or an LSN",
+            )
+        return boundary
 
     def transactions(self, after: Lsn, upto: Lsn) -> Iterator[Assembled]:
         """Transactions whose commit lies above `after` and at or below `upto`, a part or more for each segment's index.

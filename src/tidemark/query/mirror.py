@@ -160,7 +160,7 @@ class Mirror:
         reader = self._log()
         until = time.monotonic() + limit_s
         passed = pass_gate(reader, self.lake.log, lsn, limit_s)
-        boundary = reader.boundary(snapshot, passed.lsn)
+        boundary = reader.given(snapshot, passed.lsn)
         while self.view().answerable < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
         return self._moment(boundary, passed=passed)
