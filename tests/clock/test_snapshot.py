@@ -1,5 +1,7 @@
 """Snapshots: PostgreSQL's text and what it makes visible."""
 
+from itertools import combinations, product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +70,19 @@ def test_across_the_32_bit_wrap_nothing_special_happens() -> None:
 def test_what_is_not_a_snapshot_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         Snapshot.parse(text)
+
+
+def test_a_snapshot_covers_another_exactly_if_it_hides_nothing_that_the_other_sees() -> None:
+    ids = range(3, 8)
+    every = [
+        Snapshot(Xid8(xmin), Xid8(xmax), tuple(map(Xid8, running)))
+        for xmin in ids
+        for xmax in range(xmin, 8)
+        for count in range(xmax - xmin + 1)
+        for running in combinations(range(xmin, xmax), count)
+    ]
+    for one, other in product(every, repeat=2):
+        hidden = [xid for xid in map(Xid8, ids) if other.sees(xid) and not one.sees(xid)]
+        assert not (one.covers(other) and hidden)
+        if one.xmax >= other.xmax:
+            assert one.covers(other) == (not hidden)

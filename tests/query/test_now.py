@@ -157,6 +157,49 @@ def test_what_the_mirror_passes_over_after_a_handle_was_made_is_refused_and_not_
     mirror.close()
 
 
+def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_altered_in_between(side: Lakeside) -> None:
+    db, mirror = side.database, opened(side)
+    db.run("insert into t values (1, 'one')", "insert into bag values (1)")
+    with db.session() as session, session.transaction():
+        (snapshot,) = session.row("select pg_current_snapshot()::text")
+        side.apply_all()
+        db.run("alter table t add c int default 7")
+        side.apply_all()
+        db.run("insert into bag values (2)")
+        (lsn,) = session.row("select pg_current_wal_insert_lsn()::text")
+        side.apply_all()
+        with mirror.at(snapshot=snapshot, lsn=lsn) as given:
+            require_rows(given.table("bag"), *read_table(session, "bag"), "bag")
+            with pytest.raises(NotAnswerable, match=r"public\.t was copied or altered up to"):
+                given.table("t")
+    with mirror.at("now") as now:
+        assert now.table("t").collect() == [(1, "one", 7)]
+    mirror.close()
+
+
+def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_copied_in_between(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)", "insert into t values (1)")
+    with db.session() as session, session.transaction():
+        (snapshot,) = session.row("select pg_current_snapshot()::text")
+        db.run("insert into t values (2)")
+        with syncing(db, tmp_path, spark, "t") as synced:
+            synced.copy_all()
+            db.run("insert into t values (3)")
+            (lsn,) = session.row("select pg_current_wal_insert_lsn()::text")
+            later, there = db.admin(HERE)[0]
+            synced.catch_up()
+            mirror = tidemark.open(synced.options.lake, spark)
+            with mirror.at(snapshot=later, lsn=there) as given:
+                assert given.table("t").count() == 3
+            with (
+                mirror.at(snapshot=snapshot, lsn=lsn) as given,
+                pytest.raises(NotAnswerable, match=r"public\.t was copied or altered up to"),
+            ):
+                given.table("t")
+
+
 def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture) -> None:
     mirror = opened(side)
     with caplog.at_level(logging.INFO, "tidemark.gate"):

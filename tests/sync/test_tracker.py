@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.lake.generation import Generation
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
@@ -13,7 +13,7 @@ from tidemark.sync.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, Phase, Tracker
 
 def generation(oid: int) -> Generation:
     table = Fingerprint(oid, "public", f"t{oid}", 1, Persistence.PERMANENT, (), (), None, None, (), ())
-    return Generation(table, Boundary(Lsn(5)), (), ())
+    return Generation(table, Boundary(Lsn(5)), Snapshot(Xid8(9), Xid8(9)), (), ())
 
 
 def test_a_table_goes_from_wanted_to_live() -> None:

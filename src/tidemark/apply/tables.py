@@ -30,7 +30,10 @@ NOT_YET = "transactions that began before it was published must end first"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change of a table's definition, somewhere above `after` and at or below `lsn`; seen on the way: `between`."""
+    """A change of a table's definition, somewhere above `after` and at or below `lsn`; seen on the way: `between`.
+
+    `snapshot` is the one in which it was seen last.
+    """
 
     old: Fingerprint
     between: tuple[Fingerprint, ...]
@@ -38,6 +41,7 @@ class Pending:
     comparison: Comparison
     after: Lsn
     lsn: Lsn
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,8 @@ class WrittenTables:
         self._beginnings.pop(generation.fingerprint.oid, None)
         self._copying.discard(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
-        self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=base.excluded)
+        held, seen = base.excluded, generation.snapshot
+        self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
         self._tell_all()
 
     def wait(self, oids: Iterable[int], reason: str) -> None:
@@ -236,7 +241,8 @@ class WrittenTables:
             elif beginning.lsn <= reader.received:
                 del self._beginnings[oid]
                 base = reader.boundary(beginning.snapshot, beginning.lsn)
-                self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=base.excluded)
+                hidden, seen = base.excluded, beginning.snapshot
+                self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=hidden, snapshot=seen)
         self._tell_all()
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
@@ -274,9 +280,10 @@ class WrittenTables:
         there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
         for oid, root in look.roots.items():
             if oid not in there:
-                self._tell(Kind.UNION, root, look.lsn, look.lsn)
+                self._tell(Kind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
             elif there[oid] != root:
-                self._tell(Kind.UNION, root, self.known, look.lsn, "its partitions or columns changed in between")
+                why = "its partitions or columns changed in between"
+                self._tell(Kind.UNION, root, self.known, look.lsn, why, snapshot=look.snapshot)
         for oid in there.keys() - look.roots.keys():
             self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, "it was dropped, or none of it is published")
         return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
@@ -310,7 +317,7 @@ class WrittenTables:
             return False
         after = earlier.after if earlier else self.known
         between = (*earlier.between, old) if earlier else ()
-        self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn)
+        self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn, look.snapshot)
         return True
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
@@ -347,8 +354,8 @@ class WrittenTables:
         if new is None:
             self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it was dropped, or is not published: {reasons}")
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
-            why = reasons or "in a way that was taken back"
-            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, f"it was altered in between: {why}")
+            why = f"it was altered in between: {reasons or 'in a way that was taken back'}"
+            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, why, snapshot=pending.snapshot)
         else:
             self._tell(Kind.GAP, new, pending.after, pending.lsn, f"it needs a resync: {reasons}")
 
@@ -360,12 +367,13 @@ class WrittenTables:
         lsn: Lsn,
         reason: str = "",
         excluded: frozenset[Lsn] = frozenset(),
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Note an event; whoever is called from outside ends with `_tell_all`."""
         oid = fingerprint.oid
         taken = frozenset(events[-1].path for other, events in self._events.items() if other != oid)
         path = self.path(oid) if oid in self._events else table_path(fingerprint.schema, fingerprint.name, oid, taken)
-        event = Event(kind, fingerprint, path, after, lsn, excluded, reason)
+        event = Event(kind, fingerprint, path, after, lsn, excluded, reason, snapshot)
         self._untold.append(event)
         self._events.setdefault(oid, []).append(event)
 

@@ -52,6 +52,10 @@ class Snapshot:
         running = at < len(self.xip) and self.xip[at] == xid
         return xid < self.xmax and not running
 
+    def covers(self, other: Snapshot) -> bool:
+        """Whether all that the other one sees is seen here too; no where that is not certain."""
+        return other.xmax <= self.xmax and not any(other.sees(xid) for xid in self.xip)
+
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.xip))}"
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotAnswerable
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import PgType
@@ -44,7 +44,10 @@ _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold."""
+    """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold.
+
+    `snapshot` is the one in which a definition was seen, or rows were copied: what it saw is not all in the log.
+    """
 
     kind: Kind
     fingerprint: Fingerprint
@@ -53,13 +56,15 @@ class Event:
     lsn: Lsn
     excluded: frozenset[Lsn] = frozenset()
     reason: str = ""
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Positions from one to another, both included, at which a table can be read, and as what.
 
-    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing.
+    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing. `snapshot`
+    is the one in which it was seen to be so.
     """
 
     begin: Lsn
@@ -67,6 +72,7 @@ class Span:
     fingerprint: Fingerprint
     base: Boundary
     copied: bool = False
+    snapshot: Snapshot | None = None
 
     def holds(self, lsn: Lsn) -> bool:
         """Whether the position lies in it."""
@@ -114,9 +120,10 @@ class TableHistory:
                 spans = [_closed(span, event.after) for span in spans]
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
-                spans.append(Span(event.lsn, None, event.fingerprint, base, copied))
+                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot))
             elif event.kind is Kind.ALTERED and open_one:
-                spans.append(Span(event.lsn, None, event.fingerprint, spans[-1].base, spans[-1].copied))
+                base, copied = spans[-1].base, spans[-1].copied
+                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 
     def at(self, lsn: Lsn) -> Span:

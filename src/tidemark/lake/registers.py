@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from tidemark.clock import Lsn
+from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.commits import APP, CONFIGURATION, opened, require_version
 from tidemark.lake.history import Event, Kind
@@ -44,6 +44,7 @@ _TABLES_SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("fingerprint", pa.string()),
         ("number", pa.int64()),
+        ("snapshot", pa.string()),
     ]
 )
 _CYCLES_SCHEMA = pa.schema(
@@ -131,6 +132,7 @@ def _event_row(event: Event, number: int) -> dict[str, object]:
         "reason": event.reason,
         "fingerprint": json.dumps(to_plain(event.fingerprint)),
         "number": number,
+        "snapshot": str(event.snapshot) if event.snapshot is not None else None,
     }
 
 
@@ -196,6 +198,7 @@ def read_events(lake: Path) -> tuple[Event, ...]:
             Lsn(row["lsn"]),
             frozenset(map(Lsn, row["excluded"])),
             row["reason"],
+            Snapshot.parse(row["snapshot"]) if row["snapshot"] is not None else None,
         )
         for row in rows
     )

@@ -51,6 +51,7 @@ from tidemark.spark import SparkOptions, require_pinned, spark_session
 NOW = "now"
 _PAUSE_S = 0.05
 _PAGE_HEADER_BYTES = 40
+_LATER = "a later snapshot, and the LSN that was read in the statement that took it"
 
 
 class Mirror:
@@ -136,7 +137,7 @@ class Mirror:
                     raise
                 return taken
             try:
-                moment = self._moment(_boundary(reader, look, passed), look, passed)
+                moment = self._moment(_boundary(reader, look, passed), look, passed, _surely_seen(look))
             except NotAnswerable:  # it does not see a commit that lies below the window, or does not say what it sees
                 if time.monotonic() >= until:
                     raise
@@ -163,15 +164,21 @@ class Mirror:
         boundary = reader.given(snapshot, passed.lsn)
         while self.view().answerable < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
-        return self._moment(boundary, passed=passed)
+        return self._moment(boundary, passed=passed, snapshot=snapshot)
 
-    def _moment(self, boundary: Boundary, look: Look | None = None, passed: Passed | None = None) -> Moment:
+    def _moment(
+        self,
+        boundary: Boundary,
+        look: Look | None = None,
+        passed: Passed | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Moment:
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
         lowest = floor(boundary) if look is None else min(floor(boundary), self.view().cycle.known)
         lease = Lease(self.lake.path, lowest)
         try:
             self.view().require(boundary, defined=look is not None)
-            return Moment(self, boundary, lease, look, passed)
+            return Moment(self, boundary, lease, look, passed, snapshot)
         except BaseException:
             lease.close()
             raise
@@ -185,6 +192,11 @@ class Mirror:
 def _needed(look: Look) -> Lsn:
     """How far the log must come to tell what a look sees: on a standby beyond the record that it may be replaying."""
     return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
+
+
+def _surely_seen(look: Look) -> Snapshot:
+    """What a session sees for certain: a standby's snapshot does not list who was running."""
+    return look.snapshot if look.replayed is None else Snapshot(look.snapshot.xmin, look.snapshot.xmin)
 
 
 def _boundary(reader: LogReader, look: Look, passed: Passed) -> Boundary:
@@ -212,8 +224,9 @@ class Moment:
         lease: Lease,
         look: Look | None = None,
         passed: Passed | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
-        self.boundary, self.look, self.passed = boundary, look, passed
+        self.boundary, self.look, self.passed, self._snapshot = boundary, look, passed, snapshot
         self._mirror, self._lease = mirror, lease
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[str, str], DataFrame] = {}
@@ -283,7 +296,7 @@ class Moment:
             raise NotAnswerable(f"{name} has no changes of its own", "the changes of its partitions")
         span = history.at(self.lsn)
         if (why := self._redefined(history, span)) is not None:
-            raise NotAnswerable(f"{name} {why}", "a later snapshot")
+            raise NotAnswerable(f"{name} {why}", _LATER)
         first = Lsn.parse(start) if isinstance(start, str) else start
         if first < span.base.lsn and (span.copied or span.base != history.spans()[0].base):
             raise NotAnswerable(
@@ -363,7 +376,7 @@ class Moment:
         span = history.at(self.lsn)
         name = f"{span.fingerprint.schema}.{span.fingerprint.name}"
         if (why := self._hindrance(history, span)) is not None:
-            raise NotAnswerable(f"{name} {why}", "a later snapshot")
+            raise NotAnswerable(f"{name} {why}", _LATER)
         if history.is_union:
             return self._union(name, span.fingerprint, equalities)
         return self._reading.table(history, span, equalities)
@@ -382,7 +395,9 @@ class Moment:
         return self._redefined(history, span)
 
     def _redefined(self, history: TableHistory, span: Span) -> str | None:
-        """Why it is not known that a table is defined here as it is at this position."""
+        """Why it is not known that a table is here as it is at this position, but for what the log tells."""
+        if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):
+            return f"was copied or altered up to {span.begin}, which this snapshot, older than its LSN, may not see"
         if self.look is not None:
             there = (self.look.roots if history.is_union else self.look.tables).get(span.fingerprint.oid)
             same = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.decode.types import Types
 from tidemark.errors import SourceError, TableChanged, TimedOut
 from tidemark.fold.layout import version_columns
@@ -49,6 +49,7 @@ class Round:
     """Tables with the parts that are still to come and those that are there."""
 
     base: Boundary
+    snapshot: Snapshot
     work: CopyWork
     missing: dict[int, list[Part]]
     refused: dict[int, SourceError] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Round:
         for column in table.layout.columns:
             columns += [column, column.companion()] if column.attnum in texts else [column]
         files = tuple(file for part in parts for file in part.files)
-        return Generation(table.fingerprint, self.base, tuple(columns), files)
+        return Generation(table.fingerprint, self.base, self.snapshot, tuple(columns), files)
 
 
 def plan_round(
@@ -90,6 +91,7 @@ def plan_round(
     missing: dict[int, list[Part]] = {}
     refused: dict[int, SourceError] = {}
     with Session.open(options.source, "copy") as session, session.transaction(snapshot_id=snapshot.snapshot_id):
+        (seen,) = session.row("select pg_current_snapshot()::text")
         catalog = read_catalog(session).by_oid
         known = {column.type.oid: column.type for table in catalog.values() for column in table.columns}
         types = Types(known, session.version_num)
@@ -109,7 +111,7 @@ def plan_round(
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
             tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
     work = CopyWork(CopySource(options.source.reveal(), snapshot.snapshot_id), types, tables)
-    return Round(snapshot.base, work, missing, refused)
+    return Round(snapshot.base, Snapshot.parse(seen), work, missing, refused)
 
 
 def _layout(
