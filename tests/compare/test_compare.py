@@ -215,6 +215,10 @@ def test_what_cannot_be_compared_says_why_and_the_others_are(side: Lakeside) -> 
     assert done["public.t"].verdict is Verdict.NOT_COMPARED
     assert "t" in done["public.t"].reason
     assert done["public.bag"].verdict is Verdict.EQUAL
+    db.run("insert into bag values (2)", "delete from bag where v = 2")
+    side.apply_all()
+    spoil(side, "bag", lambda rows: rows.filter((pc.field("v") != 2) | (pc.field("_change_type") != "insert")))
+    assert "removed more often than it was added" in compared(side, "bag")["public.bag"].reason
     db.run("revoke select on t from public", f"revoke select on t from {MIRROR}")
     assert "permission denied" in compared(side, "t")["public.t"].reason
     with pytest.raises(InvalidValue, match=r"no table public\.nowhere"):

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
+from pyspark.errors import PySparkException
+
 from tidemark.clock import Boundary
 from tidemark.compare.canonical import ComparedColumn
 from tidemark.compare.digest import WHOLE, Digest
@@ -26,6 +28,7 @@ from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session
+from tidemark.spark import what_failed
 
 
 class Verdict(Enum):
@@ -100,6 +103,8 @@ class Comparison:
                 return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found)
         except TidemarkError as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error))
+        except PySparkException as error:
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=what_failed(error))
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str]) -> ComparedTable:
         lake = self._mirror.lake
