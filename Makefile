@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz sync-parity format lock clean
+.PHONY: help demo test check fuzz parity sync-parity format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ check: $(READY) ## Lint, format, types, and the contract that imports point one 
 
 fuzz: $(READY) ## Mutated and invented input for the decoder, for MINUTES= (1), from SEED= (a new one)
 	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+
+parity: $(READY) ## What sessions saw under load beside the mirror's answers, SNAPSHOTS= (3000) times on two versions
+	$(BIN)/python -m tests.query.parity.run --snapshots $(or $(SNAPSHOTS),3000)
 
 sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS= (2000) times over all versions
 	COMPARISONS=$(or $(COMPARISONS),2000) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
