@@ -27,7 +27,7 @@ class ApplyOptions:
     cycle_s: float = 10.0
     slice_bytes: int = 16 << 20
     look_interval_s: float = 1.0
-    idle_interval_s: float = 10.0
+    idle_interval_s: float = 2.0
 
     def __post_init__(self) -> None:
         for name in ("cycle_bytes", "cycle_s", "slice_bytes", "look_interval_s", "idle_interval_s"):

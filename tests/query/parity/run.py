@@ -45,6 +45,7 @@ KEYS, PAUSE_S, HELD_S = 120, 0.15, 3.0
 READERS, BURST, BETWEEN_S = 3, 10, 0.1  # snapshots of each reader in a burst
 SHOWN, FEW_PREFIXES = 2, 12
 STUCK_S = 180.0
+KEYLESS_EVERY, TOLD_EVERY = 5, 150
 # Small files and many plans: what is read in parts, or planned anew while it runs, takes longer.
 SPARK = {
     "spark.sql.adaptive.enabled": "false",
@@ -116,7 +117,7 @@ class Parity:
     database: Database
     mirror: Following
     at: At = as_the_session_saw
-    keyless_every: int = 1
+    keyless_every: int = KEYLESS_EVERY
     found: Findings = field(default_factory=Findings)
     bursts: int = 0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -209,7 +210,11 @@ def compared_on(install: Install, spark: SparkSession, snapshots: int) -> Findin
     try:
         add_roles(server)
         with tempfile.TemporaryDirectory() as folder, parity(create_database(server), Path(folder), spark) as run:
-            return run.compare(snapshots)
+            while (still := snapshots - run.found.snapshots) > 0:
+                run.compare(min(still, TOLD_EVERY))
+                sys.stdout.write(f"{install.major}: {run.found.figures()}\n")
+                sys.stdout.flush()
+            return run.found
     finally:
         server.remove()
 

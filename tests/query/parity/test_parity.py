@@ -23,7 +23,7 @@ from tidemark.clock import Lsn
 
 pytestmark = [pytest.mark.spark, NEWEST]
 
-SNAPSHOTS, KEYLESS_EVERY, FEW = 300, 5, 6
+SNAPSHOTS, FEW = 300, 6
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,6 @@ def small(spark: SparkSession) -> Iterator[SparkSession]:
 
 def test_under_load_the_mirror_gives_what_every_session_saw(start: Start, small: SparkSession, tmp_path: Path) -> None:
     with parity(create_database(start()), tmp_path, small) as run:
-        run.keyless_every = KEYLESS_EVERY
         found, said = run.compare(SNAPSHOTS), "\n".join(run.mirror.said)
     assert not (complaints := found.complaints()), "\n".join(complaints)
     assert found.snapshots >= SNAPSHOTS
