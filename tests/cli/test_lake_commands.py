@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pyspark.sql import SparkSession
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
 from harness.postgres import Install, installs
+from tidemark.cli.main import run
 from tidemark.cli.printing import as_csv, as_json, as_table
 from tidemark.errors import ExitCode
 from tidemark.lake.versions import read_versions
@@ -40,6 +43,13 @@ def tidemark(
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
+def here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, on its Spark session: a JVM takes seconds to start."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
 def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -52,7 +62,7 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         assert applied.stdout.startswith("done at ")
         asked = ["query", str(side.options.lake), "select * from t order by id", "--format", "csv"]
         for at in (["--at", first], ["--at", first, "--snapshot", snapshot]):
-            query = tidemark(*asked, *at)
+            query = here(*asked, *at)
             assert query.stdout == "id,v\n1,one\n2,\n", query.stderr
         db.run("insert into t values (3, 'only just')")
         now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
@@ -62,8 +72,8 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
 
 
 def _compare(side: Lakeside) -> None:
-    asked = ["compare", str(side.options.lake), "--source", side.options.source.reveal(), "--master", "local[2]"]
-    equal = tidemark(*asked)
+    asked = ["compare", str(side.options.lake), "--source", side.options.source.reveal()]
+    equal = here(*asked)
     assert equal.returncode == ExitCode.OK, equal.stderr
     where, told = equal.stdout.splitlines()
     assert where.startswith("at 0/")
@@ -71,13 +81,13 @@ def _compare(side: Lakeside) -> None:
     (file, *_) = (side.options.lake / "public/t/changes").glob("*.parquet")
     rows = pq.read_table(file)
     pq.write_table(rows.slice(0, len(rows) - 1), file)
-    other = tidemark(*asked, "t", "--json", "--values")
+    other = here(*asked, "t", "--json", "--values")
     assert other.returncode == ExitCode.DIFFERENT, other.stderr
     plain = json.loads(other.stdout)
     assert (plain["table"], plain["verdict"], plain["source"]["rows"]) == ("public.t", "different", 3)
     assert {each["how"] for each in plain["differing"]} <= {"missing", "other"}
     assert all(each["source"] for each in plain["differing"])
-    assert tidemark(*asked[:2]).returncode == ExitCode.USAGE
+    assert here(*asked[:2]).returncode == ExitCode.USAGE
 
 
 def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
@@ -86,11 +96,11 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         lake = str(side.options.lake)
         db.run("insert into t select i, 'v' from generate_series(1, 500) i")
         side.apply_all()
-        strange = tidemark("fold", lake, "nothing")
+        strange = here("fold", lake, "nothing")
         assert strange.returncode == ExitCode.USAGE
         assert "there is no table public.nothing in this lake" in strange.stderr
         assert "public.t, public.u" in strange.stderr
-        tried = tidemark("fold", lake, "--dry-run", "--master", "local[1]")
+        tried = here("fold", lake, "--dry-run")
         assert tried.stdout.startswith("public.t  would be folded to "), tried.stderr
         assert read_versions(side.options.lake, "public/t") is None
         folded = tidemark("fold", lake, "t", "--master", "local[1]")
@@ -125,17 +135,17 @@ def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, t
         first = side.apply_all()
         db.run("update t set v = 'two'")
         side.apply_all()
-        told = tidemark("history", lake, "t", "--format", "json", "--master", "local[1]", "--", "-1", "infinity")
+        told = here("history", lake, "t", "--format", "json", "--", "-1", "infinity")
         assert told.returncode == ExitCode.OK, told.stderr
         one, two = (json.loads(line) for line in told.stdout.splitlines())
         assert (one["v"], one["_begin_type"], one["_end_type"]) == ("one", "insert", "update")
         assert (two["id"], two["at"], two["at~text"], two["v"]) == (-1, None, "infinity", "two")
         assert two["_begin_lsn"] == one["_end_lsn"]
         assert two["_end_lsn"] is None
-        wrong = tidemark("history", lake, "t", "x", "infinity", "--master", "local[1]")
+        wrong = here("history", lake, "t", "x", "infinity")
         assert wrong.returncode == ExitCode.USAGE
         assert "'x' is no value of column id of public.t" in wrong.stderr
-        differ = tidemark("diff", lake, "t", str(first), "--format", "csv", "--master", "local[1]")
+        differ = here("diff", lake, "t", str(first), "--format", "csv")
         assert differ.stdout.splitlines() == [
             "id,at,at~text,v,_change_type",
             "-1,,infinity,one,update_preimage",
@@ -158,7 +168,7 @@ def _when(lake: str, version: dict[str, Any]) -> None:
     latest = json.loads(tidemark("when", lake, "latest", "--json", program=NO_SPARK).stdout)
     assert latest["commit"] == begin
     for wrong, code in (("soon", ExitCode.USAGE), ("FF/0", ExitCode.NOT_ANSWERABLE), ("0/1", ExitCode.NOT_ANSWERABLE)):
-        assert tidemark("when", lake, wrong, program=NO_SPARK).returncode == code, wrong
+        assert here("when", lake, wrong).returncode == code, wrong
 
 
 def _apply(side: Lakeside) -> subprocess.CompletedProcess[str]:

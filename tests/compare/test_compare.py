@@ -230,7 +230,7 @@ def test_under_load_every_table_is_what_the_source_shows(db: Database, spark: Sp
     with syncing(db, tmp_path, spark, *TABLES) as synced:
         synced.copy_all()
         with writing(db, *TABLES, writers=6):
-            for _ in range(4):
+            for _ in range(2):
                 synced.mirroring.step()
                 mirror = tidemark.open(synced.options.lake, spark)
                 for done in Comparison(mirror, synced.options.source, CompareOptions()).run():
@@ -250,7 +250,7 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
             synced.copy_all()
             mirror = tidemark.open(synced.options.lake, spark, source=there)
             with writing(db, *TABLES, writers=4):
-                for _ in range(4):
+                for _ in range(2):
                     synced.mirroring.step()
                     done = {each.table: each for each in Comparison(mirror, there, CompareOptions()).run()}
                     assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done

@@ -24,12 +24,16 @@ def spark_options(command: Command) -> Command:
 
 
 def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> SparkSession:
-    """A session with these options, which keeps its own counsel on the terminal."""
+    """A session with these options, which keeps its own counsel on the terminal; without any, the active one if any."""
     pairs = [each.partition("=") for each in conf]
     for key, equals, _ in pairs:
         if not key or not equals:
             raise InvalidValue(f"--conf {key}", "KEY=VALUE")
-    from tidemark.spark import SparkOptions, spark_session  # not before: it brings Spark
+    from pyspark.sql import SparkSession  # not before: it brings Spark
 
+    from tidemark.spark import SparkOptions, spark_session
+
+    if SparkSession.getActiveSession() is not None and not (master or remote or conf):
+        return spark_session()
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     return spark_session(SparkOptions(master, remote, {**quiet, **{key: value for key, _, value in pairs}}))
