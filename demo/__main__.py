@@ -35,9 +35,9 @@ def main() -> None:
         with mirroring(shown) as running:
             copy_live(running)
             follow_live(shown, running, seconds=6)
-            ask_both(shown, running)
             judge(shown)
-            prove(shown)
+            ask_both(shown, running)
+            prove(shown, running)
         shown.spark.stop()
     if sys.stdin.isatty() and sys.stdout.isatty():
         say(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")
@@ -59,7 +59,7 @@ def pgbench(server: Server, database: Database, *options: str) -> subprocess.Pop
 @contextmanager
 def load(server: Server, database: Database) -> Iterator[None]:
     """Clients that write until the context ends."""
-    process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum", "--rate=1000")
+    process = pgbench(server, database, f"--client={CLIENTS}", "--time=600", "--no-vacuum", "--rate=500")
     try:
         while not database.admin("select 1 from pgbench_history limit 1"):
             time.sleep(0.05)

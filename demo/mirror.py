@@ -119,9 +119,12 @@ def judge(shown: Demonstrated) -> None:
     print(f"  {count} transactions in the log; the same {count}, message by message, in a second slot read by SQL")
 
 
-def prove(shown: Demonstrated) -> None:
+def prove(shown: Demonstrated, running: Mirroring) -> None:
     """Every table, whole, at one snapshot of a session on PostgreSQL, while the load goes on."""
     say("tidemark compare: the proof, at one snapshot, under load")
+    ((lsn,),) = shown.database.admin("select pg_current_wal_insert_lsn()::text")
+    while not running.reached(Lsn.parse(lsn)):
+        running.step()
     run(["compare", str(shown.options.lake), "--source", shown.database.dsn().reveal()])
 
 
