@@ -58,7 +58,8 @@ def pooled(database: Database) -> Iterator[str]:
     (folder / "ini").write_text(SETTINGS.format(port=port, server_port=database.server.port, users=folder / "users"))
     space.give(folder)
     settings = dict(space.as_user())
-    settings["env"] = settings["env"] | {"LD_LIBRARY_PATH": str(folder / "usr/lib/x86_64-linux-gnu")}
+    libraries = ":".join(map(str, folder.glob("usr/lib/*-linux-gnu")))  # named after the machine
+    settings["env"] = settings["env"] | {"LD_LIBRARY_PATH": libraries}
     program = (folder if root != Path("/") else root) / "usr/sbin/pgbouncer"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, folder / "ini"], stdout=log, stderr=log, **settings)
