@@ -89,6 +89,19 @@ def test_a_role_that_may_not_replicate(db: Database, capsys: pytest.CaptureFixtu
         db.admin(f"alter role {MIRROR} replication")
 
 
+def test_the_right_is_asked_for_as_the_service_gives_it(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    db.admin(f"alter role {MIRROR} noreplication", "create role rds_replication")
+    try:
+        line = examine(db, capsys)[1]["replication right"][0]
+        assert (line["status"], line["mend"]) == ("fail", f'grant "rds_replication" to "{MIRROR}";')
+        mend(db, line)
+        lines = examine(db, capsys)[1]
+        assert status(lines, "replication right") == "pass"
+        assert status(lines, "replication connection") == "fail", "this server does not go by that role"
+    finally:
+        db.admin(f"alter role {MIRROR} replication", "drop role rds_replication")
+
+
 def test_row_security_that_hides_rows(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     prepared(db)
     db.run("alter table t enable row level security")
@@ -143,13 +156,18 @@ def test_a_transaction_that_would_hold_up_a_copy(db: Database, capsys: pytest.Ca
         assert status(examine(db, capsys)[1], "running transactions") == "pass"
 
 
-def test_a_server_without_logical_wal_slots_or_senders(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_without_logical_wal_slots_or_senders(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start(wal_level="replica", max_replication_slots=1, max_wal_senders=1, max_slot_wal_keep_size="64MB")
     db = prepared_but_for_restart(create_database(server))
     capsys.readouterr()
     _, lines = examine(db, capsys)
     assert [status(lines, name) for name in ("wal_level", "free slots", "free senders")] == ["fail"] * 3
     assert status(lines, "retained WAL") == "pass"
+    with monkeypatch.context() as managed:
+        managed.setattr("tidemark.source.facts.SWITCHES", ("track_io_timing",))
+        assert "turn on track_io_timing" in examine(db, capsys)[1]["wal_level"][0]["mend"]
     for name in ("wal_level", "free slots", "free senders"):
         mend(db, lines[name][0])
     server.forget("wal_level", "max_replication_slots", "max_wal_senders")

@@ -9,6 +9,7 @@ from psycopg import sql
 from tidemark.doctor.check import Check, Seen, Status
 from tidemark.source.facts import NEWEST, OLDEST
 from tidemark.source.quoted import statement
+from tidemark.source.rights import replication_grant
 
 
 def server_checks(seen: Seen) -> Iterator[Check]:
@@ -124,7 +125,9 @@ def _wal_level(seen: Seen) -> Iterator[Check]:
             "wal_level",
             Status.FAIL,
             f"wal_level is {facts.wal_level}",
-            "alter system set wal_level = logical; -- then restart the server",
+            f"-- turn on {facts.switch_off} at the service that runs the server, then restart it"
+            if facts.switch_off
+            else "alter system set wal_level = logical; -- then restart the server",
             "the WAL does not carry what a stream of changes is made of",
         )
     elif facts.wal_level_pending:
@@ -136,7 +139,8 @@ def _wal_level(seen: Seen) -> Iterator[Check]:
             "a server with a logical slot and a lower wal_level does not start at all",
         )
     else:
-        yield Check("wal_level", Status.PASS, "logical")
+        logical = facts.wal_level == "logical"
+        yield Check("wal_level", Status.PASS, "logical" if logical else "replica, and logical with the first slot")
 
 
 def _replication_right(seen: Seen) -> Iterator[Check]:
@@ -148,7 +152,7 @@ def _replication_right(seen: Seen) -> Iterator[Check]:
             "replication right",
             Status.FAIL,
             f"role {role.name} may not open replication connections",
-            statement("alter role {} replication;", sql.Identifier(role.name)),
+            f"{replication_grant(role.name, seen.facts.replication_group)};",
             "changes cannot be streamed to it",
         )
 

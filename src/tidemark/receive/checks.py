@@ -28,6 +28,7 @@ from tidemark.source.facts import OLDEST, Facts, read_facts
 from tidemark.source.identity import Identity, check_same, locate
 from tidemark.source.names import MirrorNames
 from tidemark.source.publication import ALL_OPERATIONS, INSERT_OPERATIONS, Published, read_marks, read_publication
+from tidemark.source.rights import replication_grant
 from tidemark.source.session import Session
 from tidemark.source.slot import PLUGIN, Slot, SlotHealth, read_slot
 
@@ -68,7 +69,8 @@ def _check_server(facts: Facts) -> None:
         raise UnsupportedServer(f"the server is PostgreSQL {facts.version}", f"version {OLDEST} or later")
     if not facts.role.may_replicate:
         raise NotPermitted(
-            f"role {facts.role.name} has no REPLICATION right", f"alter role {facts.role.name} replication"
+            f"role {facts.role.name} has no REPLICATION right",
+            replication_grant(facts.role.name, facts.replication_group),
         )
     if not facts.decodes:
         raise UnsupportedServer(f"wal_level is {facts.wal_level}", "wal_level = logical, and a restart of the server")

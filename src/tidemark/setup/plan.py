@@ -14,7 +14,7 @@ from psycopg import sql
 from tidemark.source.facts import Facts, Role
 from tidemark.source.publication import Published, Wanted, mending
 from tidemark.source.quoted import statement, table_name
-from tidemark.source.rights import missing_grants
+from tidemark.source.rights import missing_grants, replication_grant
 from tidemark.source.selection import Chosen
 
 SLOTS_NEEDED = 2  # the mirror's own, and a temporary one while tables are copied
@@ -87,7 +87,8 @@ def _role(present: Present) -> Iterator[Step]:
         if not present.role.may_log_in:
             yield Step(statement("alter role {} login", name), "to connect", superuser)
         if not present.role.may_replicate:
-            yield Step(statement("alter role {} replication", name), "to receive the stream of changes", superuser)
+            grant = replication_grant(present.role_name, present.facts.replication_group)
+            yield Step(grant, "to receive the stream of changes", superuser)
     if not (present.role.connects if present.role else present.public_connects):
         grant = statement("grant connect on database {} to {}", sql.Identifier(present.facts.database), name)
         yield Step(grant, "to connect to it", present.database_owned)

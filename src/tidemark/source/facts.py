@@ -8,10 +8,14 @@ from tidemark.source.session import Session
 
 OLDEST, NEWEST = 14, 18
 
+# Managed services that do not let their users set wal_level have a setting of their own which does: Amazon RDS and
+# Aurora, Google Cloud SQL, AlloyDB. Azure has wal_level itself among its server parameters.
+SWITCHES = ("rds.logical_replication", "cloudsql.logical_decoding", "alloydb.logical_decoding")
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role we are, and what it may do."""
+    """The role we are, and what it may do. `replication` is its attribute, or on Amazon RDS a membership."""
 
     name: str
     superuser: bool
@@ -31,7 +35,12 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One server, as this session saw it."""
+    """One server, as this session saw it.
+
+    `wal_level` is the level in effect. With `turns_logical` (PostgreSQL 19) a logical slot raises it, without a
+    restart. `switch_off` is a managed service's own setting that keeps it low, `replication_group` the role whose
+    members may replicate, where a service gives the right in that way.
+    """
 
     version_num: int
     version: str
@@ -43,6 +52,9 @@ class Facts:
     local: bool
     wal_level: str
     wal_level_pending: bool
+    turns_logical: bool
+    switch_off: str | None
+    replication_group: str | None
     slots_max: int
     slots_used: int
     senders_max: int
@@ -59,8 +71,8 @@ class Facts:
 
     @property
     def decodes(self) -> bool:
-        """Whether the WAL carries what logical decoding needs."""
-        return self.wal_level == "logical"
+        """Whether the WAL carries what logical decoding needs, or will from the first slot on."""
+        return self.wal_level == "logical" or self.turns_logical
 
 
 _FACTS = """
@@ -71,6 +83,10 @@ _FACTS = """
            coalesce(inet_client_addr() <<= '127.0.0.0/8' or inet_client_addr() = '::1', true) as local,
            coalesce(current_setting('effective_wal_level', true), current_setting('wal_level')) as wal_level,
            (select pending_restart from pg_settings where name = 'wal_level') as wal_level_pending,
+           current_setting('effective_wal_level', true) is not null and current_setting('wal_level') = 'replica'
+               as turns_logical,
+           (select min(name) from pg_settings where name = any(%s) and setting = 'off') as switch_off,
+           (select rolname::text from pg_roles where rolname = 'rds_replication') as replication_group,
            current_setting('max_replication_slots')::int as slots_max,
            (select count(*)::int from pg_replication_slots) as slots_used,
            current_setting('max_wal_senders')::int as senders_max,
@@ -82,7 +98,10 @@ _FACTS = """
 """
 
 _ROLE = """
-    select rolname as name, rolsuper as superuser, rolcanlogin as may_log_in, rolreplication as replication,
+    select rolname as name, rolsuper as superuser, rolcanlogin as may_log_in,
+           rolreplication or exists (select from pg_roles given
+                                      where given.rolname in ('rds_replication', 'rds_superuser')
+                                        and pg_has_role(pg_roles.oid, given.oid, 'MEMBER')) as replication,
            has_database_privilege(oid, current_database(), 'CONNECT') as connects,
            rolsuper or rolbypassrls as bypasses_row_security,
            has_database_privilege(oid, current_database(), 'CREATE') as creates_in_database,
@@ -96,7 +115,7 @@ _ROLE = """
 def read_facts(session: Session) -> Facts:
     """Ask for everything at once."""
     (role,) = session.records(_ROLE, [None])
-    (seen,) = session.records(_FACTS)
+    (seen,) = session.records(_FACTS, [list(SWITCHES)])
     encrypted = session.connection.pgconn.ssl_in_use
     return Facts(version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen)
 

@@ -1,4 +1,4 @@
-"""The grants that a role still needs to read tables. Pure."""
+"""The grants that a role still needs to replicate and to read tables. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ class Grant:
 
     statement: str
     allowed: bool
+
+
+def replication_grant(role: str, group: str | None) -> str:
+    """The statement that lets a role replicate: by its attribute, or where a service has one, by the group's right."""
+    if group is None:
+        return statement("alter role {} replication", sql.Identifier(role))
+    return statement("grant {} to {}", sql.Identifier(group), sql.Identifier(role))
 
 
 def missing_grants(tables: Iterable[Table], role: str) -> Iterator[Grant]:
