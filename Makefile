@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz parity sync-parity format lock clean
+.PHONY: help demo test check fuzz parity sync-parity poll-parity format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ parity: $(READY) ## What sessions saw under load beside the mirror's answers, SN
 
 sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS= (2000) times over all versions
 	COMPARISONS=$(or $(COMPARISONS),2000) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
+
+poll-parity: $(READY) ## Every table in the snapshots of polls under load, CYCLES= (200) polls over all versions
+	CYCLES=$(or $(CYCLES),200) $(BIN)/python -m pytest tests/poll/test_random.py $(ARGS)
 
 bench-%: $(READY) ## Measure one thing beside its rivals: bench-decode
 	$(BIN)/python -m bench.$*

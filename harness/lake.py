@@ -139,15 +139,18 @@ def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counte
 
 
 def read_table(session: Session, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
-    """The same in a session, as its snapshot shows it."""
-    named = sql.Identifier(*parsed(table))
-    columns = session.connection.execute(sql.SQL("select * from only {} limit 0").format(named)).description or []
+    """The same in a session, as its snapshot shows it; a partitioned table with its partitions."""
+    schema, name = parsed(table)
+    is_root = "select relkind = 'p' from pg_class where relname = %s and relnamespace = %s::regnamespace"
+    whole = session.row(is_root, [name, sql.Identifier(schema).as_string(session.connection)])[0]
+    named = sql.SQL("{}" if whole else "only {}").format(sql.Identifier(schema, name))
+    columns = session.connection.execute(sql.SQL("select * from {} limit 0").format(named)).description or []
     names = tuple(column.name for column in columns)
     shown = [
         sql.SQL("case when {0} is distinct from null then format('%s', {0}) end").format(sql.Identifier(n))
         for n in names
     ]
-    query = sql.SQL("select {} from only {}").format(sql.SQL(", ").join(shown), named)
+    query = sql.SQL("select {} from {}").format(sql.SQL(", ").join(shown), named)
     return names, Counter(session.connection.execute(query).fetchall())
 
 

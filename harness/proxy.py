@@ -19,6 +19,7 @@ class Proxy:
     bytes_per_s: float | None = None
     piece_bytes: int = 65536  # 1 splits everything at every byte
     port: int = 0
+    received_bytes: int = 0  # by clients, so far
     _connections: list[tuple[socket.socket, socket.socket]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -58,13 +59,13 @@ class Proxy:
         self._connections.append((client, server))
         for source, sink in ((client, server), (server, client)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._pass, args=[source, sink], daemon=True).start()
+            threading.Thread(target=self._pass, args=[source, sink, sink is client], daemon=True).start()
 
     def _wait_while_stalled(self) -> None:
         while self.stalled:
             time.sleep(0.01)
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, to_client: bool) -> None:
         try:
             while True:
                 if not select.select([source], [], [], 0.1)[0]:
@@ -74,6 +75,7 @@ class Proxy:
                 if not data:
                     break
                 sink.sendall(data)
+                self.received_bytes += len(data) * to_client
                 if self.bytes_per_s:
                     time.sleep(len(data) / self.bytes_per_s)
         except (OSError, ValueError):

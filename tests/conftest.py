@@ -25,7 +25,7 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 
 # Tests that use Spark, in two halves that take about as long: each has a worker and a JVM.
 SPARK = {
-    "spark": ("tests/apply/", "tests/fold/", "tests/query/", "tests/spark/"),
+    "spark": ("tests/apply/", "tests/fold/", "tests/poll/", "tests/query/", "tests/spark/"),
     "spark too": ("tests/compare/", "tests/sync/", "tests/cli/test_lake_commands.py", "tests/cli/test_sync.py"),
 }
 

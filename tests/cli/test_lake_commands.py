@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from pyspark.sql import SparkSession
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
 from harness.postgres import Install, installs
-from tidemark.cli.main import run
+from harness.shell import NO_SPARK, here, tidemark
 from tidemark.cli.printing import as_csv, as_json, as_table
 from tidemark.errors import ExitCode
 from tidemark.lake.versions import read_versions
@@ -28,26 +25,6 @@ from tidemark.lake.versions import read_versions
 def install(request: pytest.FixtureRequest) -> Install:
     assert isinstance(request.param, Install)
     return request.param
-
-
-NO_SPARK = (
-    "import sys; from tidemark.cli.main import run; code = run(); "
-    "sys.exit(int(code) if 'pyspark' not in sys.modules else 99)"
-)
-
-
-def tidemark(
-    *arguments: str, program: str = "from tidemark.cli.main import main; main()"
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-
-
-def here(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, on its Spark session: a JVM takes seconds to start."""
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        code = run(arguments)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidemark
-from harness.database import MIRROR, OWNER, Database
+from harness.database import MIRROR, OWNER, Database, create_database
 from harness.lake import by_postgres, require_rows
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
 
@@ -132,3 +132,42 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     assert moment.table("root").count() == 2
     for table in ("orders", "leaf", "other", "newer"):
         require_rows(moment.table(table), *by_postgres(db, table), table)
+
+
+def test_a_source_without_logical_decoding_is_polled(start: Start, spark: SparkSession, tmp_path: Path) -> None:
+    server = start(wal_level="replica")
+    server.sql(f"alter role {MIRROR} noreplication")
+    db = create_database(server)
+    create(db)
+    source, lake = db.dsn(MIRROR).reveal(), tmp_path / "lake"
+    plan = run("sync", source, str(lake), "--dry-run")
+    assert plan.returncode == ExitCode.OK, plan.stderr
+    lines = plan.stdout.splitlines()
+    assert lines[0].startswith("-- poll: wal_level is replica")
+    assert "-- Nothing is created at the source." in lines
+    assert any(line.startswith("public.inserts  ") and line.endswith("copied") for line in lines)
+    for options, why in ((("--interval", "1s"), "too short"), (("--endpos", "0/1"), "for logical decoding")):
+        refused = run("sync", source, str(lake), *options)
+        assert refused.returncode == ExitCode.USAGE
+        assert why in refused.stderr
+    assert not lake.exists()
+    with subprocess.Popen(
+        [*TIDEMARK, "sync", source, str(lake), "--interval", "5s", "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = (json.loads(line) for line in process.stdout)
+        assert "wal_level is replica" in next(each["text"] for each in said if each["event"] == "message")
+        assert next(each for each in said if each["event"] == "polled")["copied"] == 4
+        db.run("delete from orders where id <= 100", "update inserts set a = 2", "insert into root values (3)")
+        assert next(each for each in said if each["event"] == "polled")["changes"] == 103
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == ExitCode.OK
+    db.run("truncate orders", "insert into orders values (1, 'again')")
+    once = run("sync", source, str(lake), "--once")
+    assert once.returncode == ExitCode.OK, once.stderr
+    for table in ("orders", "leaf", "inserts", "other"):
+        require_rows(tidemark.open(lake, spark).table(table), *by_postgres(db, table), table)
+    other = run("sync", source, str(lake), "--mode", "logical")
+    assert other.returncode == ExitCode.USAGE
+    assert "was made by poll" in other.stderr
+    assert not db.admin("select from pg_publication"), "nothing was created"

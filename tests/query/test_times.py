@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from tidemark.clock import Lsn
 from tidemark.decode.messages import EPOCH
 from tidemark.decode.rows import COMMITS, Rows
 from tidemark.errors import NotAnswerable
-from tidemark.query.times import committed_at, lsn_at
+from tidemark.lake.polls import Polls
+from tidemark.query.times import committed_at, lsn_at, lsn_of_poll, polled_at
 
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -57,3 +59,20 @@ def test_a_read_at_latest_sees_all_of_a_position_and_besides_only_what_follows_a
     if following and EPOCH + timedelta(microseconds=following[0]) > found.latest:
         assert not between, "both see the same"
     assert committed_at(there, rows).latest == found.latest
+
+
+def test_the_poll_of_a_time_where_the_clock_was_set_back_and_where_polls_saw_the_same() -> None:
+    told = [(10, 5), (20, 9), (30, 3), (30, 7), (40, 12)]
+    seen = {"snapshot": "700:701:", "seen": 1, "timeline": 1, "reconciled": 10}
+    rows = [{"known": lsn, "safe": lsn, "source_time": EPOCH + timedelta(seconds=s), **seen} for lsn, s in told]
+    polls = Polls(pa.Table.from_pylist(rows))
+    for second, lsn in ((5, 10), (8, 10), (9, 30), (11, 30), (12, 40)):
+        assert lsn_of_poll(EPOCH + timedelta(seconds=second), polls) == Lsn(lsn)
+    shown = polled_at(Lsn(35), polls)
+    assert shown.lsn == Lsn(30)
+    assert (shown.time, shown.latest) == (EPOCH + timedelta(seconds=7), EPOCH + timedelta(seconds=9))
+    for second, why in ((4, "before the first poll"), (13, "beyond the poll at 0/28")):
+        with pytest.raises(NotAnswerable, match=why):
+            lsn_of_poll(EPOCH + timedelta(seconds=second), polls)
+    with pytest.raises(NotAnswerable, match="before the first poll"):
+        polled_at(Lsn(9), polls)

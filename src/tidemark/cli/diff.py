@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tidemark.cli.observed import say_observed
 from tidemark.cli.printing import FORMATS
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
@@ -33,5 +34,10 @@ def diff(
     session = started(master, remote, conf)
     from tidemark.query.mirror import open_mirror  # not before: it brings Spark
 
-    FORMATS[form](open_mirror(lake.absolute(), session).diff(table, start, end))
+    mirror = open_mirror(lake.absolute(), session)
+    with mirror.at(start) as early, mirror.at(end) as late:
+        differing = late.diff(table, early.boundary)
+        for moment in (early, late):
+            say_observed(moment.observed)
+        FORMATS[form](differing)
     return ExitCode.OK

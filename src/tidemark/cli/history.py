@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tidemark.cli.observed import say_observed
 from tidemark.cli.printing import FORMATS
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
@@ -34,5 +35,7 @@ def history(
     from tidemark.query.mirror import open_mirror  # not before: it brings Spark
 
     with open_mirror(lake.absolute(), session).at(when) as moment:
-        FORMATS[form](moment.history(table, key))
+        told = moment.history(table, key)
+        say_observed(moment.observed)
+        FORMATS[form](told)
     return ExitCode.OK

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tidemark.cli.observed import say_observed
 from tidemark.cli.options import DsnType, DurationType
 from tidemark.cli.printing import FORMATS
 from tidemark.cli.spark import spark_options, started
@@ -47,7 +48,9 @@ def query(
             moment = mirror.at(when, limit_s=limit_s)
         else:
             moment = mirror.at(snapshot=snapshot, lsn=when, limit_s=limit_s)
-        FORMATS[form](moment.sql(sql))
+        answer = moment.sql(sql)
+        say_observed(moment.observed)
+        FORMATS[form](answer)
     finally:
         mirror.close()
     return ExitCode.OK

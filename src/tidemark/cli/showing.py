@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from tidemark.apply.cycle import Applied
+    from tidemark.poll.poller import Polled
     from tidemark.sync.progress import Progress
 
 LINE_S = 2.0
@@ -29,6 +30,10 @@ class Shown(ABC):
     @abstractmethod
     def applied(self, applied: Applied) -> None:
         """A cycle was applied."""
+
+    @abstractmethod
+    def polled(self, polled: Polled) -> None:
+        """A poll was told."""
 
     @abstractmethod
     def progress(self, progress: Progress) -> None:
@@ -51,6 +56,9 @@ class Quiet(Shown):
     def applied(self, applied: Applied) -> None:
         """Nothing."""
 
+    def polled(self, polled: Polled) -> None:
+        """Nothing."""
+
     def progress(self, progress: Progress) -> None:
         """Nothing."""
 
@@ -64,6 +72,11 @@ class Lines(Quiet):
     def applied(self, applied: Applied) -> None:
         """One line."""
         self.say(f"{applied.upto}  {applied.transactions:,} transactions  {applied.changes:,} changes")
+
+    def polled(self, polled: Polled) -> None:
+        """One line."""
+        gone = "" if polled.reconciled else ", not looked for rows that are gone"
+        self.say(f"{polled.upto}  {polled.changes:,} changes observed{gone}")
 
     def progress(self, progress: Progress) -> None:
         """One line for all tables, if there is news."""
@@ -92,6 +105,10 @@ class JsonLines(Shown):
     def applied(self, applied: Applied) -> None:
         """A cycle."""
         self._write("applied", **{**asdict(applied), "upto": str(applied.upto)})
+
+    def polled(self, polled: Polled) -> None:
+        """A poll."""
+        self._write("polled", **{**asdict(polled), "upto": str(polled.upto)})
 
     def progress(self, progress: Progress) -> None:
         """All tables, and each."""

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidemark.cli.observed import unreconciled
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
+from tidemark.source.capability import Mode
 
 if TYPE_CHECKING:
+    from tidemark.lake.polls import Poll
     from tidemark.lake.status import LakeStatus, TableStatus
     from tidemark.receive.client import Position
 
@@ -24,7 +27,7 @@ def status(lake: Path, as_json: bool) -> ExitCode:
     from tidemark.lake.status import status_of  # not before: it brings Delta
 
     found = status_of(lake.absolute())
-    receiving = _receiving(found.log)
+    receiving = _receiving(found.log) if found.polled is None else None
     if as_json:
         click.echo(json.dumps(_plain(found, receiving), indent=2))
     else:
@@ -44,11 +47,15 @@ def _receiving(log: Path) -> Position | None:
 
 
 def _plain(found: LakeStatus, receiving: Position | None) -> dict[str, Any]:
-    received = receiving.received if receiving else found.received
+    received, poll = receiving.received if receiving else found.received, found.polled
     return {
         "lake": str(found.lake),
         "mirror": found.mirror,
         "database": found.database,
+        "mode": (Mode.LOGICAL if poll is None else Mode.POLL).value,
+        "polled_at": poll.time.isoformat() if poll is not None else None,
+        "snapshot": str(poll.seen.snapshot) if poll is not None else None,
+        "reconciled": str(poll.seen.reconciled) if poll is not None else None,
         "log": str(found.log),
         "received": _text(received),
         "durable": _text(receiving.durable if receiving else None),
@@ -67,6 +74,7 @@ def _plain_table(table: TableStatus) -> dict[str, Any]:
     return {
         "name": table.name,
         "state": table.state,
+        "observed": table.observed,
         "path": table.path,
         "applied": str(table.applied),
         "folded": _text(table.folded),
@@ -80,24 +88,39 @@ def _plain_table(table: TableStatus) -> dict[str, Any]:
 
 
 def _lines(found: LakeStatus, receiving: Position | None) -> list[str]:
-    received = receiving.received if receiving else found.received
-    behind = f", {received - found.safe:,} bytes behind" if received is not None and received > found.safe else ""
-    lines = [
-        f"mirror    {found.mirror} of database {found.database}",
-        f"received  {_text(received) or 'unknown'}  ({receiving.state if receiving else 'nobody receives'})",
-        f"safe      {found.safe}{behind}  ({found.writer or 'nobody applies'})",
-        f"known     {found.known}",
-        *([f"retained  {found.retained}"] if found.retained > Lsn.ZERO else []),
-        *(f"reading   {reader}" for reader in found.readers),
-        "",
-    ]
+    lines = [*_progress(found, receiving), *(f"reading   {reader}" for reader in found.readers), ""]
     width = max((len(table.name) for table in found.tables), default=0)
     for table in found.tables:
         where = ", ".join(f"{begin} to {end or 'now'}" for begin, end in table.readable) or "nowhere"
         why = f"  ({table.reason})" if table.reason else ""
         folded = f", folded to {table.folded}" if table.folded is not None else ""
-        lines.append(f"{table.name:<{width}}  {table.state:<8}  readable {where}{folded}{why}")
+        observed = ", observed" if table.observed else ""
+        lines.append(f"{table.name:<{width}}  {table.state:<8}  readable {where}{observed}{folded}{why}")
     return lines
+
+
+def _progress(found: LakeStatus, receiving: Position | None) -> list[str]:
+    retained = [f"retained  {found.retained}"] if found.retained > Lsn.ZERO else []
+    mirror = f"mirror    {found.mirror} of database {found.database}"
+    if found.polled is not None:
+        return [f"{mirror}, polled: it is as observed by the last poll", *_polled(found, found.polled), *retained]
+    received = receiving.received if receiving else found.received
+    behind = f", {received - found.safe:,} bytes behind" if received is not None and received > found.safe else ""
+    return [
+        mirror,
+        f"received  {_text(received) or 'unknown'}  ({receiving.state if receiving else 'nobody receives'})",
+        f"safe      {found.safe}{behind}  ({found.writer or 'nobody applies'})",
+        f"known     {found.known}",
+        *retained,
+    ]
+
+
+def _polled(found: LakeStatus, poll: Poll) -> list[str]:
+    when = f"{poll.lsn}  at {poll.time.isoformat(' ', 'seconds')}  by snapshot {poll.seen.snapshot}"
+    return [
+        f"polled    {when}  ({found.writer or 'nobody polls'})",
+        f"deletes   {'reconciled by it' if poll.is_reconciled else unreconciled(poll)}",
+    ]
 
 
 def _text(lsn: Lsn | None) -> str | None:

@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import LsnType, name_option, selection_options, source_argument
+from tidemark.cli.options import DurationType, LsnType, name_option, selection_options, source_argument
+from tidemark.cli.polling import PollingOptions, poll
 from tidemark.cli.showing import Shown, shown
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode
-from tidemark.lake.lake import NAME
+from tidemark.errors import ExitCode, InvalidValue
+from tidemark.lake.lake import NAME, Lake
+from tidemark.source.capability import Choice, Mode, choose_mode
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Pattern, Selection
 from tidemark.source.session import Session
+from tidemark.sync.publishing import Meant
 
 if TYPE_CHECKING:
     from tidemark.sync.mirroring import Mirroring
-    from tidemark.sync.publishing import Meant
 
-CURRENT = "current"
+CURRENT, AUTO = "current", "auto"
+LEAST_INTERVAL_S = 5.0
 
 
 class EndType(click.ParamType[Lsn | str]):
@@ -49,32 +52,70 @@ class EndType(click.ParamType[Lsn | str]):
 @click.option("--once", is_flag=True, help="Stop when all tables are copied and have caught up: --endpos current.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done: SQL, tables, parts and bytes.")
 @click.option("--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables too, where it pays.")
+@click.option(
+    "--mode",
+    "asked",
+    type=click.Choice([AUTO, *(each.value for each in Mode)]),
+    default=AUTO,
+    show_default=True,
+    help="By logical decoding, or by polling where that is not to be had: auto sees which.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=DurationType(),
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="When polling: from one poll to the next, 5s at least.",
+)
+@click.option(
+    "--reconcile-every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="When polling: look for rows that are gone at every Nth poll. In between they stay in the mirror.",
+)
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Say everything as JSON lines on standard output.")
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
 def sync(
     source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], endpos: Lsn | str | None, once: bool, dry_run: bool, folds: bool, master: str | None,
-    remote: str | None, conf: tuple[str, ...], as_json: bool, quiet: bool,
+    leave: tuple[Pattern, ...], endpos: Lsn | str | None, once: bool, dry_run: bool, folds: bool, asked: str,
+    interval_s: float, reconcile_every: int, master: str | None, remote: str | None, conf: tuple[str, ...],
+    as_json: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Mirror SOURCE, or the tables chosen, into LAKE: publish, copy, and follow until stopped.
 
-    Run again, it goes on where it was. Tables stay readable and fresh while others are copied.
+    Run again, it goes on where it was. Tables stay readable and fresh while others are copied. Where SOURCE has no
+    logical decoding for us it is polled: then LAKE shows what the last poll saw, and nothing is created at SOURCE.
     """
     if names is None:
         with Session.open(source, "sync") as session:
             names = MirrorNames.of_database(session.row("select current_database()")[0])
-    from tidemark.sync.publishing import Meant, publish  # not before: it brings Spark
-
+    choice = _chosen(asked, source, names, lake.absolute())
     meant = Meant(source, names, Selection(take, leave))
+    if choice.mode is Mode.POLL and isinstance(endpos, Lsn):
+        raise InvalidValue(f"--endpos {endpos} is for logical decoding ({choice.why})", "--once")
+    if choice.mode is Mode.POLL and interval_s < LEAST_INTERVAL_S:
+        raise InvalidValue(f"an interval of {interval_s:g} s is too short", f"--interval {LEAST_INTERVAL_S:g}s or more")
     if dry_run:
         from tidemark.sync.outlook import outlook
 
-        click.echo(outlook(meant), nl=False)
+        click.echo(f"-- {choice.mode.value}: {choice.why}")
+        click.echo(outlook(meant, polled=choice.mode is Mode.POLL), nl=False)
         return ExitCode.OK
     with shown(as_json=as_json, quiet=quiet) as show:
-        publish(meant, show.say, begun=(lake / NAME).exists())
+        show.say(f"{choice.mode.value}: {choice.why}")
         stopped = _stops()
+        if choice.mode is Mode.POLL:
+            polling = PollingOptions(interval_s, reconcile_every, once or endpos == CURRENT, folds)
+            poll(meant, lake.absolute(), polling, started(master, remote, conf), stopped, show)
+            return ExitCode.OK
+        from tidemark.sync.publishing import publish  # not before: it brings Spark
+
+        publish(meant, show.say, begun=(lake / NAME).exists())
         spark = started(master, remote, conf)
         from tidemark.sync.mirroring import Mirroring, MirroringOptions
 
@@ -89,6 +130,30 @@ def sync(
             if until is not None and not stopped:
                 mirroring.require_copied()
     return ExitCode.OK
+
+
+def _chosen(asked: str, source: Dsn, names: MirrorNames, lake: Path) -> Choice:
+    """How it is mirrored. A lake stays what it is; what is new goes by what the source can do."""
+    there = _made_by(lake)
+    if there is not None and asked not in (AUTO, there.value):
+        raise InvalidValue(f"{lake} was made by {there.value}, not by {asked}", "another folder for the lake")
+    if there is not None:
+        return Choice(there, f"as {lake} was made")
+    if asked != AUTO:
+        return Choice(Mode(asked), "as was asked for")
+    with Session.open(source, "sync") as session:
+        return choose_mode(session, source, names)
+
+
+def _made_by(lake: Path) -> Mode | None:
+    """How a lake came to have what it has; None if there is nothing."""
+    if not (lake / NAME).exists():
+        return None
+    from tidemark.lake.registers import read_seen  # not before: it brings Delta
+
+    if read_seen(lake) is not None:
+        return Mode.POLL
+    return Mode.LOGICAL if Lake.open(lake).log.exists() else None
 
 
 def follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:

@@ -23,7 +23,7 @@ def when(lake: Path, when: str, as_json: bool) -> ExitCode:
     """Say which LSN a time means in LAKE, and when the last commit at or below an LSN was. Starts no JVM.
 
     Commits are not in the order of their times. A read at `latest` sees all that one at the LSN sees, and besides only
-    commits right after it that are no later.
+    commits right after it that are no later. Where LAKE is polled, polls stand for commits.
     """
     from tidemark.lake.lake import Lake  # not before: it brings Delta
     from tidemark.query.snapshot import LakeView, log_reader
@@ -37,19 +37,21 @@ def when(lake: Path, when: str, as_json: bool) -> ExitCode:
     return ExitCode.OK
 
 
-def _plain(lsn: Lsn, committed: Committed) -> dict[str, str | int]:
+def _plain(lsn: Lsn, committed: Committed) -> dict[str, str | int | bool | None]:
     return {
         "lsn": str(lsn),
         "commit": str(committed.lsn),
         "time": committed.time.isoformat(),
         "xid": committed.xid,
+        "observed": committed.xid is None,
         "latest": committed.latest.isoformat(),
     }
 
 
 def _lines(lsn: Lsn, committed: Committed) -> list[str]:
+    where = f"{committed.lsn}  at {committed.time.isoformat(' ')}"
     return [
         f"lsn      {lsn}",
-        f"commit   {committed.lsn}  at {committed.time.isoformat(' ')}  by transaction {committed.xid}",
+        f"poll     {where}, observed" if committed.xid is None else f"commit   {where}  by transaction {committed.xid}",
         f"latest   {committed.latest.isoformat(' ')}",
     ]

@@ -14,15 +14,17 @@ from tidemark.clock import Boundary
 from tidemark.compare.canonical import ComparedColumn
 from tidemark.compare.digest import WHOLE, Digest
 from tidemark.compare.holding import Held
+from tidemark.compare.looking import HeldLook
 from tidemark.compare.mirror_side import MirrorSide
 from tidemark.compare.narrowing import Found, narrowed
+from tidemark.compare.polled import HeldPoll
 from tidemark.compare.source_side import SourceSide
 from tidemark.compare.table import ComparedTable
 from tidemark.decode.types import Types, decoding_of
 from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.history import TableHistory, types_of
-from tidemark.query.gate import LIMIT_S
+from tidemark.lake.polls import Poll
 from tidemark.query.mirror import Mirror, Moment
 from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
@@ -41,12 +43,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """How it is done. `sample` of ten thousand rows are looked at; `limit` differences are shown of each table."""
+    """How it is done. `sample` of ten thousand rows are looked at; `limit` differences are shown of each table.
+
+    The snapshot is waited for as long as it commonly takes if `wait_s` does not say otherwise.
+    """
 
     sample: int = WHOLE
     parallel: int = 2
     timeout_s: float = 3600.0
-    wait_s: float = LIMIT_S
+    wait_s: float | None = None
     limit: int = 100
     values: bool = False
 
@@ -65,20 +70,25 @@ class Compared:
 
 
 class Comparison:
-    """Compares tables at one snapshot of the source. Its `boundary` is known when the first table is told."""
+    """Compares tables at one snapshot of the source.
+
+    Its `boundary`, and the poll by which the mirror `observed` it, if it is polled, are known when the first table is
+    told.
+    """
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
         self._mirror, self._options = mirror, options
-        self._held = Held(source, mirror.lake, mirror.view().reader, options.timeout_s)
+        kind = HeldLook if mirror.last_poll is None else HeldPoll
+        self._held: Held = kind(source, mirror, options.timeout_s)
         self.boundary: Boundary | None = None
+        self.observed: Poll | None = None
 
     def run(self, names: Sequence[str] = ()) -> Iterator[Compared]:
         """Compare these tables, or all; each is told when it is done, in their order."""
         with self._held as held:
-            moment = self._mirror.seen_by(held.look, self._options.wait_s)
-            self.boundary = moment.boundary
+            moment = held.moment(self._options.wait_s)
+            self.boundary, self.observed = moment.boundary, moment.observed
             with moment, ThreadPoolExecutor(self._options.parallel) as tables, ThreadPoolExecutor() as sides:
-                held.settle(moment.look)
                 futures = [tables.submit(self._compared, moment, each, sides) for each in _chosen(moment, names)]
                 try:
                     for future in futures:

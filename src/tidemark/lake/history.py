@@ -46,7 +46,8 @@ _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 class Event:
     """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold.
 
-    `snapshot` is the one in which a definition was seen, or rows were copied: what it saw is not all in the log.
+    `snapshot` is the one in which a definition was seen, or rows were copied: what it saw is not all in the log. What
+    is `observed` from there on was seen by polls, and not told by the stream.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Event:
     excluded: frozenset[Lsn] = frozenset()
     reason: str = ""
     snapshot: Snapshot | None = None
+    observed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Span:
     """Positions from one to another, both included, at which a table can be read, and as what.
 
     Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing. `snapshot`
-    is the one in which it was seen to be so.
+    is the one in which it was seen to be so. What is `observed` is known only as polls saw it, at their positions.
     """
 
     begin: Lsn
@@ -73,6 +75,7 @@ class Span:
     base: Boundary
     copied: bool = False
     snapshot: Snapshot | None = None
+    observed: bool = False
 
     def holds(self, lsn: Lsn) -> bool:
         """Whether the position lies in it."""
@@ -120,10 +123,10 @@ class TableHistory:
                 spans = [_closed(span, event.after) for span in spans]
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
-                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot))
+                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed))
             elif event.kind is Kind.ALTERED and open_one:
                 base, copied = spans[-1].base, spans[-1].copied
-                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot))
+                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 
     def at(self, lsn: Lsn) -> Span:

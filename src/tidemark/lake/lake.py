@@ -73,6 +73,14 @@ class Lake:
             os.fsync(file.fileno())
         new.replace(self.path / NAME)
 
+    def require_own(self, identity: Identity) -> None:
+        """Refuse another source."""
+        if (self.system_identifier, self.database_oid) != (identity.system_identifier, identity.database_oid):
+            raise NotTheSameSource(
+                f"{self.path} mirrors database {self.database} of cluster {self.system_identifier}; this is {identity}",
+                "the lake's own source, or another folder for this one",
+            )
+
     def is_continued_by(self, identity: Identity, start: Lsn) -> bool:
         """Whether a log of this source, which begins there, leaves out nothing that the lake lacks."""
         ours = (self.system_identifier, self.database_oid) == (identity.system_identifier, identity.database_oid)

@@ -7,20 +7,19 @@ sees what is gone.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from tidemark.clock import Lsn
+from tidemark.lake.flocked import HeldFile, held_files
 from tidemark.lake.lock import Owner, myself
 
 FOLDER = "_leases"
+_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,10 @@ class Lease:
 
     def __init__(self, lake: Path, lsn: Lsn) -> None:
         self._leased = Leased(myself(), lsn, None)
-        self._folder = lake / FOLDER
-        self._file: int | None = None
+        self._file: HeldFile | None = None
         with suppress(OSError):
-            self._take()
+            self._file = HeldFile(_folder(lake), _SUFFIX)
+            self._write()
 
     def needs_tail(self, after: Lsn) -> None:
         """Say that the log is needed above a position."""
@@ -54,49 +53,23 @@ class Lease:
     def close(self) -> None:
         """Let go."""
         if self._file is not None:
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = None
-
-    def _take(self) -> None:
-        """Until it is held it is nobody's, and whoever looks may have removed it."""
-        if not self._folder.exists():
-            self._folder.mkdir(exist_ok=True)
-            self._folder.chmod(0o1777)
-        while self._file is None:
-            self._path = self._folder / f"{uuid4().hex}.json"
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if os.fstat(file).st_nlink:
-                self._file = file
-            else:
-                os.close(file)
-        self._write()
+            self._file.close()
 
     def _write(self) -> None:
         if self._file is None:
             return
         owner, tail = self._leased.owner, self._leased.tail
         plain = [owner.host, owner.pid, owner.command, owner.since]
-        text = json.dumps([*plain, str(self._leased.lsn), str(tail) if tail is not None else None]).encode()
-        os.pwrite(self._file, text, 0)
-        os.ftruncate(self._file, len(text))
+        said = [*plain, str(self._leased.lsn), str(tail) if tail is not None else None]
+        self._file.write(json.dumps(said).encode())
 
 
 def read_leases(lake: Path) -> tuple[Leased, ...]:
     """All that are held; those of the dead are removed."""
     found = []
-    for path in sorted((lake / FOLDER).glob("*.json")):
-        with suppress(OSError):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-            except BlockingIOError:
-                found.append(_read(path))
-            finally:
-                os.close(file)
+    for path in held_files(lake / FOLDER, _SUFFIX):
+        with suppress(OSError):  # let go just now
+            found.append(_read(path))
     return tuple(found)
 
 
@@ -108,6 +81,15 @@ def needed_from(safe: Lsn, leases: Iterable[Leased]) -> Lsn:
 def oldest(leases: Iterable[Leased]) -> float:
     """Since when the first of them is held; the present if there are none."""
     return min((lease.owner.since for lease in leases), default=time.time())
+
+
+def _folder(lake: Path) -> Path:
+    """Where anyone may have a lease who may read the lake, and nobody removes another's."""
+    folder = lake / FOLDER
+    if not folder.exists():
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+    return folder
 
 
 def _read(path: Path) -> Leased:

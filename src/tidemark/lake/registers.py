@@ -45,6 +45,7 @@ _TABLES_SCHEMA = pa.schema(
         ("fingerprint", pa.string()),
         ("number", pa.int64()),
         ("snapshot", pa.string()),
+        ("observed", pa.bool_()),
     ]
 )
 _CYCLES_SCHEMA = pa.schema(
@@ -55,10 +56,27 @@ _CYCLES_SCHEMA = pa.schema(
         ("source_time", pa.timestamp("us", "UTC")),
         ("changes", pa.int64()),
         ("tables", pa.int32()),
+        ("snapshot", pa.string()),
+        ("seen", pa.int64()),
+        ("timeline", pa.int64()),
+        ("reconciled", pa.int64()),
     ]
 )
 
 _VACUUMS_SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("retained", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a poll saw: a snapshot, where the source was then, and on which timeline.
+
+    Rows that are gone from the source are gone from the lake up to `reconciled`.
+    """
+
+    snapshot: Snapshot
+    lsn: Lsn
+    timeline: int
+    reconciled: Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,7 @@ class Cycle:
     source_time: datetime | None = None
     changes: int = 0
     tables: int = 0
+    seen: Seen | None = None
 
 
 class _Register:
@@ -133,6 +152,7 @@ def _event_row(event: Event, number: int) -> dict[str, object]:
         "fingerprint": json.dumps(to_plain(event.fingerprint)),
         "number": number,
         "snapshot": str(event.snapshot) if event.snapshot is not None else None,
+        "observed": event.observed,
     }
 
 
@@ -156,9 +176,19 @@ class Cycles(_Register):
             "source_time": cycle.source_time,
             "changes": cycle.changes,
             "tables": cycle.tables,
+            **(_seen_row(cycle.seen) if cycle.seen is not None else {}),
         }
         self.add([row], Transaction(APP, cycle.safe.value), Transaction(_KNOWN, cycle.known.value))
         reached(Point.CYCLE_TOLD)
+
+
+def _seen_row(seen: Seen) -> dict[str, object]:
+    return {
+        "snapshot": str(seen.snapshot),
+        "seen": seen.lsn.value,
+        "timeline": seen.timeline,
+        "reconciled": seen.reconciled.value,
+    }
 
 
 class Vacuums(_Register):
@@ -177,7 +207,7 @@ class Vacuums(_Register):
 
 def read_retained(lake: Path) -> Lsn:
     """The oldest position that can be read."""
-    return _retained(opened(lake / VACUUMS)) if (lake / VACUUMS / "_delta_log").exists() else Lsn.ZERO
+    return _retained(opened(lake / VACUUMS)) if is_there(lake / VACUUMS) else Lsn.ZERO
 
 
 def _retained(table: DeltaTable) -> Lsn:
@@ -186,7 +216,7 @@ def _retained(table: DeltaTable) -> Lsn:
 
 def read_events(lake: Path) -> tuple[Event, ...]:
     """What became of every table, in order."""
-    if not (lake / TABLES).exists():
+    if not is_there(lake / TABLES):
         return ()
     rows = _rows(lake / TABLES).sort_by("number").to_pylist()
     return tuple(
@@ -199,6 +229,7 @@ def read_events(lake: Path) -> tuple[Event, ...]:
             frozenset(map(Lsn, row["excluded"])),
             row["reason"],
             Snapshot.parse(row["snapshot"]) if row["snapshot"] is not None else None,
+            row["observed"],
         )
         for row in rows
     )
@@ -206,14 +237,30 @@ def read_events(lake: Path) -> tuple[Event, ...]:
 
 def read_cycle(lake: Path) -> Cycle:
     """How far the lake has come, by its `txn` versions alone."""
-    if not (lake / CYCLES).exists():
+    if not is_there(lake / CYCLES):
         return Cycle(Lsn.ZERO, Lsn.ZERO)
     return _last(opened(lake / CYCLES))
 
 
+def read_seen(lake: Path) -> Seen | None:
+    """What the last cycle saw, if that was a poll."""
+    if not is_there(lake / CYCLES):
+        return None
+    rows = read_times(lake).select(["snapshot", "seen", "timeline", "reconciled"]).to_pylist()
+    if not rows or rows[-1]["snapshot"] is None:
+        return None
+    last = rows[-1]
+    return Seen(Snapshot.parse(last["snapshot"]), Lsn(last["seen"]), last["timeline"], Lsn(last["reconciled"]))
+
+
 def read_times(lake: Path) -> pa.Table:
     """All cycles: when, how far, and the source's clock."""
-    return _rows(lake / CYCLES).sort_by([("known", "ascending"), ("safe", "ascending")])
+    return _rows(lake / CYCLES).sort_by([("known", "ascending"), ("safe", "ascending"), ("at", "ascending")])
+
+
+def is_there(folder: Path) -> bool:
+    """Whether a table has been made: its folder is there a moment before its first commit."""
+    return next((folder / "_delta_log").glob("*.json"), None) is not None
 
 
 def _rows(folder: Path) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What people ask of a lake's writer: tables to be copied anew.
+"""What people ask of a lake's writer: tables to be copied anew; and, by `holds`, snapshots.
 
 A request is a file until it is fulfilled. It says why it is not yet, where that was tried.
 """
@@ -20,7 +20,7 @@ def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
     folder = lake / FOLDER
     folder.mkdir(exist_ok=True)
     for oid in oids:
-        _write(folder / f"{oid}-{uuid4().hex}.json", {"resync": oid})
+        write_request(folder / f"{oid}-{uuid4().hex}.json", {"resync": oid})
 
 
 def resyncs_of(lake: Path) -> dict[int, str]:
@@ -49,7 +49,7 @@ class Requests:
     def failed(self, oid: int, reason: str) -> None:
         """Say why what was asked for a table is not fulfilled yet."""
         for path in [path for path, asked in self._seen.items() if asked == oid]:
-            _write(path, {"resync": oid, "reason": reason})
+            write_request(path, {"resync": oid, "reason": reason})
 
     def fulfilled(self, oid: int) -> None:
         """Let go of what was asked for a table, as far as it was seen."""
@@ -58,7 +58,8 @@ class Requests:
             del self._seen[path]
 
 
-def _write(path: Path, plain: Mapping[str, int | str]) -> None:
+def write_request(path: Path, plain: Mapping[str, int | str]) -> None:
+    """All of it at once, or nothing."""
     new = path.with_suffix(".new")
     with new.open("w") as file:
         json.dump(plain, file)

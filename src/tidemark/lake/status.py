@@ -17,6 +17,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.paths import CHANGES
+from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
 from tidemark.lake.requests import resyncs_of
 from tidemark.lake.versions import read_versions
@@ -25,7 +26,10 @@ from tidemark.log.reader import LogReader
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: whether it can be read and where, and what its changes and versions take. `folded` if it ever was."""
+    """One table: whether it can be read and where, and what its changes and versions take. `folded` if it ever was.
+
+    What is `observed` is known as polls saw it.
+    """
 
     name: str
     state: str
@@ -38,11 +42,15 @@ class TableStatus:
     folded: Lsn | None
     version_files: int
     version_bytes: int
+    observed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The whole mirror. `received` is None where the log cannot be reached; reads begin at `retained`."""
+    """The whole mirror. `received` is None where the log cannot be reached; reads begin at `retained`.
+
+    `polled` is the last poll; None if the mirror follows the stream.
+    """
 
     lake: Path
     mirror: str
@@ -55,15 +63,13 @@ class LakeStatus:
     writer: Owner | None
     readers: tuple[Leased, ...]
     tables: tuple[TableStatus, ...]
+    polled: Poll | None
 
 
 def status_of(path: Path) -> LakeStatus:
     """Look at a lake and its log."""
     lake = Lake.open(path)
-    try:
-        received = LogReader(lake.log).received
-    except LogError:
-        received = None
+    polled = read_polls(path).last
     cycle = lake.cycle()
     tables = sorted(_tables(lake, lake.tables().values(), cycle.safe), key=lambda each: each.name)
     writer = read_owner(path) if is_held(path) else None
@@ -72,14 +78,22 @@ def status_of(path: Path) -> LakeStatus:
         lake.mirror,
         lake.database,
         lake.log,
-        received,
+        _received(lake) if polled is None else None,
         cycle.safe,
         cycle.known,
         read_retained(path),
         writer,
         read_leases(path),
         tuple(tables),
+        polled,
     )
+
+
+def _received(lake: Lake) -> Lsn | None:
+    try:
+        return LogReader(lake.log).received
+    except LogError:
+        return None
 
 
 def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterable[TableStatus]:
@@ -89,19 +103,21 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
         there = DeltaTable(folder) if (folder / "_delta_log").exists() else None
         sizes: list[int] = pa.table(there.get_add_actions())["size_bytes"].to_pylist() if there else []
         versions = read_versions(lake.path, history.path)
+        spans = history.spans()
         version_sizes = [file.size_bytes for file in versions.files] if versions else []
         yield TableStatus(
             f"{history.fingerprint.schema}.{history.fingerprint.name}",
             _state(history),
             history.path,
             max(applied(there), safe) if there else safe,
-            tuple((span.begin, span.end) for span in history.spans()),
+            tuple((span.begin, span.end) for span in spans),
             _reason(history, resyncs),
             len(sizes),
             sum(sizes),
             versions.folded if versions else None,
             len(version_sizes),
             sum(version_sizes),
+            bool(spans) and spans[-1].observed,
         )
 
 

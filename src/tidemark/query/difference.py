@@ -27,21 +27,24 @@ def difference(early: DataFrame, late: DataFrame, changes: DataFrame | None, sha
     """
     touched = _touched(changes, shape) if changes is not None and shape.key else None
     before, after = (_among(celled(rows, shape, {}), touched, shape) for rows in (early, late))
+    told = net(before, after, shape)
+    if shape.key:
+        told = told.orderBy(*shape.key_cells, F.col("kind").isin(DELETED, PREIMAGE).desc())
+    return told.select(*shape.cells, "kind").toDF(*shape.names, CHANGE_TYPE)
+
+
+def net(before: DataFrame, after: DataFrame, shape: Shape) -> DataFrame:
+    """What is in one of two sets of rows and not in the other, by cells, with its `kind`."""
     rows = before.withColumn("kind", F.lit(DELETED)).unionByName(after.withColumn("kind", F.lit(INSERTED)))
     gone = F.col("balance") < 0
     found = balances(rows, shape).select(*shape.cells, gone.alias("gone"), F.abs("balance").alias("balance"))
     kind = F.when(F.col("gone"), DELETED).otherwise(INSERTED)
     if not shape.key:
-        return _named(repeated(found).withColumn("kind", kind), shape)
+        return repeated(found).select(*shape.cells, kind.alias("kind"))
     of_key = Window.partitionBy(*shape.key_cells)
     both = F.bool_or("gone").over(of_key) & F.bool_or(~F.col("gone")).over(of_key)
     updated = F.when(F.col("gone"), PREIMAGE).otherwise(POSTIMAGE)
-    told = found.withColumn("kind", F.when(both, updated).otherwise(kind))
-    return _named(told.orderBy(*shape.key_cells, F.desc("gone")), shape)
-
-
-def _named(rows: DataFrame, shape: Shape) -> DataFrame:
-    return rows.select(*shape.cells, "kind").toDF(*shape.names, CHANGE_TYPE)
+    return found.select(*shape.cells, F.when(both, updated).otherwise(kind).alias("kind"))
 
 
 def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
@@ -56,7 +59,10 @@ def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
 
 
 def _among(rows: DataFrame, touched: DataFrame | None, shape: Shape) -> DataFrame:
-    if touched is None:
-        return rows
+    return rows if touched is None else with_keys(rows, touched, shape)
+
+
+def with_keys(rows: DataFrame, touched: DataFrame, shape: Shape) -> DataFrame:
+    """The rows whose keys are among these, which are called `its_…`."""
     same = reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in shape.key_cells))
     return rows.join(touched, same, "left_semi")

@@ -5,6 +5,9 @@ nothing of each other. What they give are ordinary DataFrames, on a Spark sessio
 
 `at("now")` is what a session on the source sees at this moment, `at(snapshot=…, lsn=…)` what one saw that read both in
 one statement. What makes either unanswerable may pass in a moment: then `now` is taken again.
+
+A mirror that is polled knows what polls saw, and no more: there is no now, and every moment says what it was `observed`
+by.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +31,7 @@ from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.history import Kind, Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
+from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import floor
 from tidemark.log.reader import LogReader
@@ -80,12 +85,14 @@ class Mirror:
         if snapshot is not None or lsn is not None:
             if snapshot is None or lsn is None or when != LATEST:
                 raise InvalidValue("a snapshot and its LSN stand together and alone", "at(snapshot=…, lsn=…)")
+            self._require_stream()
             return self._at_snapshot(
                 Snapshot.parse(snapshot) if isinstance(snapshot, str) else snapshot,
                 Lsn.parse(lsn) if isinstance(lsn, str) else lsn,
                 limit_s,
             )
         if when == NOW:
+            self._require_stream()
             return self.seen_by(self._now, limit_s)
         boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self.view()))
         return self._moment(boundary)
@@ -115,6 +122,11 @@ class Mirror:
     def time_of(self, lsn: str | Lsn) -> Committed:
         """When the last commit at or below a position was, and whose; `latest` is the time to read at for all of it."""
         return time_of(Lsn.parse(lsn) if isinstance(lsn, str) else lsn, self.view())
+
+    @property
+    def last_poll(self) -> Poll | None:
+        """What it shows latest, if it is polled."""
+        return read_polls(self.lake.path).last
 
     def view(self) -> LakeView:
         """The lake and the log as they are now."""
@@ -183,6 +195,14 @@ class Mirror:
             lease.close()
             raise
 
+    def _require_stream(self) -> None:
+        """Refuse what only the stream can tell."""
+        if (poll := self.last_poll) is not None:
+            raise NotAnswerable(
+                f"this mirror is polled: it knows what polls saw, last {poll}, and not what others see",
+                "--at latest, an LSN or a time; after tidemark sync for what is newer",
+            )
+
     def _log(self) -> LogReader:
         if self._reader is None:
             raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows who committed", "an LSN")
@@ -249,6 +269,12 @@ class Moment:
     def lsn(self) -> Lsn:
         """Where it stands."""
         return self.boundary.lsn
+
+    @cached_property
+    def observed(self) -> Poll | None:
+        """The poll that saw what stands here; None where the stream told it, so that it is exact at any position."""
+        told = any(event.observed for history in self._histories.values() for event in history.events)
+        return read_polls(self._mirror.lake.path).at(self.lsn) if told else None
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -6,6 +6,9 @@ longest prefix of the commit order that lies entirely at or before the time.
 Back, a position has the time of its last commit, and `latest`: the greatest time of all commits up to there. A read at
 `latest` sees all that a read at the position sees, and besides only commits that follow it and are no later than that
 time; where the next commit is later, both see the same. A read at the commit's own time may see less. No JVM is needed.
+
+A mirror that is polled knows no commits. There polls stand in their place: a time means the last poll up to which none
+was later by the source's clock, and a position the poll that a read there shows.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from tidemark.clock import Lsn
 from tidemark.decode.messages import EPOCH
 from tidemark.decode.rows import Rows
 from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.lake.registers import read_times
+from tidemark.lake.polls import Polls, read_polls
 from tidemark.query.snapshot import LakeView
 
 LATEST = "latest"
@@ -27,11 +30,14 @@ LATEST = "latest"
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last commit at or below a position: where, when and whose; `latest` is the greatest time up to it."""
+    """The last commit at or below a position: where, when and whose; `latest` is the greatest time up to it.
+
+    Or the last poll: that is nobody's, and has no `xid`.
+    """
 
     lsn: Lsn
     time: datetime
-    xid: int
+    xid: int | None
     latest: datetime
 
 
@@ -62,6 +68,26 @@ def committed_at(lsn: Lsn, commits: Rows) -> Committed:
     return Committed(Lsn(int(last["lsn"])), _time(int(last["micros"])), int(last["xid"]), _time(latest))
 
 
+def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
+    """The position of the last poll up to which none was later than a time."""
+    last, latest = polls.last, polls.latest
+    before = int(np.searchsorted(latest, _plain(time), side="right"))
+    if before == 0:
+        raise NotAnswerable(f"{time} lies before the first poll of the mirror", "a later time, or an LSN")
+    if latest[-1] < _plain(time):
+        raise NotAnswerable(f"{time} lies beyond {last}, the last of this mirror", "--at latest, or tidemark sync")
+    return Lsn(int(polls.positions[before - 1]))
+
+
+def polled_at(lsn: Lsn, polls: Polls) -> Committed:
+    """The poll that a read at a position shows."""
+    poll = polls.at(lsn)
+    if poll is None:
+        raise NotAnswerable(f"{lsn} lies before the first poll of the mirror", "a later LSN")
+    latest = polls.latest[np.searchsorted(polls.positions, lsn.value, side="right") - 1]
+    return Committed(poll.lsn, poll.time, None, latest.astype(datetime).replace(tzinfo=UTC))
+
+
 def position_of(when: str | Lsn | datetime, view: LakeView) -> Lsn:
     """The position that an LSN, a time or `latest` means."""
     if isinstance(when, Lsn):
@@ -86,20 +112,28 @@ def time_of(lsn: Lsn, view: LakeView) -> Committed:
             f"{lsn} cannot be answered yet: the mirror knows all up to {view.answerable}",
             f"latest, an LSN up to {view.answerable}, or again later",
         )
-    return committed_at(lsn, _commits(view))
+    polls = read_polls(view.lake.path)
+    return committed_at(lsn, _commits(view)) if polls.last is None else polled_at(lsn, polls)
 
 
 def _position_at(time: datetime, view: LakeView) -> Lsn:
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    times = read_times(view.lake.path)["source_time"].drop_null()
-    return lsn_at(time, _commits(view), view.answerable, times[-1].as_py() if len(times) else None)
+    polls = read_polls(view.lake.path)
+    if polls.last is not None:
+        return lsn_of_poll(time, polls)
+    return lsn_at(time, _commits(view), view.answerable, polls.seen_at)
 
 
 def _commits(view: LakeView) -> Rows:
     if view.reader is None:
         raise NotAnswerable(f"the log at {view.lake.log} cannot be reached, and it knows the times", "an LSN")
     return view.reader.commits()
+
+
+def _plain(time: datetime) -> np.datetime64:
+    """In UTC, and without saying so."""
+    return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "us")
 
 
 def _time(micros: int) -> datetime:

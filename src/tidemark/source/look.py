@@ -100,7 +100,7 @@ def look_within(session: Session, names: MirrorNames) -> Look:
     catalog = read_catalog(session)
     tables = _published(catalog, names)
     types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
-    roots = _roots(catalog, tables)
+    roots = roots_of(catalog, tables)
     return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), ())
 
 
@@ -109,8 +109,9 @@ def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
     return {each.oid: each for each in found if each.memberships}
 
 
-def _roots(catalog: Catalog, published: Iterable[int]) -> dict[int, Fingerprint]:
-    found = {root.oid: root for oid in published for root in catalog.ancestors(catalog.by_oid[oid])}
+def roots_of(catalog: Catalog, tables: Iterable[int]) -> dict[int, Fingerprint]:
+    """The partitioned tables above some tables."""
+    found = {root.oid: root for oid in tables for root in catalog.ancestors(catalog.by_oid[oid])}
     partitions = {oid: tuple(sorted(each.oid for each in catalog.children(root))) for oid, root in found.items()}
     return {oid: Fingerprint.of(root, (), partitions[oid]) for oid, root in found.items()}
 

@@ -63,9 +63,9 @@ class Chosen:
     skipped: tuple[Skipped, ...]
 
 
-def choose(catalog: Catalog, selection: Selection) -> Chosen:
-    """Apply the patterns. A partitioned table stands for its leaves; a pattern that matches nothing is an error."""
-    for pattern in (*selection.take, *selection.leave):
+def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Chosen:
+    """Apply the patterns. A partitioned table stands for its leaves; strictly, a pattern must match something."""
+    for pattern in (*selection.take, *selection.leave) if strict else ():
         if not any(pattern.matches(table) for table in catalog.tables):
             raise InvalidValue(f"no table matches {pattern.text!r}", _HINT)
     taken = _matched(catalog, selection.take) if selection.take else {table.oid for table in catalog.tables}

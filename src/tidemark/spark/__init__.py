@@ -2,5 +2,18 @@
 
 from tidemark.spark.failures import has_ended, what_failed
 from tidemark.spark.session import PINNED, SparkOptions, require_pinned, spark_session, tasks_beside
+from tidemark.spark.tasks import in_a_task
+from tidemark.spark.together import Stopped, in_parallel
 
-__all__ = ["PINNED", "SparkOptions", "has_ended", "require_pinned", "spark_session", "tasks_beside", "what_failed"]
+__all__ = [
+    "PINNED",
+    "SparkOptions",
+    "Stopped",
+    "has_ended",
+    "in_a_task",
+    "in_parallel",
+    "require_pinned",
+    "spark_session",
+    "tasks_beside",
+    "what_failed",
+]

@@ -6,12 +6,11 @@ A task tells the driver what it has written; nothing is part of the lake until t
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidemark.decode.types import Types, decoding_of
@@ -19,8 +18,9 @@ from tidemark.errors import TidemarkError
 from tidemark.lake.files import DataFile
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
+from tidemark.spark import in_a_task
 from tidemark.sync.parts import Part
-from tidemark.sync.reading import CopySource, read_part
+from tidemark.sync.reading import CopySource, read_part, shown_columns
 from tidemark.sync.writing import BucketFiles, CopyLayout
 
 
@@ -71,23 +71,7 @@ def copy_parts(spark: SparkSession, work: CopyWork, parts: Sequence[Part]) -> li
     """Copy parts in one task; for each what was written, or why it was not."""
     tables = {part.oid: work.tables[part.oid] for part in parts}
     work = CopyWork(work.source, work.types, tables)
-    return [pickle.loads(told) for told in _in_a_task(spark, partial(_run, work, tuple(parts)))]  # noqa: S301 - ours
-
-
-def _in_a_task(spark: SparkSession, run: Callable[[], Iterable[bytes]]) -> list[bytes]:
-    """What a function gives on an executor: by an RDD, a job of which costs the JVM half, where there are any."""
-    context = getattr(spark, "_sc", None)  # Spark Connect has none
-    if context is not None:
-        return list(context.parallelize(range(1), 1).mapPartitions(lambda _: run()).collect())
-    rows = spark.range(0, 1, 1, 1).mapInArrow(partial(_as_rows, run), "told binary").collect()
-    return [bytes(row[0]) for row in rows]
-
-
-def _as_rows(run: Callable[[], Iterable[bytes]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For the one row that a task is given."""
-    for _ in batches:
-        for told in run():
-            yield pa.record_batch({"told": pa.array([told], pa.binary())})
+    return [pickle.loads(told) for told in in_a_task(spark, partial(_run, work, tuple(parts)))]  # noqa: S301 - ours
 
 
 def _run(work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
@@ -109,7 +93,9 @@ def _copied(work: CopyWork, part: Part) -> CopiedPart:
     files = BucketFiles(table.folder, table.layout)
     rows = 0
     try:
-        for batch in read_part(work.source, table.fingerprint, part, table.columns, decodings):
+        for batch in read_part(
+            work.source, table.fingerprint, part, shown_columns(table.columns, decodings), decodings
+        ):
             files.write(batch)
             rows += batch.rows
         return CopiedPart(part, rows, tuple(files.finished()), files.texts())

@@ -14,17 +14,19 @@ from tidemark.sync.publishing import Meant
 from tidemark.sync.reading import pages_of
 
 
-def outlook(meant: Meant) -> str:
+def outlook(meant: Meant, *, polled: bool = False) -> str:
     """All of it; nothing is done."""
-    return "\n".join(_lines(meant)) + "\n"
+    return "\n".join(_lines(meant, polled)) + "\n"
 
 
-def _lines(meant: Meant) -> Iterator[str]:
+def _lines(meant: Meant, polled: bool) -> Iterator[str]:
     tasks = os.cpu_count() or 1
     with Session.open(meant.source, "sync") as session:
-        plan = read_plan(session, meant.names, meant.selection, None)
-        yield script(plan).rstrip("\n")
-        yield f"-- Replication slot {meant.names.slot}, and temporary ones while tables are copied."
+        if polled:
+            yield "-- Nothing is created at the source."
+        else:
+            yield script(read_plan(session, meant.names, meant.selection, None)).rstrip("\n")
+            yield f"-- Replication slot {meant.names.slot}, and temporary ones while tables are copied."
         with session.transaction():
             chosen = choose(read_catalog(session), meant.selection)
             whole = 0
@@ -32,9 +34,10 @@ def _lines(meant: Meant) -> Iterator[str]:
                 pages, page_bytes = pages_of(session, table.oid)
                 size = pages * page_bytes
                 parts = parts_of(table.oid, pages, page_bytes, tasks)
-                how = "copied" if table.identifies_rows else "not copied: it has no replica identity"
+                taken = polled or table.identifies_rows
+                how = "copied" if taken else "not copied: it has no replica identity"
                 yield f"{table.qualified}  {size:,} bytes  {len(parts)} parts  {buckets_for(size)} buckets  {how}"
-                whole += size if table.identifies_rows else 0
+                whole += size if taken else 0
             for skipped in chosen.skipped:
                 yield f"{skipped.table.qualified}  skipped: {skipped.reason}"
     yield f"{whole:,} bytes to copy"

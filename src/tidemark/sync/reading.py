@@ -40,9 +40,14 @@ class CopySource:
 
 
 def read_part(
-    source: CopySource, table: Fingerprint, part: Part, columns: Sequence[Column], decodings: Sequence[Decoding]
+    source: CopySource,
+    table: Fingerprint,
+    part: Part,
+    shown: Sequence[sql.Composable],
+    decodings: Sequence[Decoding],
+    condition: sql.Composable | None = None,
 ) -> Iterator[CopyBatch]:
-    """The rows of a part, column by column."""
+    """What is asked for of the rows of a part, all or those that fulfil a condition, column by column."""
     with Session.open(Dsn(source.conninfo), "copy", _COPYING) as session:
         session.begin(snapshot_id=source.snapshot_id)
         try:
@@ -50,7 +55,7 @@ def read_part(
         except TimedOut as error:
             with Session.open(Dsn(source.conninfo), "find blockers") as other:
                 raise naming_lockers(other, table.oid, error) from error
-        statement = copy_statement(table, part, columns, decodings).as_bytes(session.connection)
+        statement = copy_statement(table, part, shown, condition).as_bytes(session.connection)
         decoder = CopyDecoder(decodings)
         for piece in copied_bytes(session.connection.pgconn, statement, f"copying {_name(table)}"):
             yield from decoder.feed(piece)
@@ -99,18 +104,32 @@ def _described(kind: PgType, typmod: int) -> tuple[int, int]:
 
 
 def copy_statement(
-    table: Fingerprint, part: Part, columns: Sequence[Column], decodings: Sequence[Decoding]
+    table: Fingerprint, part: Part, shown: Sequence[sql.Composable], condition: sql.Composable | None = None
 ) -> sql.Composed:
     """COPY of a range of pages."""
-    shown = [_shown(column, decoding) for column, decoding in zip(columns, decodings, strict=True)]
-    conditions = [sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)"))] if part.first else []
+    return sql.SQL("copy (select {} from {}) to stdout (format binary)").format(
+        sql.SQL(", ").join(shown), rows_of(table, part, condition)
+    )
+
+
+def rows_of(table: Fingerprint, part: Part, condition: sql.Composable | None = None) -> sql.Composed:
+    """The rows of a range of pages, all or those that fulfil a condition, as a query's FROM has them."""
+    conditions: list[sql.Composable] = []
+    if part.first:
+        conditions.append(sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)")))
     if part.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({part.end},0)")))
-    return sql.SQL("copy (select {} from only {}{}) to stdout (format binary)").format(
-        sql.SQL(", ").join(shown),
+    if condition is not None:
+        conditions.append(condition)
+    return sql.SQL("only {}{}").format(
         sql.Identifier(table.schema, table.name),
         sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
     )
+
+
+def shown_columns(columns: Sequence[Column], decodings: Sequence[Decoding]) -> list[sql.Composable]:
+    """A table's columns as a copy asks for them."""
+    return [_shown(column, decoding) for column, decoding in zip(columns, decodings, strict=True)]
 
 
 def _shown(column: Column, decoding: Decoding) -> sql.Composable:

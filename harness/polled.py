@@ -1,0 +1,119 @@
+"""A mirror that polls, for tests: what tables hold in the snapshot of every poll, beside what the mirror gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+import tidemark
+from harness.database import MIRROR, Database
+from harness.lake import read_table, require_rows
+from harness.proxy import Proxy
+from tidemark.clock import Lsn
+from tidemark.fold.folder import Folder
+from tidemark.poll.glimpse import Glimpse
+from tidemark.poll.options import PollOptions
+from tidemark.poll.poller import Polled, Poller
+from tidemark.query.names import parsed
+from tidemark.source.dsn import Dsn
+from tidemark.source.selection import Selection
+from tidemark.source.session import Session
+
+
+@dataclass
+class PolledMirror:
+    """A lake that is polled, and what was noted of its source."""
+
+    database: Database
+    options: PollOptions
+    spark: SparkSession
+    poller: Poller
+    said: list[str]
+    notes: dict[Lsn, dict[str, Any]] = field(default_factory=dict)
+
+    def poll(self, *tables: str) -> Polled | None:
+        """Poll, and note what these tables hold in its snapshot."""
+
+        def note(seen: Glimpse, lsn: Lsn) -> None:
+            with self.database.session() as session, session.transaction(snapshot_id=seen.export()):
+                self.notes[lsn] = {table: read_table(session, table) for table in tables if _is_as_seen(session, table)}
+
+        return self.poller.step(note)
+
+    def fold(self) -> int:
+        """Fold every table that has something to fold; how many there were."""
+        with Folder(self.options.lake, self.spark) as folder:
+            return len([folder.fold(table) for table in folder.foldable()])
+
+    def require_news(self, *tables: str) -> Polled:
+        """The same of a poll that finds that something became visible."""
+        polled = self.require_equal(*tables)
+        assert polled is not None
+        return polled
+
+    def require_idle(self, *tables: str) -> None:
+        """A poll finds that nothing became visible; the server may begin a transaction of its own now and then."""
+        for _ in range(10):
+            polled = self.require_equal(*tables)
+            if polled is None:
+                return
+            assert polled.changes == 0
+        raise AssertionError("every poll found another snapshot")
+
+    def require_noted(self) -> int:
+        """The mirror gives what was noted, at each position; how often that was compared."""
+        mirror = tidemark.open(self.options.lake, self.spark)
+        for lsn, tables in self.notes.items():
+            with mirror.at(lsn) as moment:
+                for table, (columns, rows) in tables.items():
+                    require_rows(moment.table(table), columns, rows, f"{table} at {lsn}")
+        return sum(len(tables) for tables in self.notes.values())
+
+    def require_equal(self, *tables: str) -> Polled | None:
+        """Poll, and what tables hold then is what the mirror gives there."""
+        self.notes = {}
+        polled = self.poll(*tables)
+        self.require_noted()
+        return polled
+
+
+def _is_as_seen(session: Session, table: str) -> bool:
+    """Lock a table; whether it is still the one of the snapshot. PostgreSQL shows nothing of one that was truncated."""
+    named = sql.Identifier(*parsed(table))
+    session.execute(sql.SQL("lock table only {} in access share mode").format(named), "locking")
+    quoted = named.as_string(session.connection)
+    (then, now) = session.row(
+        "select relfilenode, pg_relation_filenode(oid) from pg_class where oid = to_regclass(%s)", [quoted]
+    )
+    columns = session.rows(
+        "select attname from pg_attribute where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+        " order by attnum",
+        [quoted],
+    )
+    found = session.connection.execute(sql.SQL("select * from only {} limit 0").format(named)).description or []
+    return bool(then == now or now is None) and [name for (name,) in columns] == [column.name for column in found]
+
+
+@contextmanager
+def polling(
+    database: Database,
+    folder: Path,
+    spark: SparkSession,
+    selection: Selection | None = None,
+    proxy: Proxy | None = None,
+    **options: Any,
+) -> Iterator[PolledMirror]:
+    """A mirror that polls a database when it is told to, by way of a proxy if there is one, until the context ends."""
+    source = database.dsn(MIRROR)
+    if proxy is not None:
+        source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))
+    chosen = PollOptions(source, folder / "lake", database.names, selection or Selection(), **options)
+    said: list[str] = []
+    with Poller(chosen, spark, said.append) as poller:
+        yield PolledMirror(database, chosen, spark, poller, said)

@@ -1,0 +1,56 @@
+"""Files that are somebody's while he lives: held by `flock`, so that a dead one's is nobody's at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+
+class HeldFile:
+    """A new file in a folder, held from here to `close`."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        self._file: int | None = None
+        while self._file is None:
+            self.path = folder / f"{uuid4().hex}{suffix}"
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                self._file = file
+            else:  # until it was held it was nobody's, and whoever looked has removed it
+                os.close(file)
+
+    def write(self, text: bytes) -> None:
+        """Hold this and nothing else."""
+        if self._file is not None:
+            os.pwrite(self._file, text, 0)
+            os.ftruncate(self._file, len(text))
+
+    def close(self) -> None:
+        """Let go; harmless if that was done."""
+        if self._file is not None:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+
+def held_files(folder: Path, suffix: str) -> list[Path]:
+    """All that are held, in order; those of the dead are removed."""
+    return [path for path in sorted(folder.glob(f"*{suffix}")) if _is_held(path)]
+
+
+def _is_held(path: Path) -> bool:
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+    return False

@@ -1,0 +1,201 @@
+"""One cycle: everything that a snapshot shows and the mirror does not have yet, as files that nobody knows of yet.
+
+Tables that are new, or cannot be followed, are copied. Of the others the rows that may have changed are read once, in
+parallel, and held against what the mirror has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.apply.cycle import ChangeTables
+from tidemark.clock import Boundary, Lsn
+from tidemark.decode.types import Types
+from tidemark.lake.columns import arranged, wanted_columns
+from tidemark.lake.generation import Generation
+from tidemark.lake.history import TableHistory, types_of
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Lease
+from tidemark.lake.paths import CHANGES
+from tidemark.poll.digests import Digest
+from tidemark.poll.following import Followed, Following, Write
+from tidemark.poll.glimpse import Glimpse
+from tidemark.poll.horizon import Horizon
+from tidemark.poll.mirrored import MOST_KEPT, Kept, Room
+from tidemark.poll.options import PollOptions
+from tidemark.poll.reconcile import Source
+from tidemark.poll.staging import Staged, StageWork, Wanted, stage
+from tidemark.poll.table import PolledTable
+from tidemark.poll.tables import Here, Plan
+from tidemark.poll.writing import ChangeWork, Stamp, WrittenChanges, write_changes, write_truncate
+from tidemark.query.reading import Reading
+from tidemark.query.snapshot import LakeView
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark import in_parallel
+from tidemark.sync.job import CopiedPart, FailedPart, copy_parts
+from tidemark.sync.parts import Part, parts_of, together
+from tidemark.sync.progress import Progress
+from tidemark.sync.reading import CopySource, pages_of
+from tidemark.sync.rounds import CopyOptions, Round, plan_round
+from tidemark.sync.snapshots import CopySnapshot
+
+STAGING = "_staging"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all cycles of a mirror share."""
+
+    options: PollOptions
+    spark: SparkSession
+    lake: Lake
+    changes: ChangeTables
+    progress: Progress
+    stopping: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one cycle goes by. `safe` is what the mirror has, `horizon` what may have changed since.
+
+    Of some tables it is known what the mirror had; rows that are gone are looked for where it is asked.
+    """
+
+    seen: Glimpse
+    here: Here
+    plan: Plan
+    safe: Lsn
+    horizon: Horizon | None
+    had: Mapping[int, Kept | Digest]
+    reconcile: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """What came of it: generations of tables that were copied, and what changed in the others."""
+
+    generations: list[Generation] = field(default_factory=list)
+    written: dict[int, WrittenChanges] = field(default_factory=dict)
+    has: dict[int, Kept | Digest] = field(default_factory=dict)
+
+
+def run_cycle(setting: Setting, task: Task) -> Found:
+    """Do it, but for telling anyone."""
+    lease = Lease(setting.lake.path, task.safe)
+    try:
+        return _Cycle(setting, task, lease).run()
+    finally:
+        lease.close()
+
+
+class _Cycle:
+    def __init__(self, setting: Setting, task: Task, lease: Lease) -> None:
+        self._setting, self._task, self._lease = setting, task, lease
+        self._source = CopySource(setting.options.source.reveal(), task.seen.export())
+        (encoding,) = task.seen.session.row("select current_setting('server_encoding')")
+        self._utf8 = encoding == "UTF8"
+        histories = [history for history, _ in (*task.plan.followed.values(), *task.plan.copied.values())]
+        self._types = Types(types_of(histories), setting.lake.version_num)
+        kept = sum(len(each) for each in task.had.values() if isinstance(each, Kept))
+        self._room = Room(MOST_KEPT - kept)
+
+    def run(self) -> Found:
+        found = Found(generations=self._copied())
+        tables = {oid: self._table(*followed) for oid, followed in self._task.plan.followed.items()}
+        wanted = {
+            oid: Wanted(table.fingerprint, table.columns, self._task.horizon.condition())
+            for oid, table in tables.items()
+            if table.fingerprint.key and self._task.horizon is not None
+        }
+        staged = self._staged(wanted, tables)
+        follow = partial(self._followed, tables, staged, wanted)
+        followed = in_parallel(follow, tables, self._setting.options.tasks, self._setting.stopping)
+        for oid, done in zip(tables, followed, strict=True):
+            if done.written.files:
+                found.written[oid] = done.written
+            if done.has is not None:
+                found.has[oid] = done.has
+        return found
+
+    def _copied(self) -> list[Generation]:
+        task, options = self._task, self._setting.options
+        if not task.plan.copied:
+            return []
+        copying = CopyOptions(options.source, self._setting.lake.log, options.lake, options.names, options.tasks)
+        snapshot = CopySnapshot(Boundary(task.here.lsn), self._source.snapshot_id)
+        planned = plan_round(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
+        for error in planned.refused.values():
+            raise error
+        for oid, table in planned.work.tables.items():
+            name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
+            self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
+        done: list[Generation] = []
+        copy = partial(copy_parts, self._setting.spark, planned.work)
+        for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
+            done += [generation for each in told if (generation := self._add(planned, each)) is not None]
+        return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
+
+    def _add(self, planned: Round, told: CopiedPart | FailedPart) -> Generation | None:
+        if isinstance(told, FailedPart):
+            raise told.error
+        self._setting.progress.copied(told.part.oid, told.part.size_bytes, told.rows)
+        generation = planned.add(told)
+        if generation is not None:
+            self._setting.progress.done(told.part.oid)
+        return generation
+
+    def _table(self, history: TableHistory, fingerprint: Fingerprint) -> PolledTable:
+        oid = fingerprint.oid
+        pages, page_bytes = pages_of(self._task.seen.session, oid)
+        parts = parts_of(oid, pages, page_bytes, self._setting.options.tasks)
+        early = partial(self._early, history, fingerprint)
+        return PolledTable(self._setting.spark, history, fingerprint, parts, self._types, self._utf8, early)
+
+    def _early(self, history: TableHistory, fingerprint: Fingerprint) -> DataFrame:
+        """What the mirror has of a table, under the definition that the snapshot shows."""
+        setting, safe = self._setting, self._task.safe
+        view = partial(LakeView, setting.lake, None)
+        reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease)
+        return reading.table(history, replace(history.at(safe), fingerprint=fingerprint), {})
+
+    def _staged(self, wanted: Mapping[int, Wanted], tables: Mapping[int, PolledTable]) -> dict[int, Staged]:
+        setting = self._setting
+        work = StageWork(self._source, self._types, setting.lake.path / STAGING, wanted)
+        parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
+        return stage(setting.spark, work, parts, setting.options.tasks, setting.stopping)
+
+    def _followed(
+        self, tables: Mapping[int, PolledTable], staged: Mapping[int, Staged], wanted: Mapping[int, Wanted], oid: int
+    ) -> Followed:
+        table, task = tables[oid], self._task
+        source = Source(table, self._source, self._setting.options.tasks)
+        more, write = partial(self._more, table), self._writer(table)
+        following = Following(source, task.had.get(oid), self._room, more, write)
+        if oid not in wanted:
+            return following.by_row()
+        return following.by_key(staged[oid], wanted[oid], reconcile=task.reconcile or oid in task.plan.rewritten)
+
+    def _more(self, table: PolledTable, wanted: Wanted) -> Staged:
+        oid = table.fingerprint.oid
+        return self._staged({oid: wanted}, {oid: table})[oid]
+
+    def _writer(self, table: PolledTable) -> Write:
+        setting, task = self._setting, self._task
+        path = table.history.path
+        changes = setting.changes.find(path)
+        kept = arranged(changes.columns if changes else (), wanted_columns(table.columns, self._types))
+        folder: Path = setting.lake.path / path / CHANGES
+        numbers = count()
+
+        def write(rows: DataFrame | None) -> WrittenChanges:
+            stamp = Stamp(task.here.lsn, task.seen.time)
+            work = ChangeWork(table.fingerprint.oid, folder, kept, stamp, next(numbers), table.integer_key)
+            return write_truncate(work) if rows is None else write_changes(rows, work)
+
+        return write

@@ -1,0 +1,257 @@
+"""The one who writes a lake by polls: a snapshot of the source, all that changed since the last one, and again.
+
+Every step can be done again. A cycle's files are nobody's until their tables have them, and what tables have above the
+last cycle that was told is taken away before the next one: `_cycles` is told last, with the snapshot that was read by.
+So a crash anywhere leaves a lake that reads as before, or as after, and every table of a cycle is readable at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.apply.cycle import COMMITTERS, ChangeTables
+from tidemark.apply.job import Written
+from tidemark.clock import Lsn
+from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
+from tidemark.lake.changes import read_changes
+from tidemark.lake.commits import let_go
+from tidemark.lake.generation import Generation
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
+from tidemark.lake.requests import Requests
+from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.poll.cycle import STAGING, Found, Setting, Task, run_cycle
+from tidemark.poll.digests import Digest
+from tidemark.poll.following import NeedsWhole
+from tidemark.poll.glimpse import Glimpse, glimpse
+from tidemark.poll.horizon import Horizon
+from tidemark.poll.mirrored import Kept
+from tidemark.poll.options import LOG, PollOptions
+from tidemark.poll.tables import Here, Plan, PolledTables
+from tidemark.spark import require_pinned
+from tidemark.sync.progress import Progress
+
+IDLE_TOLD_S = 60.0
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a cycle did."""
+
+    upto: Lsn
+    tables: int
+    changes: int
+    copied: int
+    reconciled: bool
+
+
+class Poller:
+    """Holds the lake's lock from its making to `close`."""
+
+    def __init__(
+        self,
+        options: PollOptions,
+        spark: SparkSession,
+        tell: Callable[[str], None] = lambda _: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        require_pinned(spark)
+        self._options, self._tell = options, tell
+        self.lake = self._made()
+        self._lock = Lock(options.lake, WRITING)
+        reached(Point.LOCKED)
+        self._cycles = Cycles(options.lake)
+        self.tables = PolledTables(Tables(options.lake), read_events(options.lake))
+        self.progress = Progress()
+        self._changes = ChangeTables(options.lake)
+        self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
+        self._requests = Requests(options.lake)
+        self.seen = read_seen(options.lake)
+        self._last: Glimpse | None = None
+        self._had: dict[int, Kept | Digest] = {}
+        self._whole: dict[int | None, str] = {}
+        behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
+        self._unreconciled = 1 if behind else 0
+        self._asked: list[int] = []
+        self._told_at = 0.0
+
+    @property
+    def cycle(self) -> Cycle:
+        """How far the lake has come."""
+        return self._cycles.last
+
+    def step(self, shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None) -> Polled | None:
+        """Poll; None if nothing became visible since the last time.
+
+        `shown` is called with what the mirror shows now, and where, while the source's snapshot is still held.
+        """
+        self._asked += self._requests.new()
+        self._whole |= dict.fromkeys(self._asked, "it was asked for")
+        with glimpse(self._options.source) as seen:
+            self._require_own(seen)
+            if self._is_idle(seen):
+                self._tell_idle(seen)
+                shown(seen, self.cycle.safe)
+                return None
+            had, self._had = self._had, {}
+            try:
+                polled = self._polled(seen, had)
+            except NeedsWhole as error:
+                self._whole[error.oid] = error.why
+                raise TableChanged(f"a table is read whole by the next poll: {error.why}", "again") from error
+            except ObjectMissing:
+                seen.require_held()
+                raise
+            self._last, self._whole = seen, {}
+            shown(seen, polled.upto)
+        while self._asked:
+            self._requests.fulfilled(self._asked.pop())
+        return polled
+
+    def close(self) -> None:
+        """Let go of the lake."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _made(self) -> Lake:
+        """The lake, created if this is the first time."""
+        options = self._options
+        try:
+            return Lake.open(options.lake)
+        except LakeMissing:
+            with glimpse(options.source) as seen:
+                identity = seen.identity
+                lake = Lake(
+                    options.lake,
+                    options.names.mirror,
+                    identity.system_identifier,
+                    identity.database_oid,
+                    identity.database,
+                    seen.version_num,
+                    options.lake / LOG,
+                )
+            lake.create()
+            return lake
+
+    def _require_own(self, seen: Glimpse) -> None:
+        """Refuse another source. One that lags is waited for; one that was set back is read whole."""
+        identity, last = seen.identity, self.seen
+        self.lake.require_own(identity)
+        if last is None:
+            if self.cycle.safe > Lsn.ZERO:
+                self._whole[None] = "the mirror was not polled before"
+            return
+        if seen.lsn < last.lsn or seen.snapshot.xmax < last.snapshot.xmax:
+            if seen.on_standby:
+                raise SourceBusy(f"the standby has replayed {seen.lsn}, and the mirror has {last.lsn}", "again later")
+            self._whole[None] = "the source was set back to an earlier state"
+        elif identity.timeline != last.timeline:
+            self._whole[None] = f"the source is on timeline {identity.timeline}, and was on {last.timeline}"
+        elif Horizon.between(last.snapshot, seen.snapshot) is None:
+            self._whole[None] = "too many transactions have begun since the last poll"
+
+    def _is_idle(self, seen: Glimpse) -> bool:
+        if self._last is None or self._whole or not seen.is_same(self._last):
+            return False
+        return self._unreconciled == 0 or self._unreconciled + 1 < self._options.reconcile_every
+
+    def _tell_idle(self, seen: Glimpse) -> None:
+        """Say now and then that nothing has changed up to a time. A standby's word is not enough for that."""
+        now = time.monotonic()
+        if not seen.on_standby and self.seen is not None and now - self._told_at >= IDLE_TOLD_S:
+            safe = self.cycle.safe
+            self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
+            self._told_at = now
+
+    def _polled(self, seen: Glimpse, had: Mapping[int, Kept | Digest]) -> Polled:
+        shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
+        safe = self.cycle.safe
+        highest = self._take_away_above(safe)
+        here = Here(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
+        plan = self.tables.plan(seen.catalog(), self._options.selection, here, self._whole)
+        reached(Point.LOOKED)
+        for said in plan.said:
+            self._tell(said)
+        for history, why in plan.copied.values():
+            self._tell(f"{history.fingerprint.schema}.{history.fingerprint.name} is read whole: {why}")
+        reconcile = not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
+        horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
+        altered = {event.fingerprint.oid for event in plan.events}
+        had = {oid: each for oid, each in had.items() if oid not in altered}
+        reached(Point.PLANNED)
+        found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
+        seen.wait_until_durable()
+        reached(Point.WRITTEN)
+        self._commit(found, here)
+        reached(Point.ALL_COMMITTED)
+        return self._told(seen, here, plan, found, reconcile)
+
+    def _commit(self, found: Found, here: Here) -> None:
+        """Give every table what it has now. Nobody reads it before the cycle is told."""
+        by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
+        with ThreadPoolExecutor(COMMITTERS) as pool:
+            list(pool.map(lambda item: self._append(item[0], item[1], here.lsn), by_table))
+        for generation in found.generations:
+            self._begin(generation, here)
+
+    def _append(self, path: str, written: Sequence[Written], lsn: Lsn) -> None:
+        table = self._changes.find(path) or self._changes.create(path, written)
+        table.require_columns([column for each in written for column in each.columns])
+        table.append([each.file for each in written], lsn)
+        reached(Point.TABLE_COMMITTED)
+
+    def _begin(self, generation: Generation, here: Here) -> None:
+        folder = self._options.lake / self.tables.copied(generation, here).path / VERSIONS
+        for attempt in range(_ATTEMPTS):
+            table = VersionTable.create(folder, generation.columns)
+            try:
+                table.rewrite(generation.files, generation.columns, here.lsn, here.lsn, anew=True)
+            except LakeInUse:  # folded in this moment
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+            else:
+                reached(Point.GENERATION_COMMITTED)
+                return
+
+    def _told(self, seen: Glimpse, here: Here, plan: Plan, found: Found, reconcile: bool) -> Polled:
+        events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations)]
+        filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
+        filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
+        self.tables.tell(events, filenodes)
+        changes = sum(written.rows for written in found.written.values())
+        last = self.seen.reconciled if self.seen is not None else Lsn.ZERO
+        told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else last)
+        self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), told))
+        self.seen, self._had, self._told_at = told, found.has, time.monotonic()
+        self._unreconciled = 0 if reconcile else self._unreconciled + 1
+        return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
+
+    def _take_away_above(self, safe: Lsn) -> Lsn:
+        """Have tables let go of what a cycle left that was never told; the highest that any has come to."""
+        highest = safe
+        for history in self.tables.histories.values():
+            applied = self._changes.applied(history.path)
+            highest = max(highest, applied, history.last.lsn)
+            if applied > safe:
+                files = read_changes(self._options.lake, history.path, safe).files
+                left = [Path(file.path).name for file in files if file.least > safe]
+                let_go(self._options.lake / history.path / CHANGES, left)
+        return highest

@@ -1,0 +1,86 @@
+"""A mirror that polls, for as long as it is let: a cycle at a time, and pauses in between.
+
+A cycle that took longer than the interval is followed by the next at once. One that fails in a way that may pass is
+tried again after a pause that grows, and is never quite the same for two mirrors of one source.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
+from tidemark.poll.glimpse import Glimpse
+from tidemark.poll.poller import Polled, Poller
+from tidemark.spark import Stopped, has_ended, what_failed
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
+MOST_FAILURES = 3  # of Spark's, one after the other
+_LOOK_S = 0.1
+
+
+class Polling:
+    """Polls until it is stopped. `shown` is the poller's; a poll that is `wanted` comes before its time."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        spark: SparkSession,
+        interval_s: float,
+        stopping: Callable[[], bool],
+        shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None,
+        wanted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._poller, self._spark = poller, spark
+        self._interval_s, self._stopping = interval_s, stopping
+        self._shown, self._wanted = shown, wanted
+        self._failures = 0
+
+    def run(self, tell: Callable[[str], None], done: Callable[[Polled], None], *, once: bool) -> None:
+        """Poll again and again, or until it has succeeded once; errors that do not pass are raised."""
+        while not self._stopping():
+            begin = time.monotonic()
+            try:
+                polled = self._poller.step(self._shown)
+            except Stopped:
+                return
+            except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
+                pause_s = self._after(error)
+                tell(f"{_said(error)}; again in {pause_s:.0f} s")
+                self._rest(pause_s, self._stopping)
+            else:
+                self._failures = 0
+                pause_s = self._interval_s - (time.monotonic() - begin)
+                if polled is not None:
+                    done(polled)
+                if once:
+                    return
+                self._rest(pause_s, lambda: self._stopping() or self._wanted())
+
+    def _after(self, error: Exception) -> float:
+        """How long to wait after an error; it is raised if it will not pass."""
+        if has_ended(self._spark):
+            raise SparkError("Spark has ended", "again: the lake reads as before, and goes on from there") from error
+        self._failures += 1
+        if isinstance(error, TidemarkError) and policy_of(error).retry is Retry.NEVER:
+            raise error
+        if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
+            raise TaskFailed(_said(error), "again: the lake reads as before") from error
+        longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that mirrors do not come back all at once
+
+    def _rest(self, seconds: float, ended: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not ended():
+            time.sleep(_LOOK_S)
+
+
+def _said(error: Exception) -> str:
+    said = error.message if isinstance(error, TidemarkError) else what_failed(error)
+    return f"a poll failed: {' '.join(said.split())}"

@@ -1,0 +1,51 @@
+"""Where the source and the mirror differ: by digests of all rows, then of ranges, until few rows are left to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.poll.digests import Among, Digest, source_digests
+from tidemark.poll.mirrored import Asked, Kept
+from tidemark.poll.table import PolledTable
+from tidemark.sync.reading import CopySource
+
+RANGE_ROWS = 32  # that a range should have when rows of it are moved
+MOST_RANGES = 1 << 16  # that are asked for at a time
+FEW_ROWS = 10_000  # that are moved without asking for more
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table at the source, in a snapshot that someone holds."""
+
+    table: PolledTable
+    source: CopySource
+    tasks: int
+
+    def digest(self) -> Digest:
+        """All rows."""
+        return self._digests(0, None).get(0, Digest())
+
+    def differing(self, mirror: Kept | Asked, count: int) -> tuple[int, frozenset[int]]:
+        """The ranges in which there are other rows than in the mirror, and of how many bits they are."""
+        among: Among = None
+        bits, left = 0, count
+        while True:
+            ranges = 1 if among is None else max(1, len(among[1]))
+            more = min(_bits(left // (ranges * RANGE_ROWS)), _bits(MOST_RANGES // ranges))
+            if among is not None and (more == 0 or left <= FEW_ROWS):
+                return among
+            bits += max(1, more)
+            theirs, ours = self._digests(bits, among), mirror.digests(bits, among)
+            differing = frozenset(n for n in theirs.keys() | ours.keys() if theirs.get(n) != ours.get(n))
+            among = bits, differing
+            left = sum(max(each[n].rows for each in (theirs, ours) if n in each) for n in differing)
+
+    def _digests(self, bits: int, among: Among) -> dict[int, Digest]:
+        table = self.table
+        return source_digests(self.source, table.fingerprint, table.parts, table.text(), bits, among, self.tasks)
+
+
+def _bits(count: int) -> int:
+    """So many bits tell no more than this apart."""
+    return max(0, count.bit_length() - 1)

@@ -1,0 +1,155 @@
+"""A mirror by SELECT alone, of a server without logical decoding, of its standby, and of what becomes of either."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.database import MIRROR, Database, create_database
+from harness.mirrored import eventually
+from harness.polled import PolledMirror, polling
+from harness.postgres import Server
+from tests.conftest import NEWEST, Start
+from tidemark.errors import SourceBusy
+
+pytestmark = [pytest.mark.spark, NEWEST]
+
+TABLES = ("t", "bag")
+
+
+def database(server: Server) -> Database:
+    """Two tables, and a role that may read them and nothing else."""
+    server.sql(f"alter role {MIRROR} noreplication")
+    db = create_database(server)
+    db.run(
+        "create table t (id int primary key, v text)",
+        "create table bag (n int, v text)",
+        "insert into t select i, 'v' from generate_series(1, 200) i",
+        "insert into bag select i % 5, 'v' from generate_series(1, 200) i",
+        "create unlogged table not_there (n int)",
+    )
+    return db
+
+
+@contextmanager
+def standby_of(server: Server) -> Iterator[Server]:
+    standby = server.standby({"hot_standby_feedback": True})
+    try:
+        yield standby
+    finally:
+        standby.remove()
+
+
+def wait_for(standby: Server, primary: Server) -> None:
+    """Until a standby has replayed what its primary has written."""
+    (lsn,) = primary.sql("select pg_switch_wal()", "select pg_current_wal_flush_lsn()::text")[0]
+    eventually(lambda: standby.sql(f"select pg_last_wal_replay_lsn() >= '{lsn}'::pg_lsn")[0][0], 60)
+
+
+def texts(mirror: PolledMirror) -> str:
+    assert mirror.poller.seen is not None
+    return str(mirror.poller.seen.snapshot)
+
+
+def change(db: Database, n: int) -> None:
+    db.run(
+        f"insert into t values ({n} + 1000, 'new')",
+        f"update t set v = v || '.' where id % 20 = {n} % 20",
+        f"delete from t where id = {n}",
+        f"insert into bag values ({n}, 'twice'), ({n}, 'twice')",
+        "delete from bag where ctid = (select min(ctid) from bag)",
+    )
+
+
+def test_a_standby_is_polled_and_waited_for_and_promoted(start: Start, tmp_path: Path, spark: SparkSession) -> None:
+    primary = start(wal_level="replica", autovacuum=False)
+    db = database(primary)
+    with standby_of(primary) as standby:
+        on_standby = Database(standby, db.name)
+        wait_for(standby, primary)
+        with polling(on_standby, tmp_path, spark) as mirror:
+            assert mirror.require_news(*TABLES).copied == 2
+            change(db, 1)
+            wait_for(standby, primary)
+            assert mirror.require_news(*TABLES).copied == 0
+            ends_in_the_middle(db, standby, mirror)
+        with polling(db, tmp_path, spark) as mirror:
+            standby.sql("select pg_wal_replay_pause()")
+            change(db, 2)
+            assert mirror.require_news(*TABLES).copied == 0
+        with polling(on_standby, tmp_path, spark) as mirror:
+            with pytest.raises(SourceBusy, match="the standby has replayed"):
+                mirror.poll()
+            standby.sql("select pg_wal_replay_resume()")
+            change(db, 3)
+            wait_for(standby, primary)
+            assert mirror.require_news(*TABLES).copied == 0
+            primary.stop("immediate")
+            standby.promote()
+            assert mirror.require_news(*TABLES).copied == 2
+            assert any("timeline" in said for said in mirror.said)
+            change(on_standby, 4)
+            assert mirror.require_news(*TABLES).copied == 0
+
+
+def ends_in_the_middle(db: Database, standby: Server, mirror: PolledMirror) -> None:
+    """A transaction between others ends, and the text of a standby's snapshot stays as it was."""
+    with db.connect() as lower, db.connect() as middle, db.connect() as upper:
+        for n, session in enumerate((lower, middle, upper)):
+            session.execute(f"begin; insert into t values ({n} - 100, 'open'), ({n} - 200, 'open')".encode())
+        db.run("update t set v = 'higher' where id = 50")
+        wait_for(standby, db.server)
+        mirror.poll()
+        before = texts(mirror)
+        middle.execute("commit")
+        wait_for(standby, db.server)
+        polled = mirror.require_news(*TABLES)
+        assert (polled.changes, texts(mirror)) == (2, before)
+    wait_for(standby, db.server)
+    mirror.require_equal(*TABLES)
+
+
+def test_a_source_that_is_set_back_is_read_whole(start: Start, tmp_path: Path, spark: SparkSession) -> None:
+    server = start(wal_level="replica", autovacuum=False)
+    db = database(server)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.require_equal(*TABLES)
+        server.stop()
+        shutil.copytree(server.data, tmp_path / "kept")
+        server.start()
+        mirror.require_equal(*TABLES)
+        for n in range(1, 4):
+            change(db, n)
+        assert mirror.require_news(*TABLES).copied == 0
+        server.stop()
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "kept", server.data)
+        server.start()
+        change(db, 4)
+        assert mirror.require_news(*TABLES).copied == 2
+        assert any("set back to an earlier state" in said for said in mirror.said)
+        change(db, 5)
+        assert mirror.require_news(*TABLES).copied == 0
+
+
+def test_what_a_crash_takes_back_was_not_mirrored(start: Start, tmp_path: Path, spark: SparkSession) -> None:
+    """After a crash ids are given again that nobody had written down, to transactions that did other things."""
+    server = start(wal_level="replica", autovacuum=False, wal_writer_delay="3s", synchronous_commit="on")
+    db = database(server)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.require_equal(*TABLES)
+        for how in ("rollback", "set local synchronous_commit = off; commit"):
+            server.sql("checkpoint")
+            with db.connect() as session:
+                session.execute(f"begin; update t set v = 'taken back' where id between 1 and 3; {how}".encode())
+                mirror.poll()
+                server.stop("crash")
+            server.start()
+            server.sql("select pg_switch_wal()")
+            db.run(f"update t set v = '{how}' where id between 3 and 5")
+            mirror.require_equal(*TABLES)
