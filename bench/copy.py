@@ -20,39 +20,27 @@ from importlib.resources import files
 from pathlib import Path
 
 import duckdb
-from pyspark.sql import SparkSession
 
 from bench.backlog import SETTINGS
 from bench.figures import report
+from bench.lineitem import TABLE, VALUES, jdbc_session, read_by_jdbc
 from bench.memory import forget_peak, jvm, peak_mb, workers
-from harness.database import MIRROR, PASSWORD, Database, add_roles, create_database
-from harness.debian import unpacked
+from harness.database import MIRROR, Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.syncing import Synced, syncing
 from tidemark.source.session import Session
-from tidemark.spark import SparkOptions, spark_session
 from tidemark.sync.drain import copied_bytes
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS, WARMING, WARMING_JOBS = 12, 1, 20
 SELDOM = {"spark_jdbc": 3}  # it takes longest: every third turn
 REST_S = 1.0  # before each: what one leaves behind, garbage and files to be written back, is not the next one's
-PARTITIONS, FETCHED = 4, 20_000
-TABLE = """create table lineitem (id bigint primary key, part int not null, supplier int not null,
-    quantity numeric(12,2) not null, price numeric(12,2) not null, discount numeric(12,2) not null,
-    tax numeric(12,2) not null, flag text not null, status text not null, shipped date not null, due date not null,
-    received timestamptz not null, comment text not null)"""
-VALUES = """i, 1 + random() * 199999, 1 + random() * 9999, 1 + i % 50, 900 + random() * 104000, i % 11 / 100.0,
-    i % 9 / 100.0, (array['A', 'N', 'R'])[1 + i % 3], (array['O', 'F'])[1 + i % 2],
-    date '1992-01-02' + (random() * 2500)::int, date '1992-01-31' + (random() * 2450)::int,
-    timestamptz '1992-01-03' + random() * interval '2500 days',
-    left(md5(i::text) || ' ' || md5((i * 7)::text), 10 + i % 33)"""
 COPY = "copy lineitem to stdout (format binary)"
 
 
 def main() -> None:
     """Fill, mirror, and copy by turns."""
-    spark = _session()
+    spark = jdbc_session()
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
     database = create_database(server)
@@ -72,7 +60,7 @@ def main() -> None:
                 "psql": lambda: _psql(database),
                 "drain": lambda: _drained(database),
                 "duckdb": lambda: _duckdb(database),
-                "spark_jdbc": lambda: _jdbc(database, spark),
+                "spark_jdbc": lambda: read_by_jdbc(database, spark, ROWS),
             }
         )
         report("copy", _figures(seconds) | ours.figures())
@@ -122,22 +110,6 @@ def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
     return planned - begin, copied - planned, time.monotonic() - copied
 
 
-def _session() -> SparkSession:
-    jdbc = unpacked("jdbc", ("libpostgresql-jdbc-java",))
-    if jdbc is None:
-        raise SystemExit("the JDBC driver is not to be had: it is Debian's libpostgresql-jdbc-java, by apt-get")
-    begin = time.monotonic()
-    conf = {
-        "spark.jars": str(jdbc / "usr/share/java/postgresql.jar"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    spark = spark_session(SparkOptions(conf=conf))
-    spark.sparkContext.setLogLevel("ERROR")
-    print(f"Spark started in {time.monotonic() - begin:.1f} s", flush=True)
-    return spark
-
-
 def _by_turns(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """The median seconds of each way, every one told; the first turn warms up."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -185,24 +157,6 @@ def _duckdb(database: Database) -> None:
         duck.execute(f"load '{extension}'")
         duck.execute(f"attach '{database.dsn(MIRROR).reveal()}' as source (type postgres, read_only)")
         duck.execute(f"copy source.public.lineitem to '{folder}/all.parquet' (format parquet, codec zstd)")
-
-
-def _jdbc(database: Database, spark: SparkSession) -> None:
-    options = {
-        "url": f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}",
-        "driver": "org.postgresql.Driver",
-        "user": MIRROR,
-        "password": PASSWORD,
-        "dbtable": "public.lineitem",
-        "partitionColumn": "id",
-        "lowerBound": "1",
-        "upperBound": str(ROWS),
-        "numPartitions": str(PARTITIONS),
-        "fetchsize": str(FETCHED),
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        rows = spark.read.format("jdbc").options(**options).load()
-        rows.write.option("compression", "zstd").parquet(f"{folder}/all")
 
 
 if __name__ == "__main__":
