@@ -134,7 +134,9 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         require_rows(moment.table(table), *by_postgres(db, table), table)
 
 
-def test_a_source_without_logical_decoding_is_polled(start: Start, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
+    start: Start, spark: SparkSession, tmp_path: Path
+) -> None:
     server = start(wal_level="replica")
     server.sql(f"alter role {MIRROR} noreplication")
     db = create_database(server)
@@ -146,7 +148,7 @@ def test_a_source_without_logical_decoding_is_polled(start: Start, spark: SparkS
     assert lines[0].startswith("-- poll: wal_level is replica")
     assert "-- Nothing is created at the source." in lines
     assert any(line.startswith("public.inserts  ") and line.endswith("copied") for line in lines)
-    for options, why in ((("--interval", "1s"), "too short"), (("--endpos", "0/1"), "for logical decoding")):
+    for options, why in ((("--interval", "1s"), "too short"), (("--endpos", "0/1"), "follows the stream")):
         refused = run("sync", source, str(lake), *options)
         assert refused.returncode == ExitCode.USAGE
         assert why in refused.stderr
@@ -167,7 +169,19 @@ def test_a_source_without_logical_decoding_is_polled(start: Start, spark: SparkS
     assert once.returncode == ExitCode.OK, once.stderr
     for table in ("orders", "leaf", "inserts", "other"):
         require_rows(tidemark.open(lake, spark).table(table), *by_postgres(db, table), table)
-    other = run("sync", source, str(lake), "--mode", "logical")
-    assert other.returncode == ExitCode.USAGE
-    assert "was made by poll" in other.stderr
     assert not db.admin("select from pg_publication"), "nothing was created"
+    server.restart(settings={"wal_level": "logical"})
+    db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
+    db.run("delete from orders", "insert into other values (7)", "update root set id = 9 where id = 2")
+    able = run("sync", db.dsn(OWNER).reveal(), str(lake), "--once")
+    assert able.returncode == ExitCode.OK, able.stderr
+    assert "tidemark sync: logical: wal_level is logical" in able.stderr
+    assert "polled for the last time at" in able.stderr
+    assert "read whole" not in able.stderr
+    assert " copied as of " not in able.stderr
+    for table in ("orders", "leaf", "other"):
+        require_rows(tidemark.open(lake, spark).table(table), *by_postgres(db, table), table)
+    assert status_of(lake).polled is None
+    back = run("sync", source, str(lake), "--mode", "poll")
+    assert back.returncode == ExitCode.USAGE
+    assert "follows the stream, and is not polled" in back.stderr

@@ -24,9 +24,9 @@ from harness.lake import by_postgres, by_spark
 from harness.polled import PolledMirror, polling
 from tests.conftest import NEWEST
 from tests.poll.child import as_json
+from tests.poll.striking import striking
 from tidemark.clock import Xid8
 from tidemark.errors import Retry, SourceError, TableChanged, policy_of
-from tidemark.lake import points
 from tidemark.lake.points import Point
 from tidemark.poll import cycle, following
 from tidemark.poll.horizon import Horizon
@@ -45,28 +45,6 @@ POINTS = (
     Point.CYCLE_TOLD,
 )
 KILLED = ("locked:1", "file written:1", "table committed:3", "history told:1")
-
-
-class Struck(BaseException):
-    """Nobody catches it."""
-
-
-@contextmanager
-def striking(point: Point, times: int = 1) -> Iterator[None]:
-    """The poll ends at this point, the n-th time that it comes there."""
-    left = [times]
-
-    def strike(reached: Point) -> None:
-        left[0] -= reached is point
-        if reached is point and left[0] == 0:
-            raise Struck(point.value)
-
-    points.attach(strike)
-    try:
-        with pytest.raises(Struck):
-            yield
-    finally:
-        points._attached.remove(strike)
 
 
 def create(db: Database) -> None:

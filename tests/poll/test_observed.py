@@ -38,6 +38,7 @@ from tidemark.lake.holds import Asked, Handed
 from tidemark.lake.polls import read_polls
 from tidemark.poll.glimpse import glimpse
 from tidemark.poll.holds import Holds
+from tidemark.source.capability import Mode
 from tidemark.source.selection import Selection
 from tidemark.sync.publishing import Meant
 
@@ -264,7 +265,10 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
 def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
     """`tidemark sync` in a thread; after its first poll it polls when it is asked to, and never by itself."""
     stopped: list[int] = []
-    meant, how = Meant(db.dsn(), db.names, Selection()), PollingOptions(3600, 1, once=False, folds=False)
+    meant, how = (
+        Meant(db.dsn(), db.names, Selection()),
+        PollingOptions(3600, 1, once=False, folds=False, log=lake / "_log", asked=Mode.POLL),
+    )
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(poll, meant, lake, how, spark, stopped, Quiet())
         try:

@@ -273,7 +273,7 @@ class WrittenTables:
         return seen is not None and seen[0] == look.tables[oid].memberships and look.snapshot.xmin >= seen[1].xmax
 
     def _is_whole(self, table: Fingerprint) -> bool:
-        return any(each.publication == self._names.publication for each in table.memberships)
+        return table.is_in(self._names.publication)
 
     def _compare_roots(self, look: Look) -> bool:
         """Hold partitioned tables against what they were; whether one is another now."""

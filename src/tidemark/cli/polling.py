@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.cli.showing import Shown
+from tidemark.source.capability import Mode
 from tidemark.sync.publishing import Meant
 
 if TYPE_CHECKING:
@@ -20,17 +21,20 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PollingOptions:
-    """How a mirror polls."""
+    """How a mirror polls. It follows the stream, received into `log`, when the source is able, or as was `asked`."""
 
     interval_s: float
     reconcile_every: int
     once: bool
     folds: bool
+    log: Path
+    asked: Mode | None
 
 
-def poll(meant: Meant, lake: Path, how: PollingOptions, spark: SparkSession, stopped: list[int], show: Shown) -> None:
-    """Let a mirror poll until it is stopped, or once."""
+def poll(meant: Meant, lake: Path, how: PollingOptions, spark: SparkSession, stopped: list[int], show: Shown) -> bool:
+    """Let a mirror poll until it is stopped, or once; whether it is to follow the stream now."""
     from tidemark.fold.beside import FoldingBeside
+    from tidemark.poll.handover import Handover
     from tidemark.poll.holds import Holds
     from tidemark.poll.options import PollOptions
     from tidemark.poll.poller import Poller
@@ -45,8 +49,13 @@ def poll(meant: Meant, lake: Path, how: PollingOptions, spark: SparkSession, sto
         holds = held.enter_context(Holds(lake, meant.source))
         held.enter_context(_watched(lambda: show.progress(poller.progress), holds.let_go))
         polling = Polling(poller, spark, how.interval_s, lambda: bool(stopped), holds.shown, holds.wanted)
-        polling.run(show.say, show.polled, once=how.once)
-        show.say(f"done at {poller.cycle.safe}")
+        insists = how.asked is Mode.LOGICAL
+        handover = Handover(poller, meant, how.log, show.say, insists=insists)
+        last = handover.attempt if how.asked is not Mode.POLL else None
+        handed_over = polling.run(show.say, show.polled, last, once=how.once and not insists)
+        if not handed_over:
+            show.say(f"done at {poller.cycle.safe}")
+        return handed_over
 
 
 @contextmanager

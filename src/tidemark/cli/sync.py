@@ -94,11 +94,14 @@ def sync(
     if names is None:
         with Session.open(source, "sync") as session:
             names = MirrorNames.of_database(session.row("select current_database()")[0])
-    choice = _chosen(asked, source, names, lake.absolute())
+    there = _made_by(lake.absolute())
+    choice = _chosen(asked, there, source, names, lake)
+    polled = Mode.POLL in (choice.mode, there)
     meant = Meant(source, names, Selection(take, leave))
-    if choice.mode is Mode.POLL and isinstance(endpos, Lsn):
-        raise InvalidValue(f"--endpos {endpos} is for logical decoding ({choice.why})", "--once")
-    if choice.mode is Mode.POLL and interval_s < LEAST_INTERVAL_S:
+    if polled and isinstance(endpos, Lsn):
+        why = choice.why if choice.mode is Mode.POLL else f"{lake} was made by polls"
+        raise InvalidValue(f"--endpos {endpos} is for a mirror that follows the stream ({why})", "--once")
+    if polled and interval_s < LEAST_INTERVAL_S:
         raise InvalidValue(f"an interval of {interval_s:g} s is too short", f"--interval {LEAST_INTERVAL_S:g}s or more")
     if dry_run:
         from tidemark.sync.outlook import outlook
@@ -109,20 +112,22 @@ def sync(
     with shown(as_json=as_json, quiet=quiet) as show:
         show.say(f"{choice.mode.value}: {choice.why}")
         stopped = _stops()
-        if choice.mode is Mode.POLL:
-            polling = PollingOptions(interval_s, reconcile_every, once or endpos == CURRENT, folds)
-            poll(meant, lake.absolute(), polling, started(master, remote, conf), stopped, show)
-            return ExitCode.OK
-        from tidemark.sync.publishing import publish  # not before: it brings Spark
+        from tidemark.sync.mirroring import Mirroring, MirroringOptions  # not before: it brings Spark
+        from tidemark.sync.publishing import publish
 
-        publish(meant, show.say, begun=(lake / NAME).exists())
+        if not polled:
+            publish(meant, show.say, begun=(lake / NAME).exists())
         spark = started(master, remote, conf)
-        from tidemark.sync.mirroring import Mirroring, MirroringOptions
-
         explicit = endpos if isinstance(endpos, Lsn) else None
         options = MirroringOptions(
             source, lake.absolute(), names, log.absolute() if log else None, endpos=explicit, folds=folds
         )
+        if polled:
+            mode = None if asked == AUTO else Mode(asked)
+            once_only = once or endpos == CURRENT
+            polling = PollingOptions(interval_s, reconcile_every, once_only, folds, options.log_folder, mode)
+            if not poll(meant, options.lake, polling, spark, stopped, show):
+                return ExitCode.OK
         with Mirroring(options, spark, show.say) as mirroring:
             until = explicit if explicit is not None else CURRENT if once or endpos == CURRENT else None
             follow(mirroring, meant, until, stopped, show)
@@ -132,12 +137,11 @@ def sync(
     return ExitCode.OK
 
 
-def _chosen(asked: str, source: Dsn, names: MirrorNames, lake: Path) -> Choice:
-    """How it is mirrored. A lake stays what it is; what is new goes by what the source can do."""
-    there = _made_by(lake)
-    if there is not None and asked not in (AUTO, there.value):
-        raise InvalidValue(f"{lake} was made by {there.value}, not by {asked}", "another folder for the lake")
-    if there is not None:
+def _chosen(asked: str, there: Mode | None, source: Dsn, names: MirrorNames, lake: Path) -> Choice:
+    """How it is mirrored. One that follows the stream stays so; else it goes by what the source can do."""
+    if there is Mode.LOGICAL:
+        if asked == Mode.POLL.value:
+            raise InvalidValue(f"{lake} follows the stream, and is not polled", "another folder for the lake")
         return Choice(there, f"as {lake} was made")
     if asked != AUTO:
         return Choice(Mode(asked), "as was asked for")

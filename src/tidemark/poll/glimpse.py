@@ -23,6 +23,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.identity import Identity, locate
 from tidemark.source.look import replayed_by
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.slot import exact_snapshot
 
 HOLDING = Timeouts(statement_s=0, idle_in_transaction_s=0)
 _HERE = """
@@ -87,12 +88,16 @@ def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
         replayed = replayed_by(session)
         session.begin()
         snapshot, lsn, time = session.row(_HERE)
-        yield Glimpse(
-            located.identity,
-            Snapshot.parse(snapshot),
-            Lsn.parse(lsn),
-            time,
-            session.version_num,
-            replayed,
-            session,
-        )
+        version_num = session.version_num
+        yield Glimpse(located.identity, Snapshot.parse(snapshot), Lsn.parse(lsn), time, version_num, replayed, session)
+
+
+@contextmanager
+def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[Glimpse]:
+    """The same of a primary, in a snapshot that shows the commits at or below its `lsn` and no others."""
+    with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
+        located = locate(session, dsn, may_replicate=False)
+        session.begin(snapshot_id=exact.snapshot_id)
+        snapshot, _, time = session.row(_HERE)
+        version_num = session.version_num
+        yield Glimpse(located.identity, Snapshot.parse(snapshot), exact.lsn, time, version_num, None, session)

@@ -25,6 +25,7 @@ from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, T
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go
 from tidemark.lake.generation import Generation
+from tidemark.lake.history import Event
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.paths import CHANGES
@@ -106,20 +107,17 @@ class Poller:
                 self._tell_idle(seen)
                 shown(seen, self.cycle.safe)
                 return None
-            had, self._had = self._had, {}
-            try:
-                polled = self._polled(seen, had)
-            except NeedsWhole as error:
-                self._whole[error.oid] = error.why
-                raise TableChanged(f"a table is read whole by the next poll: {error.why}", "again") from error
-            except ObjectMissing:
-                seen.require_held()
-                raise
-            self._last, self._whole = seen, {}
+            polled = self._polled(seen)
             shown(seen, polled.upto)
-        while self._asked:
-            self._requests.fulfilled(self._asked.pop())
-        return polled
+            return polled
+
+    def hand_over(self, seen: Glimpse) -> Polled:
+        """Poll for the last time, in a snapshot that is a plain position: above it the stream tells everything.
+
+        What cannot be followed up to there is read whole. From then on the lake is one that follows the stream.
+        """
+        self._require_own(seen)
+        return self._polled(seen, last=True)
 
     def close(self) -> None:
         """Let go of the lake."""
@@ -181,18 +179,36 @@ class Poller:
             self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
             self._told_at = now
 
-    def _polled(self, seen: Glimpse, had: Mapping[int, Kept | Digest]) -> Polled:
+    def _polled(self, seen: Glimpse, *, last: bool = False) -> Polled:
+        had, self._had = self._had, {}
+        try:
+            polled = self._cycled(seen, had, last=last)
+        except NeedsWhole as error:
+            self._whole[error.oid] = error.why
+            raise TableChanged(f"a table is read whole by the next poll: {error.why}", "again") from error
+        except ObjectMissing:
+            seen.require_held()
+            raise
+        self._last, self._whole = seen, {}
+        while self._asked:
+            self._requests.fulfilled(self._asked.pop())
+        return polled
+
+    def _cycled(self, seen: Glimpse, had: Mapping[int, Kept | Digest], *, last: bool) -> Polled:
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
         safe = self.cycle.safe
         highest = self._take_away_above(safe)
         here = Here(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
-        plan = self.tables.plan(seen.catalog(), self._options.selection, here, self._whole)
+        if last and here.lsn != seen.lsn:
+            raise SourceBusy(f"the source is at {seen.lsn}, and the mirror has told of {highest}", "again later")
+        catalog = seen.catalog()
+        plan = self.tables.plan(catalog, self._options.selection, here, self._whole)
         reached(Point.LOOKED)
         for said in plan.said:
             self._tell(said)
         for history, why in plan.copied.values():
             self._tell(f"{history.fingerprint.schema}.{history.fingerprint.name} is read whole: {why}")
-        reconcile = not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
+        reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
         altered = {event.fingerprint.oid for event in plan.events}
         had = {oid: each for oid, each in had.items() if oid not in altered}
@@ -202,7 +218,10 @@ class Poller:
         reached(Point.WRITTEN)
         self._commit(found, here)
         reached(Point.ALL_COMMITTED)
-        return self._told(seen, here, plan, found, reconcile)
+        names = self._options.names
+        more = self.tables.handed_over(plan, catalog, names, here) if last else []
+        self._tell_tables(here, plan, found, more)
+        return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
 
     def _commit(self, found: Found, here: Here) -> None:
         """Give every table what it has now. Nobody reads it before the cycle is told."""
@@ -231,15 +250,18 @@ class Poller:
                 reached(Point.GENERATION_COMMITTED)
                 return
 
-    def _told(self, seen: Glimpse, here: Here, plan: Plan, found: Found, reconcile: bool) -> Polled:
-        events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations)]
+    def _tell_tables(self, here: Here, plan: Plan, found: Found, more: Sequence[Event]) -> None:
+        events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations), *more]
         filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
         filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
         self.tables.tell(events, filenodes)
+
+    def _told(self, seen: Glimpse, here: Here, plan: Plan, found: Found, *, reconcile: bool, last: bool) -> Polled:
         changes = sum(written.rows for written in found.written.values())
-        last = self.seen.reconciled if self.seen is not None else Lsn.ZERO
-        told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else last)
-        self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), told))
+        before = self.seen.reconciled if self.seen is not None else Lsn.ZERO
+        told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
+        observed = None if last else told
+        self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed))
         self.seen, self._had, self._told_at = told, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)

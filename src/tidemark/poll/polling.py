@@ -42,14 +42,25 @@ class Polling:
         self._shown, self._wanted = shown, wanted
         self._failures = 0
 
-    def run(self, tell: Callable[[str], None], done: Callable[[Polled], None], *, once: bool) -> None:
-        """Poll again and again, or until it has succeeded once; errors that do not pass are raised."""
+    def run(
+        self,
+        tell: Callable[[str], None],
+        done: Callable[[Polled], None],
+        last: Callable[[], Polled | None] | None = None,
+        *,
+        once: bool,
+    ) -> bool:
+        """Poll again and again, or until it has succeeded once; errors that do not pass are raised.
+
+        `last` is asked before each poll for the last one, after which the stream is followed: then it is true.
+        """
         while not self._stopping():
             begin = time.monotonic()
             try:
-                polled = self._poller.step(self._shown)
+                handed_over = last() if last is not None else None
+                polled = handed_over or self._poller.step(self._shown)
             except Stopped:
-                return
+                return False
             except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
                 pause_s = self._after(error)
                 tell(f"{_said(error)}; again in {pause_s:.0f} s")
@@ -59,9 +70,10 @@ class Polling:
                 pause_s = self._interval_s - (time.monotonic() - begin)
                 if polled is not None:
                     done(polled)
-                if once:
-                    return
+                if once or handed_over is not None:
+                    return handed_over is not None
                 self._rest(pause_s, lambda: self._stopping() or self._wanted())
+        return False
 
     def _after(self, error: Exception) -> float:
         """How long to wait after an error; it is raised if it will not pass."""

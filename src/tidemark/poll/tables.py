@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tidemark.apply.tables import INSERTS_ONLY
 from tidemark.clock import Lsn, Snapshot
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
@@ -18,8 +19,10 @@ from tidemark.lake.registers import Tables
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.table import Catalog, PgType, Table
 from tidemark.source.look import roots_of
+from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Selection, choose
 
+_UNPUBLISHED = "it is not published, so no stream tells what happens to it"
 _WHOLE = frozenset({Effect.RESYNC, Effect.NEW})
 
 
@@ -92,6 +95,22 @@ class PolledTables:
     def copied(self, generation: Generation, here: Here) -> Event:
         """What is told of a table that was read whole."""
         return self._event(Kind.COPIED, generation.fingerprint, here)
+
+    def handed_over(self, plan: Plan, catalog: Catalog, names: MirrorNames, here: Here) -> list[Event]:
+        """What is told beside what a poll tells when it was the last one: every table as it is published.
+
+        From here on the stream tells what happens to it, or does not tell all of it: then it ends here.
+        """
+        told: list[Event] = []
+        oids = plan.followed.keys() | plan.copied.keys()
+        for oid in sorted(oids):
+            table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
+            told.append(self._event(Kind.ALTERED, table, here, "from here on it is told by the stream"))
+            if not table.is_in(names.publication):
+                ended = self._event(Kind.GAP, table, here, INSERTS_ONLY if table.memberships else _UNPUBLISHED)
+                told.append(replace(ended, after=here.lsn))
+        told += [self._event(Kind.UNION, root, here) for root in roots_of(catalog, oids).values()]
+        return [replace(event, observed=False) for event in told]
 
     def tell(self, events: Iterable[Event], filenodes: Mapping[int, int]) -> None:
         """Tell what became of tables, all at once; and take note of where their rows lie."""

@@ -81,6 +81,10 @@ class Fingerprint:
             constraint=key.constraint if key else 0,
         )
 
+    def is_in(self, publication: str) -> bool:
+        """Whether it is published there."""
+        return any(each.publication == publication for each in self.memberships)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -1,0 +1,218 @@
+"""From polls to the stream: nothing is lost in between, and what can be followed is not copied."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tidemark
+from harness.database import Database, create_database
+from harness.lake import Noted
+from harness.mirrored import eventually
+from harness.polled import PolledMirror, polling
+from harness.syncing import Synced, publish, syncing
+from tests.conftest import NEWEST, Start
+from tests.poll.striking import striking
+from tests.sync.load import create, writing
+from tidemark.clock import Lsn
+from tidemark.errors import NotAnswerable, NotPermitted
+from tidemark.lake.points import Point
+from tidemark.lake.status import status_of
+from tidemark.poll import handover
+from tidemark.poll.handover import Handover
+from tidemark.poll.poller import Polled
+from tidemark.sync.publishing import Meant
+
+pytestmark = pytest.mark.spark
+
+TABLES = ("keyed", "bag")
+
+
+def attempt(mirror: PolledMirror, *, insists: bool = True) -> Polled | None:
+    options = mirror.options
+    meant = Meant(options.source, options.names, options.selection)
+    return Handover(mirror.poller, meant, options.lake / "_log", mirror.said.append, insists=insists).attempt()
+
+
+def handed_over(mirror: PolledMirror) -> Lsn:
+    polled = attempt(mirror)
+    assert polled is not None, mirror.said
+    return polled.upto
+
+
+def note_polls(mirror: PolledMirror, synced: Synced) -> None:
+    """Have what polls saw compared too, beside what is noted from now on."""
+    synced.notes += [Noted(lsn, tables) for lsn, tables in mirror.notes.items()]
+
+
+def copied(mirror: PolledMirror, synced: Synced) -> list[str]:
+    """What was said of tables that were read whole, or copied."""
+    return [text for text in (*mirror.said, *synced.said) if "is read whole" in text or " copied " in text]
+
+
+def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_path: Path, spark: SparkSession) -> None:
+    create(db, *TABLES, rows=500)
+    db.run(
+        "create table inserts (v int)",
+        "insert into inserts values (1)",
+        "create table root (id int primary key, v text) partition by range (id)",
+        "create table leaf partition of root for values from (0) to (100)",
+        "insert into root values (1, 'a'), (2, 'b')",
+    )
+    lake = tmp_path / "lake"
+    with writing(db, *TABLES) as written:
+        with polling(db, tmp_path, spark) as mirror:
+            mirror.poll(*TABLES, "leaf", "inserts")
+            mirror.said.clear()
+            publish(db, *TABLES, "leaf", inserts="inserts")
+            eventually(lambda: written[0] > 40)
+            mirror.poll(*TABLES, "leaf", "inserts")
+            db.run("delete from root where id = 2", "insert into inserts values (2)")
+            last = handed_over(mirror)
+        with syncing(db, tmp_path, spark, folds=False) as synced:
+            note_polls(mirror, synced)
+            db.run("insert into root values (3, 'c')", "update root set v = 'x'")
+            for _ in range(3):
+                synced.note_exact(*TABLES, "leaf")
+                written[0] = 0
+                synced.until(lambda: written[0] > 20)
+            synced.require_noted()
+            synced.fold()
+            assert synced.require_noted_here() > 12
+            assert copied(mirror, synced) == []
+            moments = tidemark.open(lake, spark)
+            with moments.at(last) as moment:
+                assert moment.observed is None
+                assert moment.sql("select * from inserts").count() == 2
+            with moments.at(min(mirror.notes)) as moment:
+                assert moment.observed is not None
+            with pytest.raises(NotAnswerable, match="only its inserts and truncates are published"):
+                moments.table("inserts").count()
+            assert moments.sql("select sum(id) from root").collect()[0][0] == 4
+            with closing(tidemark.open(lake, spark, source=db.dsn())) as present:
+                assert present.at("now").observed is None
+    status = status_of(lake)
+    assert status.polled is None
+    assert not any(each.observed for each in status.tables if each.state == "live")
+
+
+@NEWEST
+def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: Path, spark: SparkSession) -> None:
+    create(db, *TABLES, rows=50)
+    publish(db, *TABLES)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.require_equal(*TABLES)
+        db.run("alter table keyed alter id type numeric")
+        mirror.said.clear()
+        handed_over(mirror)
+        assert [text.partition(" is read whole: ")[0] for text in mirror.said[:-1]] == ["public.keyed"]
+    with syncing(db, tmp_path, spark, folds=False) as synced:
+        db.run("update keyed set id = id + 1000", "delete from bag where id < 10")
+        note_polls(mirror, synced)
+        synced.note(*TABLES)
+        synced.require_noted()
+        assert not any(" copied " in text for text in synced.said)
+
+
+@NEWEST
+def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on(
+    db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it did by then is in no stream: a snapshot that does not see it would lose it."""
+    monkeypatch.setattr(handover, "SLOT_WAIT_S", 0.5)
+    create(db, *TABLES, rows=50)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.poll()
+        with db.connect() as early:
+            early.execute("begin")
+            early.execute("delete from keyed where id < 20")
+            publish(db, *TABLES)
+            early.execute("delete from bag where id < 20")
+            for _ in range(2):
+                mirror.said.clear()
+                assert attempt(mirror) is None
+                assert f"pid {early.info.backend_pid}" in mirror.said[-1]
+                db.run("update bag set v = 'later' where id = 30")
+                mirror.require_news(*TABLES)
+            early.execute("commit")
+        handed_over(mirror)
+    with syncing(db, tmp_path, spark, folds=False) as synced:
+        note_polls(mirror, synced)
+        synced.note(*TABLES)
+        synced.require_noted()
+
+
+@NEWEST
+def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_path: Path, spark: SparkSession) -> None:
+    create(db, *TABLES, rows=50)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.poll()
+        with pytest.raises(NotPermitted, match="create publication"):
+            attempt(mirror)
+        assert attempt(mirror, insists=False) is None
+        assert "cannot follow the stream yet" in mirror.said[-1]
+        assert "create publication" in mirror.said[-1]
+        db.run("delete from bag where id < 20")
+        mirror.require_news(*TABLES)
+    assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
+
+
+@NEWEST
+def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
+    db: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    create(db, *TABLES, rows=50)
+    publish(db, *TABLES)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.poll(*TABLES)
+    for point in (Point.PLANNED, Point.TABLE_COMMITTED, Point.HISTORY_TOLD):
+        db.run("update keyed set v = v || '!'", "delete from bag where id in (select min(id) from bag)")
+        with polling(db, tmp_path, spark) as cut, striking(point):
+            attempt(cut)
+        assert status_of(tmp_path / "lake").polled is not None, point
+        mirror.require_noted()
+        with polling(db, tmp_path, spark) as again:
+            again.require_news(*TABLES)
+    db.run("update keyed set v = v || '?'")
+    with polling(db, tmp_path, spark) as cut, striking(Point.CYCLE_TOLD):
+        attempt(cut)
+    assert status_of(tmp_path / "lake").polled is None
+    with syncing(db, tmp_path, spark, folds=False) as synced:
+        db.run("delete from keyed where id < 20")
+        note_polls(mirror, synced)
+        note_polls(again, synced)
+        synced.note(*TABLES)
+        synced.require_noted()
+
+
+@NEWEST
+def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path: Path, spark: SparkSession) -> None:
+    """What was told of the mirror lies above where the source is: nothing of its stream could be put there."""
+    server = start(autovacuum=False)
+    db = create_database(server)
+    create(db, *TABLES, rows=50)
+    publish(db, *TABLES)
+    with polling(db, tmp_path, spark) as mirror:
+        server.stop()
+        shutil.copytree(server.data, tmp_path / "kept")
+        server.start()
+        db.run("update keyed set v = 'lost'")
+        db.admin("select pg_switch_wal()")
+        mirror.poll()
+        server.stop()
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "kept", server.data)
+        server.start()
+        assert attempt(mirror) is None
+        assert f"the mirror has told of {mirror.poller.cycle.safe}" in mirror.said[-1]
+        mirror.require_news(*TABLES)
+        assert attempt(mirror) is None
+        db.admin("select pg_switch_wal()", "checkpoint")
+        handed_over(mirror)
+    with syncing(db, tmp_path, spark, folds=False) as synced:
+        db.run("delete from bag where id < 20")
+        synced.require_equal(*TABLES)
