@@ -13,12 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import tidemark
 from bench.figures import report
 from bench.lineitem import TABLE, VALUES, jdbc_session, read_by_jdbc
 from harness.database import Database, add_roles, create_database
 from harness.polled import PolledMirror, polling
 from harness.postgres import installs, start_server
 from harness.proxy import Proxy
+from tidemark.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session
 from tidemark.sync.drain import copied_bytes
@@ -42,46 +44,54 @@ def main() -> None:
     database.run("vacuum analyze")
     database.admin("checkpoint")
     proxy = Proxy(server.port)
-    with tempfile.TemporaryDirectory() as folder, polling(database, Path(folder), spark, proxy=proxy) as mirror:
-        begin = time.monotonic()
-        mirror.poll()
-        first_s = time.monotonic() - begin
-        cycles, reads = [], []
-        for turn in range(-WARMING, TURNS):
-            _change(database, turn)
-            _delete(database, turn)
-            cycles.append(_timed(mirror))
-            begin = time.monotonic()
-            read_by_jdbc(database, spark, ROWS)
-            reads.append(time.monotonic() - begin)
-            print(f"  poll {cycles[-1]:.2f} s, JDBC {reads[-1]:.2f} s", flush=True)
-        idle = [_timed(mirror) for _ in range(TURNS)]
-        moved = {}
-        for what, act in (("change", _change), ("delete", _delete), ("nothing", _beside)):
-            act(database, TURNS + 1)
-            before = proxy.received_bytes
-            mirror.poll()
-            moved[what] = proxy.received_bytes - before
-        table_bytes, key_bytes = _bytes(database, "lineitem"), _bytes(database, "(select id from public.lineitem)")
-        mirror.require_equal("lineitem")
-        cycle_s, jdbc_s = (statistics.median(each[WARMING:]) for each in (cycles, reads))
-        report(
-            "poll",
-            {
-                "rows": float(ROWS),
-                "change_bytes_over_table_bytes": moved["change"] / table_bytes,
-                "reconcile_bytes_over_all_keys": moved["delete"] / key_bytes,
-                "reconcile_idle_bytes_over_all_keys": moved["nothing"] / key_bytes,
-                "cycle_over_spark_jdbc": cycle_s / jdbc_s,
-                "cycle_s": cycle_s,
-                "spark_jdbc_s": jdbc_s,
-                "idle_cycle_s": statistics.median(idle),
-                "first_cycle_s": first_s,
-            },
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        with polling(database, Path(folder), spark, proxy=proxy) as mirror:
+            _measure(mirror, proxy)
+        compared = list(Comparison(tidemark.open(mirror.options.lake, spark), database.dsn(), CompareOptions()).run())
+        if {each.verdict for each in compared} != {Verdict.EQUAL}:
+            raise SystemExit("the mirror is not what the source is")
     proxy.close()
     server.remove()
     spark.stop()
+
+
+def _measure(mirror: PolledMirror, proxy: Proxy) -> None:
+    database, spark = mirror.database, mirror.spark
+    begin = time.monotonic()
+    mirror.poll()
+    first_s = time.monotonic() - begin
+    cycles, reads = [], []
+    for turn in range(-WARMING, TURNS):
+        _change(database, turn)
+        _delete(database, turn)
+        cycles.append(_timed(mirror))
+        begin = time.monotonic()
+        read_by_jdbc(database, spark, ROWS)
+        reads.append(time.monotonic() - begin)
+        print(f"  poll {cycles[-1]:.2f} s, JDBC {reads[-1]:.2f} s", flush=True)
+    idle = [_timed(mirror) for _ in range(TURNS)]
+    moved = {}
+    for what, act in (("change", _change), ("delete", _delete), ("nothing", _beside)):
+        act(database, TURNS + 1)
+        before = proxy.received_bytes
+        mirror.poll()
+        moved[what] = proxy.received_bytes - before
+    table_bytes, key_bytes = _bytes(database, "lineitem"), _bytes(database, "(select id from public.lineitem)")
+    cycle_s, jdbc_s = (statistics.median(each[WARMING:]) for each in (cycles, reads))
+    report(
+        "poll",
+        {
+            "rows": float(ROWS),
+            "change_bytes_over_table_bytes": moved["change"] / table_bytes,
+            "reconcile_bytes_over_all_keys": moved["delete"] / key_bytes,
+            "reconcile_idle_bytes_over_all_keys": moved["nothing"] / key_bytes,
+            "cycle_over_spark_jdbc": cycle_s / jdbc_s,
+            "cycle_s": cycle_s,
+            "spark_jdbc_s": jdbc_s,
+            "idle_cycle_s": statistics.median(idle),
+            "first_cycle_s": first_s,
+        },
+    )
 
 
 def _timed(mirror: PolledMirror) -> float:

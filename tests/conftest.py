@@ -25,8 +25,8 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 
 # Tests that use Spark, in two halves that take about as long: each has a worker and a JVM.
 SPARK = {
-    "spark": ("tests/apply/", "tests/fold/", "tests/poll/", "tests/query/", "tests/spark/"),
-    "spark too": ("tests/compare/", "tests/sync/", "tests/cli/test_lake_commands.py", "tests/cli/test_sync.py"),
+    "spark": ("tests/apply/", "tests/compare/", "tests/fold/", "tests/query/", "tests/spark/"),
+    "spark too": ("tests/poll/", "tests/sync/", "tests/cli/test_lake_commands.py", "tests/cli/test_sync.py"),
 }
 
 
@@ -40,6 +40,9 @@ class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
     """Which worker runs what."""
     return SparkTogether(config, log)
+
+
+MAJORS = tuple(each.major for each in installs().values())
 
 
 def installs_from(major: int) -> Any:

@@ -27,7 +27,7 @@ from tidemark.poll.handover import Handover
 from tidemark.poll.poller import Polled
 from tidemark.sync.publishing import Meant
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, NEWEST]
 
 TABLES = ("keyed", "bag")
 
@@ -100,7 +100,6 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
     assert not any(each.observed for each in status.tables if each.state == "live")
 
 
-@NEWEST
 def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db, *TABLES, rows=50)
     publish(db, *TABLES)
@@ -118,7 +117,6 @@ def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: 
         assert not any(" copied " in text for text in synced.said)
 
 
-@NEWEST
 def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +144,6 @@ def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on
         synced.require_noted()
 
 
-@NEWEST
 def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db, *TABLES, rows=50)
     with polling(db, tmp_path, spark) as mirror:
@@ -161,7 +158,6 @@ def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_p
     assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
 
 
-@NEWEST
 def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
     db: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -189,7 +185,6 @@ def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
         synced.require_noted()
 
 
-@NEWEST
 def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     """What was told of the mirror lies above where the source is: nothing of its stream could be put there."""
     server = start(autovacuum=False)

@@ -4,54 +4,43 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from tidemark import __version__
-from tidemark.cli.apply import apply
-from tidemark.cli.compare import compare
-from tidemark.cli.diff import diff
-from tidemark.cli.doctor import doctor
-from tidemark.cli.fold import fold
-from tidemark.cli.history import history
-from tidemark.cli.log import log
-from tidemark.cli.query import query
-from tidemark.cli.receive import receive
-from tidemark.cli.resync import resync
-from tidemark.cli.setup import setup
-from tidemark.cli.status import status
-from tidemark.cli.sync import sync
-from tidemark.cli.vacuum import vacuum
-from tidemark.cli.when import when
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
+_NAMES = (
+    "apply", "compare", "diff", "doctor", "fold", "history", "log", "query", "receive",
+    "resync", "setup", "status", "sync", "vacuum", "when",
+)  # fmt: skip
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
 
 
+class Commands(click.Group):
+    """Commands that are imported when they are asked for: most of them are made of much that the others do not need."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """Their names, each that of a module and of the command in it."""
+        return [*_NAMES]
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """One of them."""
+        if name not in _NAMES:
+            return None
+        command: click.Command = getattr(import_module(f"tidemark.cli.{name}"), name)
+        return command
+
+
 @click.group(
+    cls=Commands,
     epilog=f"\b\nExit codes:\n{_CODES}\n\nDocumentation: README.md",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="tidemark")
 def tidemark() -> None:
     """An exact, columnar mirror of a live PostgreSQL database, in a Delta lake, on Spark."""
-
-
-tidemark.add_command(apply)
-tidemark.add_command(compare)
-tidemark.add_command(diff)
-tidemark.add_command(doctor)
-tidemark.add_command(fold)
-tidemark.add_command(history)
-tidemark.add_command(log)
-tidemark.add_command(query)
-tidemark.add_command(receive)
-tidemark.add_command(resync)
-tidemark.add_command(setup)
-tidemark.add_command(status)
-tidemark.add_command(sync)
-tidemark.add_command(vacuum)
-tidemark.add_command(when)
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:

@@ -109,7 +109,7 @@ class _Cycle:
         found = Found(generations=self._copied())
         tables = {oid: self._table(*followed) for oid, followed in self._task.plan.followed.items()}
         wanted = {
-            oid: Wanted(table.fingerprint, table.columns, self._task.horizon.condition())
+            oid: Wanted(table.fingerprint, table.columns, self._task.horizon.condition(), table.text().hash_at_source())
             for oid, table in tables.items()
             if table.fingerprint.key and self._task.horizon is not None
         }

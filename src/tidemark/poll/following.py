@@ -8,7 +8,8 @@ because two keys have one hash or the mirror is not what it should be, the table
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from tidemark.lake.rows import DELETED
+from tidemark.poll.apart import Apart
 from tidemark.poll.digests import Digest, hashed, within
 from tidemark.poll.mirrored import Asked, Hashes, Kept, Room, only_in
 from tidemark.poll.reconcile import Source
@@ -58,22 +60,44 @@ class Following:
 
     def by_key(self, staged: Staged, wanted: Wanted, *, reconcile: bool) -> Followed:
         """A table with a key: rows that may have changed were read, those that are gone are looked for if asked."""
+        if reconcile and staged.rows and isinstance(self._had, Kept):
+            return self._by_key_beside(staged, wanted, self._had)
         upserts = self._changed(staged, wanted)
         if not reconcile:
             return Followed(upserts, None if self._had is None else _with(self._had, upserts))
-        has = _with(self._mirrored(), upserts)
-        theirs = self._source.digest()
+        rest = self._rest(_with(self._mirrored(), upserts), staged, wanted)
+        return Followed(joined([upserts, rest.written]), rest.has)
+
+    def _by_key_beside(self, staged: Staged, wanted: Wanted, had: Kept) -> Followed:
+        """The same, looking for what is gone while what was read is compared: keys that are new are told by hashes."""
+        new = had.lacking(Hashes.joined(_staged_hashes(path, self._table.integer_key) for path in staged.paths))
+        has = replace(had.plus(new), thinned=False)
+        with ThreadPoolExecutor(1, "changed") as pool:
+            changed = pool.submit(self._changed, staged, wanted)
+            rest = self._rest(has, staged, wanted, at_once=had.thinned)
+            upserts = changed.result()
+        if upserts.inserted.digest() != new.digest():
+            raise NeedsWhole(self._table.fingerprint.oid, "the mirror has other keys of it than it should have")
+        return Followed(joined([upserts, rest.written]), rest.has)
+
+    def _rest(self, has: Kept | Digest, staged: Staged, wanted: Wanted, *, at_once: bool = False) -> Followed:
+        """What is gone, and what was missed, beside what was read by its xmin and counts as there.
+
+        If rows will be gone, as they were the last time, it is asked for ranges at once.
+        """
+        apart = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
+        theirs = apart.all_theirs if apart is not None else self._source.digest()
         if theirs == _digest(has):
-            return Followed(upserts, has)
+            return Followed(joined([]), has)
         if not theirs.rows:
-            return Followed(joined([upserts, self._write(None)]), Kept.of(Hashes.joined([])))
+            return Followed(self._write(None), Kept.of(Hashes.joined([])))
         count = max(theirs.rows, _digest(has).rows)
         if isinstance(has, Kept):
-            removed, missed = self._apart_here(has, count)
+            removed, missed = self._apart_here(has, apart or self._source.differing(has, count))
         else:
             removed, missed = self._apart_on_spark(staged, wanted, count)
         rest = joined([removed, self._missed(missed)])
-        return Followed(joined([upserts, rest]), self._required(theirs, _with(has, rest)))
+        return Followed(rest, self._required(theirs, _with(has, rest)))
 
     def by_row(self) -> Followed:
         """A table without a key: rows are what they hold, and as often as they are there."""
@@ -84,7 +108,7 @@ class Following:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         table, shape = self._table, self._shape(None)
         mirror = has if isinstance(has, Kept) else Asked(hashed(self._early(shape), table.text(shape)))
-        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows))
+        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).ranges
         wanted = Wanted(table.fingerprint, table.columns, table.text().in_range(*ranges))
         staged = self._stage(wanted)
         shape = self._shape(staged)
@@ -92,14 +116,20 @@ class Following:
         done = self._written(net(early, table.staged(staged, wanted, shape), shape), shape)
         return Followed(done, self._required(theirs, _with(has, done)))
 
-    def _apart_here(self, has: Kept, count: int) -> tuple[WrittenChanges, list[int]]:
-        """What is gone, written; and the hashes of what the mirror lacks. Both are told by the hashes kept."""
-        ranges = self._source.differing(has, count)
-        staged = self._stage(self._hashes_in(ranges))
-        theirs = Kept.of(Hashes.joined(map(_staged_hashes, staged.paths))).has
-        ours = has.within(*ranges)
-        gone, missed = only_in(ours, theirs.hashes), only_in(theirs, ours.hashes).hashes.tolist()
-        if ours.shares_any(gone):
+    def _apart_here(self, has: Kept, apart: Apart) -> tuple[WrittenChanges, list[int]]:
+        """What is gone, written; and the hashes of what the mirror lacks. Both are told by the hashes kept.
+
+        What the digests do not tell is asked for.
+        """
+        gone, unclear = apart.gone(has)
+        missed: list[int] = []
+        if len(unclear.numbers):
+            staged = self._stage(self._hashes_in(unclear.ranges))
+            theirs = Kept.of(Hashes.joined(map(_staged_hashes, staged.paths))).has
+            ours = has.within(*unclear.ranges)
+            gone = Hashes.joined([gone, only_in(ours, theirs.hashes)])
+            missed = only_in(theirs, ours.hashes).hashes.tolist()
+        if has.has.shares_any(gone):
             raise NeedsWhole(self._table.fingerprint.oid, "two of its keys have the same hash, and one of them is gone")
         if not len(gone.hashes):
             return joined([]), missed
@@ -126,7 +156,7 @@ class Following:
         if staged.rows:
             late = hashed(self._table.staged(staged, wanted, shape).select(*shape.key_cells), self._table.text(shape))
             ours = early.unionByName(late.join(early.select("hash"), "hash", "left_anti"))
-        ranges = self._source.differing(Asked(ours), count)
+        ranges = self._source.differing(Asked(ours), count).ranges
         asked = self._hashes_in(ranges)
         theirs = staged_rows(self._table.spark, self._stage(asked), asked, self._table.types)
         gone = within(early, ranges).join(theirs, "hash", "left_anti")
@@ -179,7 +209,7 @@ class Following:
             return self._had
         keys, cell = self._hashed_keys(self._shape(None)), self._table.integer_key
         if not self._room.take(keys.count()):
-            return Asked(keys).digests(0, None).get(0, Digest())
+            return Asked(keys).digests(0, None).whole()
         wanted = {"hash": F.col("hash")} | ({"key": F.col(cell).cast("long")} if cell is not None else {})
         found = keys.select(*(value.alias(name) for name, value in wanted.items())).toArrow()
         return Kept.of(Hashes(*(found[name].to_numpy() for name in wanted)))
@@ -206,8 +236,11 @@ def _with(has: Kept | Digest, written: WrittenChanges) -> Kept | Digest:
     return has + written.inserted.digest() - written.removed.digest()
 
 
-def _staged_hashes(path: str) -> Hashes:
-    return Hashes(pq.read_table(path)["hash"].to_numpy())
+def _staged_hashes(path: str, cell: str | None = None) -> Hashes:
+    """The hashes of rows that were read, and their keys if they are integers."""
+    read = pq.read_table(path, columns=["hash", cell] if cell is not None else ["hash"])
+    keys = read[cell].cast(pa.int64()).to_numpy() if cell is not None else None
+    return Hashes(read["hash"].to_numpy(), keys)
 
 
 def _cast(cell: str, kind: DataType, there: bool) -> Column:

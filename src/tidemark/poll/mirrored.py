@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyspark.sql import DataFrame
 
 from tidemark.decode.kernels import Flags, Longs
-from tidemark.poll.digests import BITS, Among, Digest, mirror_digests
+from tidemark.poll.digests import BITS, Among, Digest, Digests, added, mirror_digests
 
 MOST_KEPT = 20_000_000  # hashes of 8 bytes, over all tables
 _NONE: Longs = np.empty(0, np.int64)
@@ -67,9 +67,10 @@ class Hashes:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Hashes, in order."""
+    """Hashes, in order. If it was `thinned` some were taken away since the last poll, as may happen again."""
 
     has: Hashes
+    thinned: bool = False
 
     @classmethod
     def of(cls, hashes: Hashes) -> Kept:
@@ -83,30 +84,33 @@ class Kept:
         """All of them."""
         return self.has.digest()
 
-    def digests(self, bits: int, among: Among) -> dict[int, Digest]:
+    def digests(self, bits: int, among: Among) -> Digests:
         """By ranges of so many bits: all, or those within coarser ranges."""
         hashes = self.has.hashes if among is None else self.within(*among).hashes
-        numbers = hashes >> np.int64(BITS - bits)
-        if not len(numbers):
-            return {}
-        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-        totals = np.add.reduceat(hashes.view(np.uint64), starts).tolist()
-        counts = np.diff(starts, append=len(hashes)).tolist()
-        return {n: Digest(*each) for n, *each in zip(numbers[starts].tolist(), counts, totals, strict=True)}
+        return Digests.of(hashes >> np.int64(BITS - bits), np.ones(len(hashes), np.int64), added(hashes))
 
     def within(self, bits: int, ranges: frozenset[int]) -> Hashes:
         """Those that lie in some ranges, in order."""
-        wanted = np.array(sorted(ranges), np.int64)
-        return self.has.chosen(np.isin(self.has.hashes >> np.int64(BITS - bits), wanted, kind="sort"))
+        numbers, wanted = self.has.hashes >> np.int64(BITS - bits), np.array(sorted(ranges), np.int64)
+        begins, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
+        counts = ends - begins
+        places = np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return self.has.chosen(places)
+
+    def lacking(self, others: Hashes) -> Hashes:
+        """Those of others that are not among them."""
+        place = np.minimum(np.searchsorted(self.has.hashes, others.hashes), max(0, len(self) - 1))
+        there = self.has.hashes[place] == others.hashes if len(self) else np.zeros(len(others.hashes), bool)
+        return others.chosen(~there)
 
     def plus(self, added: Hashes) -> Kept:
         """With others."""
-        return Kept.of(Hashes.joined([self.has, added])) if len(added.hashes) else self
+        return replace(Kept.of(Hashes.joined([self.has, added])), thinned=self.thinned) if len(added.hashes) else self
 
     def minus(self, removed: Hashes) -> Kept:
         """Without some of them, each as often as it is said."""
         found = _found(np.sort(removed.hashes), self.has.hashes)
-        return Kept(self.has.chosen(~found)) if len(removed.hashes) else self
+        return Kept(self.has.chosen(~found), thinned=True) if len(removed.hashes) else self
 
 
 def only_in(ones: Hashes, others: Longs) -> Hashes:
@@ -136,6 +140,6 @@ class Asked:
 
     rows: DataFrame
 
-    def digests(self, bits: int, among: Among) -> dict[int, Digest]:
+    def digests(self, bits: int, among: Among) -> Digests:
         """By ranges of so many bits: all, or those within coarser ranges."""
         return mirror_digests(self.rows, bits, among)

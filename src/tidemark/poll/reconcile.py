@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.poll.digests import Among, Digest, source_digests
+import numpy as np
+
+from tidemark.poll.apart import Apart
+from tidemark.poll.digests import Among, Digest, Digests, source_digests
 from tidemark.poll.mirrored import Asked, Kept
 from tidemark.poll.table import PolledTable
 from tidemark.sync.reading import CopySource
@@ -24,24 +27,23 @@ class Source:
 
     def digest(self) -> Digest:
         """All rows."""
-        return self._digests(0, None).get(0, Digest())
+        return self._digests(0, None).whole()
 
-    def differing(self, mirror: Kept | Asked, count: int) -> tuple[int, frozenset[int]]:
-        """The ranges in which there are other rows than in the mirror, and of how many bits they are."""
-        among: Among = None
+    def differing(self, mirror: Kept | Asked, count: int) -> Apart:
+        """The ranges in which there are other rows than in the mirror."""
+        apart: Apart | None = None
         bits, left = 0, count
         while True:
-            ranges = 1 if among is None else max(1, len(among[1]))
+            ranges = max(1, len(apart.numbers)) if apart is not None else 1
             more = min(_bits(left // (ranges * RANGE_ROWS)), _bits(MOST_RANGES // ranges))
-            if among is not None and (more == 0 or left <= FEW_ROWS):
-                return among
+            if apart is not None and (more == 0 or left <= FEW_ROWS):
+                return apart
             bits += max(1, more)
-            theirs, ours = self._digests(bits, among), mirror.digests(bits, among)
-            differing = frozenset(n for n in theirs.keys() | ours.keys() if theirs.get(n) != ours.get(n))
-            among = bits, differing
-            left = sum(max(each[n].rows for each in (theirs, ours) if n in each) for n in differing)
+            among = apart.ranges if apart is not None else None
+            apart = Apart.between(bits, self._digests(bits, among), mirror.digests(bits, among), apart)
+            left = int(np.maximum(apart.theirs[0], apart.ours[0]).sum())
 
-    def _digests(self, bits: int, among: Among) -> dict[int, Digest]:
+    def _digests(self, bits: int, among: Among) -> Digests:
         table = self.table
         return source_digests(self.source, table.fingerprint, table.parts, table.text(), bits, among, self.tasks)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -20,13 +22,15 @@ from tidemark.lake.history import TableHistory
 from tidemark.lake.rows import INSERTED, POSTIMAGE
 from tidemark.poll.digests import Text
 from tidemark.poll.staging import Staged, Wanted, staged_rows
-from tidemark.query.difference import net, with_keys
+from tidemark.query.contents import has_floats, zeros_apart
 from tidemark.query.shape import MANY, Shape
 from tidemark.query.shown import is_streamed, shape_of
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.spark.types import spark_type
 from tidemark.sync.parts import Part
+
+FEW = 100_000  # rows of the mirror's that are brought to one place
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class PolledTable:
             )
             for column in self.digested
         )
-        return Text(columns, self.utf8)
+        return Text(columns, self.utf8, self.integer_key is not None)
 
     def cell_types(self, shape: Shape) -> dict[str, spark_types.DataType]:
         """The types of cells."""
@@ -100,11 +104,31 @@ class PolledTable:
     def changed(self, early: DataFrame, late: DataFrame, rows: int, shape: Shape) -> DataFrame:
         """Those of some rows of the source that the mirror has not, or has otherwise: with their `kind`.
 
-        The table has a key, and the rows are found by it.
+        The table has a key, and the rows are found by it. Few of them are sent to wherever the mirror's rows are.
         """
         keys = late.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.key_cells))
-        before = with_keys(early, F.broadcast(keys) if rows <= MANY else keys, shape)
-        return net(before, late, shape).where(F.col("kind").isin(INSERTED, POSTIMAGE))
+        of_key = reduce(and_, (_same_key(cell) for cell in shape.key_cells))
+        known = early.join(F.broadcast(keys) if rows <= MANY else keys, of_key, "left_semi")
+        before = known.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.cells))
+        beside = late.join(F.broadcast(before) if rows <= FEW else before, of_key, "left")
+        there = F.col(f"its_{shape.key_cells[0]}").isNotNull()
+        same = reduce(and_, (_same_cell(cell, late.schema[cell].dataType) for cell in shape.cells))
+        kind = F.when(there, POSTIMAGE).otherwise(INSERTED)
+        return beside.where(~(there & same)).select(*shape.cells, kind.alias("kind"))
+
+
+def _same_key(cell: str) -> SparkColumn:
+    """Whether a cell of the key is the same. Values of a key are never null; texts are only beside some."""
+    its = F.col(f"its_{cell}")
+    return F.col(cell) == its if cell.startswith("v") else F.col(cell).eqNullSafe(its)
+
+
+def _same_cell(cell: str, kind: spark_types.DataType) -> SparkColumn:
+    """Whether a cell is exactly the same: Spark takes 0.0 and -0.0 for one."""
+    same = F.col(cell).eqNullSafe(F.col(f"its_{cell}"))
+    if not has_floats(kind):
+        return same
+    return same & zeros_apart(cell, kind).eqNullSafe(zeros_apart(f"its_{cell}", kind))
 
 
 def _cell(name: str, there: bool) -> SparkColumn:

@@ -32,7 +32,7 @@ from tidemark.lake.columns import (
 from tidemark.lake.files import FileWriter
 from tidemark.lake.points import Point, reached
 from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
-from tidemark.poll.digests import hashes_of
+from tidemark.poll.hashing import hashes_of
 from tidemark.poll.mirrored import Hashes
 
 KIND, TEXT = "kind", "text"

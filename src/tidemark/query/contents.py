@@ -155,8 +155,8 @@ def balances(rows: DataFrame, shape: Shape) -> DataFrame:
     Contents are told apart exactly. Spark's grouping takes 0.0 and -0.0 for one, so what has floats in it is grouped by
     text as well, and the value is taken from the rows, not from the group.
     """
-    floats = [cell for cell in shape.cells if _has_floats(rows.schema[cell].dataType)]
-    texts = [_zeros_apart(cell, rows.schema[cell].dataType).alias(f"text_{cell}") for cell in floats]
+    floats = [cell for cell in shape.cells if has_floats(rows.schema[cell].dataType)]
+    texts = [zeros_apart(cell, rows.schema[cell].dataType).alias(f"text_{cell}") for cell in floats]
     added = F.when(F.col("kind").isin(*REMOVALS), -1).otherwise(1)
     groups = rows.groupBy(*shape.cells, *texts)
     sums = groups.agg(F.sum(added).alias("balance"), *(F.first(cell).alias(f"exact_{cell}") for cell in floats))
@@ -176,12 +176,14 @@ def repeated(rows: DataFrame) -> DataFrame:
     return lots.withColumn("copy", F.explode(F.array_repeat(F.lit(0), size)))
 
 
-def _has_floats(kind: T.DataType) -> bool:
+def has_floats(kind: T.DataType) -> bool:
+    """Whether a type has floats in it."""
     return isinstance(kind, T.FloatType | T.DoubleType) or (
-        isinstance(kind, T.ArrayType) and _has_floats(kind.elementType)
+        isinstance(kind, T.ArrayType) and has_floats(kind.elementType)
     )
 
 
-def _zeros_apart(cell: str, kind: T.DataType) -> Column:
+def zeros_apart(cell: str, kind: T.DataType) -> Column:
+    """What tells 0.0 and -0.0 apart in a cell of such a type."""
     text = F.col(cell).cast("string")
     return text if isinstance(kind, T.ArrayType) else F.when(F.col(cell) == 0, text)

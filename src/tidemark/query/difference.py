@@ -59,10 +59,8 @@ def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
 
 
 def _among(rows: DataFrame, touched: DataFrame | None, shape: Shape) -> DataFrame:
-    return rows if touched is None else with_keys(rows, touched, shape)
-
-
-def with_keys(rows: DataFrame, touched: DataFrame, shape: Shape) -> DataFrame:
     """The rows whose keys are among these, which are called `its_…`."""
+    if touched is None:
+        return rows
     same = reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in shape.key_cells))
     return rows.join(touched, same, "left_semi")
