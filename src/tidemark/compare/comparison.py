@@ -25,7 +25,8 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.polls import Poll
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn

@@ -14,7 +14,8 @@ from typing import Self
 
 from psycopg import sql
 
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tidemark.compare.holding import Held
 from tidemark.query.gate import LIMIT_S
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.query.present import open_source
 from tidemark.source.dsn import Dsn
 from tidemark.source.look import Look, look_within, replayed_by

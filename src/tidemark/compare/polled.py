@@ -17,7 +17,8 @@ from tidemark.errors import NotAnswerable, ObjectMissing
 from tidemark.lake.holds import Asked, Handed
 from tidemark.lake.lock import is_held, read_owner
 from tidemark.lake.polls import Poll
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn

@@ -12,7 +12,8 @@ from harness.database import Database
 from harness.lake import Row, by_spark, read_table
 from tidemark.clock import Boundary, Lsn
 from tidemark.log.reader import LogReader
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.source.session import Timeouts
 
 HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"

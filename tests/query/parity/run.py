@@ -34,7 +34,8 @@ from tests.sync.load import ACCOUNTS, Manner, create, writing
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.log.reader import LogReader
-from tidemark.query.mirror import Mirror, Moment
+from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.spark import SparkOptions, spark_session
 
 ACCOUNT, CHANGED = "accounts", ("keyed", "bag")
