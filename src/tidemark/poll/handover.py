@@ -26,7 +26,7 @@ from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.source.capability import Mode, choose_mode
 from tidemark.source.session import Session
-from tidemark.sync.publishing import Meant, publish
+from tidemark.sync.publishing import Meant, require_published
 
 AGAIN_S = 60.0
 SLOT_WAIT_S, LOG_WAIT_S = 10.0, 60.0
@@ -62,7 +62,7 @@ class Handover:
             with Session.open(source, "capability") as session:
                 if choose_mode(session, source, names).mode is Mode.POLL:
                     return False
-        publish(self._meant, self._tell, begun=False)
+        require_published(self._meant, self._tell)
         return True
 
     def _last_poll(self) -> Polled:

@@ -16,13 +16,18 @@ from tidemark.source.session import Session
 from tidemark.source.slot import read_slot
 
 
-def read_plan(session: Session, names: MirrorNames | None, selection: Selection, role: str | None) -> Plan:
-    """The plan for a mirror that connects as `role`, by default the role of this session."""
+def read_plan(
+    session: Session, names: MirrorNames | None, selection: Selection, role: str | None, *, strict: bool = True
+) -> Plan:
+    """The plan for a mirror that connects as `role`, by default the role of this session.
+
+    Strictly, every pattern of the selection must match a table.
+    """
     with session.transaction():
         facts = read_facts(session)
         role = role or facts.role.name
         names = names or MirrorNames.of_database(facts.database)
-        chosen = choose(read_catalog(session, role), selection)
+        chosen = choose(read_catalog(session, role), selection, strict=strict)
         wants = wanted(names, chosen.tables, facts.version_num)
         return plan(
             Present(

@@ -32,10 +32,16 @@ class Meant:
 
 def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
     """Have everything in place. What is missing is refused, or only said where the mirror has begun already."""
-    left = _carried_out(meant, tell)
-    if left.steps and begun:
+    if not begun:
+        require_published(meant, tell, strict=True)
+    elif (left := _carried_out(meant, tell)).steps:
         tell(f"{_MISSING}\n{script(left)}")
-    elif left.steps:
+
+
+def require_published(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> None:
+    """Have everything in place, and refuse if something is missing: strictly, also a choice of no table."""
+    left = _carried_out(meant, tell, strict=strict)
+    if left.steps:
         raise NotPermitted(
             f"the source is not ready to be mirrored, and our role may not make it so:\n{script(left)}",
             "the SQL above, run by the owner (tidemark setup --print gives it)",
@@ -67,11 +73,11 @@ class Publishing:
         self._next = time.monotonic() + INTERVAL_S
 
 
-def _carried_out(meant: Meant, tell: Callable[[str], None]) -> Plan:
-    """Do what is allowed; what is left."""
+def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> Plan:
+    """Do what is allowed; what is left. A table that was chosen may be gone by now, unless it is the first time."""
     with Session.open(meant.source, "setup") as session:
-        plan = read_plan(session, meant.names, meant.selection, None)
+        plan = read_plan(session, meant.names, meant.selection, None, strict=strict)
         done = carry_out(session, plan.steps)
         for step in done:
             tell(f"done at the source: {step.statement}")
-        return read_plan(session, meant.names, meant.selection, None) if done else plan
+        return read_plan(session, meant.names, meant.selection, None, strict=strict) if done else plan
