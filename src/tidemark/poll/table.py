@@ -23,7 +23,7 @@ from tidemark.lake.rows import INSERTED, POSTIMAGE
 from tidemark.poll.digests import Text
 from tidemark.poll.staging import Staged, Wanted, staged_rows
 from tidemark.query.contents import has_floats, zeros_apart
-from tidemark.query.shape import MANY, Shape
+from tidemark.query.shape import MANY, Shape, ShownColumn
 from tidemark.query.shown import is_streamed, shape_of
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -107,20 +107,21 @@ class PolledTable:
         The table has a key, and the rows are found by it. Few of them are sent to wherever the mirror's rows are.
         """
         keys = late.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.key_cells))
-        of_key = reduce(and_, (_same_key(cell) for cell in shape.key_cells))
+        of_key = reduce(and_, (_same_key(column) for column in shape.of(shape.key)))
         known = early.join(F.broadcast(keys) if rows <= MANY else keys, of_key, "left_semi")
-        before = known.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.cells))
+        before = known.select(F.lit(True).alias("its"), *(F.col(cell).alias(f"its_{cell}") for cell in shape.cells))
         beside = late.join(F.broadcast(before) if rows <= FEW else before, of_key, "left")
-        there = F.col(f"its_{shape.key_cells[0]}").isNotNull()
+        there = F.col("its").isNotNull()
         same = reduce(and_, (_same_cell(cell, late.schema[cell].dataType) for cell in shape.cells))
         kind = F.when(there, POSTIMAGE).otherwise(INSERTED)
         return beside.where(~(there & same)).select(*shape.cells, kind.alias("kind"))
 
 
-def _same_key(cell: str) -> SparkColumn:
-    """Whether a cell of the key is the same. Values of a key are never null; texts are only beside some."""
-    its = F.col(f"its_{cell}")
-    return F.col(cell) == its if cell.startswith("v") else F.col(cell).eqNullSafe(its)
+def _same_key(column: ShownColumn) -> SparkColumn:
+    """Whether a column of the key is the same. It is never null, but a value without a twin is only a text."""
+    if not column.exact:
+        return F.col(f"v{column.attnum}") == F.col(f"its_v{column.attnum}")
+    return reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in column.cells))
 
 
 def _same_cell(cell: str, kind: spark_types.DataType) -> SparkColumn:
