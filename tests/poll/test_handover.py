@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,16 @@ from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST, Start
 from tests.poll.striking import striking
 from tests.sync.load import create, writing
-from tidemark.clock import Lsn
-from tidemark.errors import NotAnswerable, NotPermitted
+from tidemark.apply.options import ApplyOptions
+from tidemark.apply.writer import LakeWriter
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import LogDamaged, NotAnswerable, NotPermitted
 from tidemark.lake.points import Point
 from tidemark.lake.status import status_of
 from tidemark.poll import handover
 from tidemark.poll.handover import Handover
 from tidemark.poll.poller import Polled
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.sync.publishing import Meant
 
 pytestmark = [pytest.mark.spark, NEWEST]
@@ -32,10 +36,18 @@ pytestmark = [pytest.mark.spark, NEWEST]
 TABLES = ("keyed", "bag")
 
 
-def attempt(mirror: PolledMirror, *, insists: bool = True) -> Polled | None:
+def over(mirror: PolledMirror, *, insists: bool = True) -> Handover:
     options = mirror.options
     meant = Meant(options.source, options.names, options.selection)
-    return Handover(mirror.poller, meant, options.lake / "_log", mirror.said.append, insists=insists).attempt()
+    return Handover(mirror.poller, meant, options.lake / "_log", mirror.said.append, insists=insists)
+
+
+def attempt(mirror: PolledMirror, *, insists: bool = True) -> Polled | None:
+    return over(mirror, insists=insists).attempt()
+
+
+def slots(db: Database) -> list[str]:
+    return [name for (name,) in db.admin(f"select slot_name from pg_replication_slots where database = '{db.name}'")]
 
 
 def handed_over(mirror: PolledMirror) -> Lsn:
@@ -84,15 +96,23 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
             synced.fold()
             assert synced.require_noted_here() > 12
             assert copied(mirror, synced) == []
+            first = min(mirror.notes)
             moments = tidemark.open(lake, spark)
             with moments.at(last) as moment:
                 assert moment.observed is None
                 assert moment.sql("select * from inserts").count() == 2
-            with moments.at(min(mirror.notes)) as moment:
+            with moments.at(first) as moment:
                 assert moment.observed is not None
+            early, late = (datetime.fromisoformat(str(told.time)) for told in map(moments.time_of, (first, last)))
+            assert moments.at(early).lsn == first
+            assert moments.at(late).lsn == moments.time_of(last).lsn == last
+            with pytest.raises(NotAnswerable, match="lies where the mirror was polled"):
+                moments.at(snapshot="3:3:", lsn=Lsn(last.value - 1))
             with pytest.raises(NotAnswerable, match="only its inserts and truncates are published"):
                 moments.table("inserts").count()
             assert moments.sql("select sum(id) from root").collect()[0][0] == 4
+            with pytest.raises(NotAnswerable, match="lies where the mirror was polled"):
+                moments.at(Boundary(first, frozenset({first})))
             with closing(tidemark.open(lake, spark, source=db.dsn())) as present:
                 assert present.at("now").observed is None
     status = status_of(lake)
@@ -134,6 +154,8 @@ def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on
                 mirror.said.clear()
                 assert attempt(mirror) is None
                 assert f"pid {early.info.backend_pid}" in mirror.said[-1]
+                assert not slots(db), "nothing is left behind that holds back WAL"
+                assert not (tmp_path / "lake/_log").exists()
                 db.run("update bag set v = 'later' where id = 30")
                 mirror.require_news(*TABLES)
             early.execute("commit")
@@ -155,7 +177,7 @@ def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_p
         assert "create publication" in mirror.said[-1]
         db.run("delete from bag where id < 20")
         mirror.require_news(*TABLES)
-    assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
+    assert not slots(db)
 
 
 def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
@@ -211,3 +233,55 @@ def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path
     with syncing(db, tmp_path, spark, folds=False) as synced:
         db.run("delete from bag where id < 20")
         synced.require_equal(*TABLES)
+
+
+def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
+    db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(db, *TABLES, rows=50)
+    publish(db, *TABLES)
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.poll()
+        with striking(Point.PLANNED), monkeypatch.context() as killed:
+            killed.setattr(Handover, "discard", lambda _: None)
+            attempt(mirror)
+    assert slots(db) == [db.names.slot]
+    with pytest.raises(NotAnswerable, match="is polled, and no log goes on where a poll ends"):
+        LakeWriter(ApplyOptions(db.dsn(), tmp_path / "lake/_log", tmp_path / "lake", db.names), spark)
+    with polling(db, tmp_path, spark) as mirror:
+        over(mirror).discard()
+        assert slots(db) == []
+        assert not (tmp_path / "lake/_log").exists()
+        shutil.copytree(tmp_path / "lake/_tables", tmp_path / "lake/_log")
+        (tmp_path / "lake/_log/mirror.json").write_text("{}")
+        with pytest.raises(LogDamaged, match="is not what we wrote"):
+            attempt(mirror)
+        shutil.rmtree(tmp_path / "lake/_log")
+        handed_over(mirror)
+        over(mirror).discard()
+    assert slots(db) == [db.names.slot]
+
+
+def test_a_table_published_while_the_snapshot_is_made_is_copied(
+    db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a transaction did to it before that is in no stream, and may not be in the snapshot."""
+    create(db, *TABLES, rows=50)
+    publish(db, *TABLES)
+    published = Handover._published
+
+    def and_then(self: Handover) -> dict[int, Fingerprint]:
+        before = published(self)
+        db.run("create table late (id int primary key)", "insert into late values (1)")
+        db.admin(f"alter publication {db.names.publication} add table late")
+        return before
+
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.poll()
+        monkeypatch.setattr(Handover, "_published", and_then)
+        handed_over(mirror)
+    with syncing(db, tmp_path, spark, folds=False) as synced:
+        synced.copy_all()
+        assert next(each for each in synced.said if " copied " in each).startswith("public.late copied")
+        db.run("insert into late values (2)")
+        synced.require_equal(*TABLES, "late")

@@ -43,6 +43,16 @@ def test_every_kind_of_change_is_found(db: Database, tmp_path: Path, spark: Spar
         mirror.require_equal("orders")
 
 
+def test_many_equal_rows_without_a_key_are_told_apart_no_further(
+    db: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    db.run("create table bag (a int)", "insert into bag select 1 from generate_series(1, 11000)")
+    with polling(db, tmp_path, spark) as mirror:
+        mirror.require_equal("bag")
+        db.run("insert into bag values (1), (2)")
+        assert mirror.require_news("bag").changes == 2
+
+
 def test_rows_without_a_key_are_what_they_hold(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create table bag (a int, b float8, c text)",

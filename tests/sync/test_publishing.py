@@ -37,6 +37,7 @@ def test_a_chosen_table_that_is_dropped_ends_no_mirror(db: Database, monkeypatch
     running.step()
     publish(meant, said.append, begun=True)
     assert published(db) == []
+    assert db.admin("select pubname::text from pg_publication") == [(db.names.publication,)], "its stream goes on"
     db.run("create table t (id int primary key)")
     running.step()
     assert published(db) == ["t"]

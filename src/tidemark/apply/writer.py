@@ -28,6 +28,7 @@ from tidemark.errors import (
     LogBehind,
     LogDamaged,
     LogTrimmed,
+    NotAnswerable,
     ReceiveFailed,
     Retry,
     SourceError,
@@ -38,7 +39,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import needed_from, read_leases
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
-from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
+from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.versions import VERSIONS, VersionTable, floor
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
@@ -203,6 +204,10 @@ class LakeWriter:
                 version_num = session.version_num
         lake = _lake(options, mirror, version_num)
         lake.create()
+        if read_seen(options.lake) is not None:
+            raise NotAnswerable(
+                f"{options.lake} is polled, and no log goes on where a poll ends", "tidemark sync, which hands it over"
+            )
         if not lake.is_continued_by(mirror.identity, mirror.start):
             raise LogDamaged(
                 f"the log at {options.log} begins at {mirror.start}, and the lake reaches {lake.cycle().safe}: "

@@ -153,11 +153,11 @@ def _made_by(lake: Path) -> Mode | None:
     """How a lake came to have what it has; None if there is nothing."""
     if not (lake / NAME).exists():
         return None
-    from tidemark.lake.registers import read_seen  # not before: it brings Delta
+    from tidemark.lake.registers import read_cycle, read_seen  # not before: they bring Delta
 
     if read_seen(lake) is not None:
         return Mode.POLL
-    return Mode.LOGICAL if Lake.open(lake).log.exists() else None
+    return Mode.LOGICAL if read_cycle(lake).safe > Lsn.ZERO or Lake.open(lake).log.exists() else None
 
 
 def follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:

@@ -27,7 +27,7 @@ from tidemark.source.look import replayed_by
 from tidemark.source.session import Session
 
 LIMIT_S = 300.0  # a poll may be under way, and then comes ours
-_PAUSE_S = 0.05
+_PAUSE_S, _LOOK_S = 0.05, 2.0
 _ATTEMPTS = 3
 _SYNC = "tidemark sync SOURCE LAKE --once just before; or again while tidemark sync runs, which lends its snapshot"
 
@@ -65,12 +65,17 @@ class HeldPoll(Held):
     def _handed_over(self, until: float) -> Lsn | None:
         """By the snapshot that whoever polls has; None if nobody polls any more."""
         lake = self._mirror.lake.path
+        look_at = time.monotonic() + _LOOK_S
         with Asked(lake) as asked:
             while is_held(lake):
                 handed = asked.answer()
                 if handed is not None:
                     self._take_over(handed)
                     return handed.lsn
+                if time.monotonic() >= look_at:
+                    look_at += _LOOK_S
+                    if self._mirror.last_poll is None:
+                        raise NotAnswerable(f"{lake} was polled, and follows the stream now", "again")
                 if time.monotonic() >= until:
                     raise NotAnswerable(
                         f"no snapshot was handed over by {read_owner(lake)}: its next poll is not done yet",

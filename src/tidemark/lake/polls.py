@@ -69,6 +69,15 @@ class Polls:
         """The last one, if the mirror is polled."""
         return self[len(self) - 1] if len(self) else None
 
+    @cached_property
+    def handed_over(self) -> tuple[Lsn, datetime] | None:
+        """Where and when the stream took over from polls; None if it did not."""
+        seen = np.flatnonzero(self._told["snapshot"].is_valid().to_numpy()) if len(self) else np.empty(0, np.int64)
+        if not len(seen) or seen[-1] + 1 == len(self):
+            return None
+        row = self._told.slice(seen[-1] + 1, 1).to_pylist()[0]
+        return Lsn(row["known"]), row["source_time"]
+
     def at(self, lsn: Lsn) -> Poll | None:
         """The poll that a read at a position shows; None before the first one, and where the stream told it."""
         count = int(np.searchsorted(self.positions, lsn.value, side="right"))

@@ -178,7 +178,7 @@ class Following:
             return joined([])
         table, shape = self._table, self._shape(staged)
         late = table.staged(staged, wanted, shape)
-        return self._written(table.changed(self._early(shape), late, staged.rows, shape), shape)
+        return self._written(table.changed(self._early(shape), late, staged, shape), shape)
 
     def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> Wanted:
         text = self._table.text()

@@ -5,18 +5,30 @@ plain LSN at or above that: it shows what was committed up to there, and the log
 waits for every transaction that runs, and so for all that began before their tables were published: what those did by
 then is in no stream.
 
-Until the last poll is told the lake is polled, and whoever comes next begins here again, with the slot and the log that
-are there. What hinders it is said, and polls go on.
+Until the last poll is told the lake is polled, and nothing depends on the slot or the log: an attempt that fails, or is
+found later to have been killed, leaves neither behind. What hinders it is said, and polls go on.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tidemark.errors import LogError, ReceiveFailed, Retry, SourceError, TidemarkError, policy_of
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    LogError,
+    ObjectExists,
+    ObjectInUse,
+    ReceiveFailed,
+    Retry,
+    SourceError,
+    TidemarkError,
+    policy_of,
+)
+from tidemark.lake.registers import read_cycle, read_seen
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.poll.glimpse import exact_glimpse
@@ -24,12 +36,16 @@ from tidemark.poll.poller import Polled, Poller
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.capability import Mode, choose_mode
+from tidemark.source.look import look_within
 from tidemark.source.session import Session
+from tidemark.source.slot import drop_slot
 from tidemark.sync.publishing import Meant, require_published
 
+MARK = "_handover"  # in the lake: the folder of the log of an attempt
 AGAIN_S = 60.0
-SLOT_WAIT_S, LOG_WAIT_S = 10.0, 60.0
+SLOT_WAIT_S, LOG_WAIT_S, DROP_WAIT_S = 10.0, 60.0, 10.0
 _LOOK_S = 0.05
 
 
@@ -50,11 +66,39 @@ class Handover:
             if self._insists and policy_of(error).retry is Retry.NEVER:
                 raise
             if self._said != error.message:
-                self._tell(f"it is polled, and cannot follow the stream yet: {error.message}")
+                self._tell(f"it is polled, and cannot follow the stream yet: {error}")
             self._said = error.message
             return None
         finally:
             self._next = time.monotonic() + AGAIN_S
+
+    def discard(self) -> None:
+        """Drop the slot and remove the log of an attempt that did not come to its end, while the lake is polled."""
+        if not self._mark.exists():
+            return
+        if self._follows_the_stream():
+            self._mark.unlink()
+            return
+        until = time.monotonic() + DROP_WAIT_S
+        with Session.open(self._meant.source, "handover") as session:
+            while True:
+                try:
+                    drop_slot(session, self._meant.names.slot)
+                    break
+                except ObjectInUse:  # by the walsender of a process that has just ended
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_S)
+        shutil.rmtree(self._mark.read_text(), ignore_errors=True)
+        self._mark.unlink()
+
+    def _follows_the_stream(self) -> bool:
+        lake = self._poller.lake.path
+        return read_cycle(lake).safe > Lsn.ZERO and read_seen(lake) is None
+
+    @property
+    def _mark(self) -> Path:
+        return self._poller.lake.path / MARK
 
     def _is_able(self) -> bool:
         source, names = self._meant.source, self._meant.names
@@ -62,20 +106,44 @@ class Handover:
             with Session.open(source, "capability") as session:
                 if choose_mode(session, source, names).mode is Mode.POLL:
                     return False
+        self.discard()
+        if read_mirror(self._log, Disk()) is not None:
+            raise ObjectExists(
+                f"there is a log in {self._log}, and it is not of this mirror's", "--log, for another folder"
+            )
         require_published(self._meant, self._tell)
         return True
 
     def _last_poll(self) -> Polled:
-        options = ReceiveOptions(self._meant.source, self._log, self._meant.names, slot_wait_s=SLOT_WAIT_S)
-        with ReceiveProcess.start(options) as receiving:
-            with self._connected(receiving) as client, exact_glimpse(self._meant.source, SLOT_WAIT_S) as seen:
-                client.wait(seen.lsn, LOG_WAIT_S)
-                polled = self._poller.hand_over(seen)
+        told = False
+        self._mark.write_text(str(self._log))
+        try:
+            polled = self._polled_beside_the_log()
+            told = True
+        finally:
+            if not told:
+                with suppress(TidemarkError):  # then the next attempt does it
+                    self.discard()
+        self._mark.unlink()
+        self._tell(f"polled for the last time at {polled.upto}: from there on it follows the stream")
+        return polled
+
+    def _polled_beside_the_log(self) -> Polled:
+        source, names = self._meant.source, self._meant.names
+        with ReceiveProcess.start(ReceiveOptions(source, self._log, names, slot_wait_s=SLOT_WAIT_S)) as receiving:
+            with self._connected(receiving) as client:
+                published = self._published()
+                with exact_glimpse(source, SLOT_WAIT_S) as seen:
+                    client.wait(seen.lsn, LOG_WAIT_S)
+                    polled = self._poller.hand_over(seen, published)
             receiving.stop()
             with suppress(TidemarkError):  # the next one who receives will say it too
                 receiving.wait()
-        self._tell(f"polled for the last time at {polled.upto}: from there on it follows the stream")
         return polled
+
+    def _published(self) -> dict[int, Fingerprint]:
+        with Session.open(self._meant.source, "handover") as session, session.transaction():
+            return dict(look_within(session, self._meant.names).tables)
 
     def _connected(self, receiving: ReceiveProcess) -> ReceiveClient:
         """A client once the log has begun and is received into, or what the process says that it cannot."""

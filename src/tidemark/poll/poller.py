@@ -41,6 +41,7 @@ from tidemark.poll.horizon import Horizon
 from tidemark.poll.mirrored import Kept
 from tidemark.poll.options import LOG, PollOptions
 from tidemark.poll.tables import Here, Plan, PolledTables
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import require_pinned
 from tidemark.sync.progress import Progress
 
@@ -111,13 +112,14 @@ class Poller:
             shown(seen, polled.upto)
             return polled
 
-    def hand_over(self, seen: Glimpse) -> Polled:
+    def hand_over(self, seen: Glimpse, published: Mapping[int, Fingerprint]) -> Polled:
         """Poll for the last time, in a snapshot that is a plain position: above it the stream tells everything.
 
-        What cannot be followed up to there is read whole. From then on the lake is one that follows the stream.
+        `published` are the tables as they were before the snapshot was begun. What cannot be followed up to there is
+        read whole. From then on the lake is one that follows the stream.
         """
         self._require_own(seen)
-        return self._polled(seen, last=True)
+        return self._polled(seen, published)
 
     def close(self) -> None:
         """Let go of the lake."""
@@ -179,10 +181,11 @@ class Poller:
             self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
             self._told_at = now
 
-    def _polled(self, seen: Glimpse, *, last: bool = False) -> Polled:
+    def _polled(self, seen: Glimpse, published: Mapping[int, Fingerprint] | None = None) -> Polled:
+        """A cycle: the last one, if it is said what is published."""
         had, self._had = self._had, {}
         try:
-            polled = self._cycled(seen, had, last=last)
+            polled = self._cycled(seen, had, published)
         except NeedsWhole as error:
             self._whole[error.oid] = error.why
             raise TableChanged(f"a table is read whole by the next poll: {error.why}", "again") from error
@@ -194,7 +197,10 @@ class Poller:
             self._requests.fulfilled(self._asked.pop())
         return polled
 
-    def _cycled(self, seen: Glimpse, had: Mapping[int, Kept | Digest], *, last: bool) -> Polled:
+    def _cycled(
+        self, seen: Glimpse, had: Mapping[int, Kept | Digest], published: Mapping[int, Fingerprint] | None
+    ) -> Polled:
+        last = published is not None
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
         safe = self.cycle.safe
         highest = self._take_away_above(safe)
@@ -218,8 +224,9 @@ class Poller:
         reached(Point.WRITTEN)
         self._commit(found, here)
         reached(Point.ALL_COMMITTED)
-        names = self._options.names
-        more = self.tables.handed_over(plan, catalog, names, here) if last else []
+        names, more = self._options.names, list[Event]()
+        if published is not None:
+            more = self.tables.handed_over(plan, catalog, names, published, here)
         self._tell_tables(here, plan, found, more)
         return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
 

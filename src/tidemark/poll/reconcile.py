@@ -15,6 +15,7 @@ from tidemark.sync.reading import CopySource
 RANGE_ROWS = 32  # that a range should have when rows of it are moved
 MOST_RANGES = 1 << 16  # that are asked for at a time
 FEW_ROWS = 10_000  # that are moved without asking for more
+MOST_BITS = 48  # rows that these do not tell apart are equal ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Source:
         bits, left = 0, count
         while True:
             ranges = max(1, len(apart.numbers)) if apart is not None else 1
-            more = min(_bits(left // (ranges * RANGE_ROWS)), _bits(MOST_RANGES // ranges))
-            if apart is not None and (more == 0 or left <= FEW_ROWS):
+            more = min(_bits(left // (ranges * RANGE_ROWS)), _bits(MOST_RANGES // ranges), MOST_BITS - bits)
+            if apart is not None and (more <= 0 or left <= FEW_ROWS):
                 return apart
             bits += max(1, more)
             among = apart.ranges if apart is not None else None

@@ -71,6 +71,11 @@ class Staged:
     paths: tuple[str, ...]
     texts: frozenset[int]
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes on the disk."""
+        return sum(Path(path).stat().st_size for path in self.paths)
+
 
 def stage(
     spark: SparkSession, work: StageWork, parts: Iterable[Part], tasks: int, stopping: Callable[[], bool]

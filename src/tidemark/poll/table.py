@@ -30,7 +30,7 @@ from tidemark.schema.table import Column
 from tidemark.spark.types import spark_type
 from tidemark.sync.parts import Part
 
-FEW = 100_000  # rows of the mirror's that are brought to one place
+FEW, SMALL_BYTES = 100_000, 8 << 20  # rows of the mirror's that are brought to one place, and of how many bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,17 @@ class PolledTable:
         there = set(rows.columns)
         return rows.select(*(_cell(cell, cell in there) for cell in shape.cells))
 
-    def changed(self, early: DataFrame, late: DataFrame, rows: int, shape: Shape) -> DataFrame:
+    def changed(self, early: DataFrame, late: DataFrame, staged: Staged, shape: Shape) -> DataFrame:
         """Those of some rows of the source that the mirror has not, or has otherwise: with their `kind`.
 
         The table has a key, and the rows are found by it. Few of them are sent to wherever the mirror's rows are.
         """
         keys = late.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.key_cells))
         of_key = reduce(and_, (_same_key(column) for column in shape.of(shape.key)))
-        known = early.join(F.broadcast(keys) if rows <= MANY else keys, of_key, "left_semi")
+        known = early.join(F.broadcast(keys) if staged.rows <= MANY else keys, of_key, "left_semi")
         before = known.select(F.lit(True).alias("its"), *(F.col(cell).alias(f"its_{cell}") for cell in shape.cells))
-        beside = late.join(F.broadcast(before) if rows <= FEW else before, of_key, "left")
+        few = staged.rows <= FEW and staged.size_bytes <= SMALL_BYTES
+        beside = late.join(F.broadcast(before) if few else before, of_key, "left")
         there = F.col("its").isNotNull()
         same = reduce(and_, (_same_cell(cell, late.schema[cell].dataType) for cell in shape.cells))
         kind = F.when(there, POSTIMAGE).otherwise(INSERTED)

@@ -22,7 +22,6 @@ from tidemark.source.look import roots_of
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Selection, choose
 
-_UNPUBLISHED = "it is not published, so no stream tells what happens to it"
 _WHOLE = frozenset({Effect.RESYNC, Effect.NEW})
 
 
@@ -96,19 +95,21 @@ class PolledTables:
         """What is told of a table that was read whole."""
         return self._event(Kind.COPIED, generation.fingerprint, here)
 
-    def handed_over(self, plan: Plan, catalog: Catalog, names: MirrorNames, here: Here) -> list[Event]:
+    def handed_over(
+        self, plan: Plan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
+    ) -> list[Event]:
         """What is told beside what a poll tells when it was the last one: every table as it is published.
 
-        From here on the stream tells what happens to it, or does not tell all of it: then it ends here.
+        From here on the stream tells what happens to it. Where it does not tell all, or may not because the table was
+        published otherwise `before` the snapshot was begun, the table ends here.
         """
         told: list[Event] = []
         oids = plan.followed.keys() | plan.copied.keys()
         for oid in sorted(oids):
             table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
             told.append(self._event(Kind.ALTERED, table, here, "from here on it is told by the stream"))
-            if not table.is_in(names.publication):
-                ended = self._event(Kind.GAP, table, here, INSERTS_ONLY if table.memberships else _UNPUBLISHED)
-                told.append(replace(ended, after=here.lsn))
+            if (why := _ended(table, before.get(oid), names)) is not None:
+                told.append(replace(self._event(Kind.GAP, table, here, why), after=here.lsn))
         told += [self._event(Kind.UNION, root, here) for root in roots_of(catalog, oids).values()]
         return [replace(event, observed=False) for event in told]
 
@@ -160,7 +161,8 @@ class PolledTables:
         plan.said.append(f"{new.schema}.{new.name} is left out: {why}")
 
     def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: Plan) -> None:
-        there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        there = {oid: event.fingerprint for oid, event in last.items() if event.observed}
         for oid, root in roots.items():
             if there.get(oid) != root:
                 reason = "its partitions or columns changed" if oid in there else ""
@@ -173,6 +175,17 @@ class PolledTables:
         unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
         after = here.safe if unfinished else here.before
         return Event(kind, fingerprint, path, after, here.lsn, frozenset(), reason, here.snapshot, True)
+
+
+def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> str | None:
+    """Why a stream does not tell all that happens to a table from now on."""
+    if not table.memberships:
+        return "it is not published, so no stream tells what happens to it"
+    if not table.is_in(names.publication):
+        return INSERTS_ONLY
+    if before is None or before.memberships != table.memberships:
+        return "it was published just now: what transactions did before that is in no stream"
+    return None
 
 
 def _hindrance(table: Table) -> str | None:

@@ -185,6 +185,7 @@ class Mirror:
             )
 
     def _log(self) -> LogReader:
+        self._reader = self._reader or log_reader(self.lake)  # a mirror that was polled may have one by now
         if self._reader is None:
             raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows who committed", "an LSN")
         return self._reader

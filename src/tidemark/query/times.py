@@ -8,7 +8,8 @@ Back, a position has the time of its last commit, and `latest`: the greatest tim
 time; where the next commit is later, both see the same. A read at the commit's own time may see less. No JVM is needed.
 
 A mirror that is polled knows no commits. There polls stand in their place: a time means the last poll up to which none
-was later by the source's clock, and a position the poll that a read there shows.
+was later by the source's clock, and a position the poll that a read there shows. So it is in the past of a mirror that
+was polled and follows the stream now.
 """
 
 from __future__ import annotations
@@ -113,7 +114,17 @@ def time_of(lsn: Lsn, view: LakeView) -> Committed:
             f"latest, an LSN up to {view.answerable}, or again later",
         )
     polls = read_polls(view.lake.path)
-    return committed_at(lsn, _commits(view)) if polls.last is None else polled_at(lsn, polls)
+    if polls.last is not None:
+        return polled_at(lsn, polls)
+    if polls.handed_over is None:
+        return committed_at(lsn, _commits(view))
+    handed, time = polls.handed_over
+    if lsn < handed:
+        return polled_at(lsn, polls)
+    commits = _after(handed, _commits(view))
+    if not len(commits) or lsn.value < int(commits["lsn"][0]):
+        return Committed(handed, time, None, time)
+    return committed_at(lsn, commits)
 
 
 def _position_at(time: datetime, view: LakeView) -> Lsn:
@@ -122,7 +133,20 @@ def _position_at(time: datetime, view: LakeView) -> Lsn:
     polls = read_polls(view.lake.path)
     if polls.last is not None:
         return lsn_of_poll(time, polls)
-    return lsn_at(time, _commits(view), view.answerable, polls.seen_at)
+    if polls.handed_over is None:
+        return lsn_at(time, _commits(view), view.answerable, polls.seen_at)
+    handed, since = polls.handed_over
+    if time < since:
+        return lsn_of_poll(time, polls)
+    commits = _after(handed, _commits(view))
+    if not len(commits) or time < _time(int(commits["micros"][0])):
+        return handed
+    return lsn_at(time, commits, view.answerable, polls.seen_at)
+
+
+def _after(lsn: Lsn, commits: Rows) -> Rows:
+    """The commits that the stream told after polls: those before were seen by the last one."""
+    return commits[np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right") :]
 
 
 def _commits(view: LakeView) -> Rows:

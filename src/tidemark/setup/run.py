@@ -21,14 +21,15 @@ def read_plan(
 ) -> Plan:
     """The plan for a mirror that connects as `role`, by default the role of this session.
 
-    Strictly, every pattern of the selection must match a table.
+    Strictly, every pattern of the selection must match a table. For a mirror that has begun that is not asked, and a
+    publication that has nothing to publish any more stays: its stream would end with it.
     """
     with session.transaction():
         facts = read_facts(session)
         role = role or facts.role.name
         names = names or MirrorNames.of_database(facts.database)
         chosen = choose(read_catalog(session, role), selection, strict=strict)
-        wants = wanted(names, chosen.tables, facts.version_num)
+        wants = [each for each in wanted(names, chosen.tables, facts.version_num) if each.tables or strict]
         return plan(
             Present(
                 facts=facts,
