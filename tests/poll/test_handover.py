@@ -22,7 +22,7 @@ from tests.sync.load import create, writing
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import LogDamaged, NotAnswerable, NotPermitted
+from tidemark.errors import NotAnswerable, NotPermitted, ObjectExists
 from tidemark.lake.points import Point
 from tidemark.lake.status import status_of
 from tidemark.poll import handover
@@ -252,11 +252,17 @@ def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
         over(mirror).discard()
         assert slots(db) == []
         assert not (tmp_path / "lake/_log").exists()
-        shutil.copytree(tmp_path / "lake/_tables", tmp_path / "lake/_log")
-        (tmp_path / "lake/_log/mirror.json").write_text("{}")
-        with pytest.raises(LogDamaged, match="is not what we wrote"):
+        (tmp_path / "lake/_log").mkdir()
+        (tmp_path / "lake/_log/file").touch()
+        with pytest.raises(ObjectExists, match="_log is not empty"):
             attempt(mirror)
-        shutil.rmtree(tmp_path / "lake/_log")
+        assert (tmp_path / "lake/_log/file").exists()
+        (tmp_path / "lake/_log/file").unlink()
+        db.admin(f"select pg_create_logical_replication_slot('{db.names.slot}', 'pgoutput')")
+        with pytest.raises(ObjectExists, match="it is another log's"):
+            attempt(mirror)
+        assert slots(db) == [db.names.slot]
+        db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
         handed_over(mirror)
         over(mirror).discard()
     assert slots(db) == [db.names.slot]

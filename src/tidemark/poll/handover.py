@@ -40,7 +40,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.capability import Mode, choose_mode
 from tidemark.source.look import look_within
 from tidemark.source.session import Session
-from tidemark.source.slot import drop_slot
+from tidemark.source.slot import drop_slot, read_slot
 from tidemark.sync.publishing import Meant, require_published
 
 MARK = "_handover"  # in the lake: the folder of the log of an attempt
@@ -107,39 +107,45 @@ class Handover:
                 if choose_mode(session, source, names).mode is Mode.POLL:
                     return False
         self.discard()
-        if read_mirror(self._log, Disk()) is not None:
-            raise ObjectExists(
-                f"there is a log in {self._log}, and it is not of this mirror's", "--log, for another folder"
-            )
+        self._require_nothing_there()
         require_published(self._meant, self._tell)
         return True
 
-    def _last_poll(self) -> Polled:
-        told = False
-        self._mark.write_text(str(self._log))
-        try:
-            polled = self._polled_beside_the_log()
-            told = True
-        finally:
-            if not told:
-                with suppress(TidemarkError):  # then the next attempt does it
-                    self.discard()
-        self._mark.unlink()
-        self._tell(f"polled for the last time at {polled.upto}: from there on it follows the stream")
-        return polled
+    def _require_nothing_there(self) -> None:
+        """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""
+        if self._log.exists() and any(self._log.iterdir()):
+            raise ObjectExists(f"{self._log} is not empty, and a log is to begin there", "--log, for another folder")
+        with Session.open(self._meant.source, "handover") as session:
+            if (slot := read_slot(session, self._meant.names.slot)) is not None:
+                raise ObjectExists(
+                    f"slot {slot.name} exists: it is another log's", "--name, for another mirror; or drop the slot"
+                )
 
-    def _polled_beside_the_log(self) -> Polled:
+    def _last_poll(self) -> Polled:
+        self._mark.write_text(str(self._log))
+        done: list[Polled] = []
+        try:
+            self._poll_beside_the_log(done)
+        except BaseException as error:
+            if done and isinstance(error, TidemarkError):  # whoever receives next will say it too
+                return done[0]
+            with suppress(TidemarkError):  # then the next attempt does it
+                self.discard()
+            raise
+        self._mark.unlink()
+        self._tell(f"polled for the last time at {done[0].upto}: from there on it follows the stream")
+        return done[0]
+
+    def _poll_beside_the_log(self, done: list[Polled]) -> None:
         source, names = self._meant.source, self._meant.names
         with ReceiveProcess.start(ReceiveOptions(source, self._log, names, slot_wait_s=SLOT_WAIT_S)) as receiving:
             with self._connected(receiving) as client:
                 published = self._published()
                 with exact_glimpse(source, SLOT_WAIT_S) as seen:
                     client.wait(seen.lsn, LOG_WAIT_S)
-                    polled = self._poller.hand_over(seen, published)
+                    done.append(self._poller.hand_over(seen, published))
             receiving.stop()
-            with suppress(TidemarkError):  # the next one who receives will say it too
-                receiving.wait()
-        return polled
+            receiving.wait()
 
     def _published(self) -> dict[int, Fingerprint]:
         with Session.open(self._meant.source, "handover") as session, session.transaction():
