@@ -51,8 +51,9 @@ def slots(db: Database) -> list[str]:
 
 
 def handed_over(mirror: PolledMirror) -> Lsn:
-    polled = attempt(mirror)
-    assert polled is not None, mirror.said
+    """Someone's short transaction may be in the way for a moment."""
+    polled = eventually(lambda: attempt(mirror), 120)
+    assert isinstance(polled, Polled)
     return polled.upto
 
 
@@ -128,7 +129,9 @@ def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: 
         db.run("alter table keyed alter id type numeric")
         mirror.said.clear()
         handed_over(mirror)
-        assert [text.partition(" is read whole: ")[0] for text in mirror.said[:-1]] == ["public.keyed"]
+        assert {text.partition(" is read whole: ")[0] for text in mirror.said if "read whole" in text} == {
+            "public.keyed"
+        }
     with syncing(db, tmp_path, spark, folds=False) as synced:
         db.run("update keyed set id = id + 1000", "delete from bag where id < 10")
         note_polls(mirror, synced)
