@@ -126,5 +126,5 @@ def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
         ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
         run_to_end(synced, CURRENT)
         synced.mirroring.require_copied()
-        assert any("is not copied anew" in each for each in synced.said)
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
+        assert any("is not copied anew" in each for each in synced.said)
