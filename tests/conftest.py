@@ -42,9 +42,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogethe
     return SparkTogether(config, log)
 
 
-MAJORS = tuple(each.major for each in installs().values())
-
-
 def installs_from(major: int) -> Any:
     """A fixture: every PostgreSQL at hand from this version on, in turn."""
     found = [each for each in installs().values() if each.major >= major]

@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
+from tests.conftest import installs_from
 
+install = installs_from(16)
 LARGE = "(select string_agg(md5({} || i::text), '') from generate_series(1, 400) i)"  # 12,800 bytes: stored out of line
 
 

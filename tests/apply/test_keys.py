@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import Database
 from harness.lake import following, lakeside
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, installs_from
 from tidemark.errors import NotAnswerable
 
+install = installs_from(16)
 TABLE = "create table t (id int primary key, u int not null unique, v text)"
 DROP, RESTORE = "alter table t drop constraint t_pkey", "alter table t add primary key (id)"
 FULL, DEFAULT = "alter table t replica identity full", "alter table t replica identity default"

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
+from tests.conftest import installs_from
 
 SESSIONS, STEPS, CHECKED = 3, 120, 10
+install = installs_from(16)
 TABLES = ("keyed", "pair", "bag", "wide")
 LARGE = "(select string_agg(md5({} || i::text), '') from generate_series(1, 300) i)"
 

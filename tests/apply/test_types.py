@@ -8,10 +8,8 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
-from tests.conftest import installs_from
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
 
-install = installs_from(16)
 CORPUS = {**SCALARS, **ARRAYS, **AS_TEXT}
 
 

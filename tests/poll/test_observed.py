@@ -265,10 +265,8 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
 def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
     """`tidemark sync` in a thread; after its first poll it polls when it is asked to, and never by itself."""
     stopped: list[int] = []
-    meant, how = (
-        Meant(db.dsn(), db.names, Selection()),
-        PollingOptions(3600, 1, once=False, folds=False, log=lake / "_log", asked=Mode.POLL),
-    )
+    meant = Meant(db.dsn(), db.names, Selection())
+    how = PollingOptions(3600, 1, once=False, folds=False, log=lake / "_log", asked=Mode.POLL)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(poll, meant, lake, how, spark, stopped, Quiet())
         try:

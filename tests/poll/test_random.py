@@ -33,7 +33,7 @@ VERSIONS = [major for major in installs() if major >= 16][-1 if CYCLES <= FEW el
 install = installs_from(VERSIONS[0])
 TABLES = ("orders", "items", "bag_of_events", "pairs", "ledger")
 COMPARE_EVERY, FOLD_EVERY = 4, 2
-MORE_COLUMNS, MOST_FAILURES = 12, 1
+MORE_COLUMNS, MOST_FAILURES = 12, 3
 MANNERS = (
     Manner(keys=400),
     Manner(keys=400, held_s=0.4, empties=True),
@@ -80,7 +80,7 @@ def altering(db: Database, seed: int) -> Iterator[threading.Event]:
         n = 0
         with db.server.connect(db.name) as session:
             session.execute("set lock_timeout = '300ms'; set role app")
-            while not stop.wait(chance.uniform(0.5, 5.0)):
+            while not stop.wait(chance.uniform(0.2, 1.5)):
                 n += 1
                 if rests.is_set():
                     continue
