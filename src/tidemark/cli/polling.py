@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.cli.showing import Shown
-from tidemark.errors import SourceError
 from tidemark.source.capability import Mode
 from tidemark.sync.publishing import Meant
 
@@ -52,10 +51,7 @@ def poll(meant: Meant, lake: Path, how: PollingOptions, spark: SparkSession, sto
         polling = Polling(poller, spark, how.interval_s, lambda: bool(stopped), holds.shown, holds.wanted)
         insists = how.asked is Mode.LOGICAL
         handover = Handover(poller, meant, how.log, show.say, insists=insists)
-        try:
-            handover.discard()
-        except SourceError as error:
-            show.say(f"what is left of an attempt to follow the stream stays for now: {error}")
+        handover.tidy()
         last = handover.attempt if how.asked is not Mode.POLL else None
         handed_over = polling.run(show.say, show.polled, last, once=how.once and not insists)
         if not handed_over:

@@ -107,6 +107,8 @@ def sync(
         from tidemark.sync.outlook import outlook
 
         click.echo(f"-- {choice.mode.value}: {choice.why}")
+        if polled and choice.mode is Mode.LOGICAL:
+            click.echo(f"-- {lake} is polled: after a last poll it follows the stream, and only what is new is copied.")
         click.echo(outlook(meant, polled=choice.mode is Mode.POLL), nl=False)
         return ExitCode.OK
     with shown(as_json=as_json, quiet=quiet) as show:

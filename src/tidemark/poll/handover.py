@@ -72,6 +72,13 @@ class Handover:
         finally:
             self._next = time.monotonic() + AGAIN_S
 
+    def tidy(self) -> None:
+        """Leave nothing behind of an attempt that did not come to its end; what cannot be removed now is said."""
+        try:
+            self.discard()
+        except SourceError as error:
+            self._tell(f"the slot of an attempt to follow the stream stays until the next one: {error.message}")
+
     def discard(self) -> None:
         """Drop the slot and remove the log of an attempt that did not come to its end, while the lake is polled."""
         if not self._mark.exists():
@@ -127,11 +134,10 @@ class Handover:
         try:
             self._poll_beside_the_log(done)
         except BaseException as error:
-            if done and isinstance(error, TidemarkError):  # whoever receives next will say it too
-                return done[0]
-            with suppress(TidemarkError):  # then the next attempt does it
-                self.discard()
-            raise
+            if not done or not isinstance(error, TidemarkError):
+                self.tidy()
+                raise
+            self._tell(f"receiving ended, and is begun again: {error.message}")  # the last poll is told all the same
         self._mark.unlink()
         self._tell(f"polled for the last time at {done[0].upto}: from there on it follows the stream")
         return done[0]
