@@ -56,7 +56,9 @@ def mirror(db: Database, tmp_path: Path) -> Mirrored:
 
 
 def slots(database: Database) -> list[tuple[str, str]]:
-    return database.admin("select slot_name, restart_lsn::text from pg_replication_slots order by 1")
+    """What each slot's reader has confirmed; restart_lsn is moved by whoever decodes, who need not confirm anything."""
+    position = "coalesce(confirmed_flush_lsn, restart_lsn)::text"
+    return database.admin(f"select slot_name, {position} from pg_replication_slots order by 1")
 
 
 def log_of(mirror: Mirrored) -> tuple[Lsn, int]:
