@@ -114,6 +114,9 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
             assert moments.sql("select sum(id) from root").collect()[0][0] == 4
             with pytest.raises(NotAnswerable, match="lies where the mirror was polled"):
                 moments.at(Boundary(first, frozenset({first})))
+            with moments.at(Boundary(moments.view().answerable, frozenset({Lsn(last.value - 1)}))) as moment:
+                with pytest.raises(NotAnswerable, match=r"keyed was polled with what was committed at .* does not see"):
+                    moment.table("keyed")
             with closing(tidemark.open(lake, spark, source=db.dsn())) as present:
                 assert present.at("now").observed is None
     status = status_of(lake)
