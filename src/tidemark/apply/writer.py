@@ -40,7 +40,7 @@ from tidemark.lake.leases import needed_from, read_leases
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
-from tidemark.lake.versions import VERSIONS, VersionTable, floor
+from tidemark.lake.versions import VERSIONS, VersionTable
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import Mirror, read_mirror
@@ -154,7 +154,7 @@ class LakeWriter:
     def _take(self, generation: Generation) -> bool | None:
         """One, after a look; None if someone else was quicker."""
         oid, base = generation.fingerprint.oid, generation.base
-        if not self.tables.may_take(generation) or read_retained(self._options.lake) > floor(base):
+        if not self.tables.may_take(generation) or read_retained(self._options.lake) > base.floor:
             return False
         folder = self._options.lake / self.tables.path(oid) / VERSIONS
         table = VersionTable.create(folder, generation.columns)

@@ -172,12 +172,6 @@ def prefix(bucket: int, buckets: int, *, live: bool) -> str:
     return f"{'live' if live else 'closed'}-{bucket:05}-of-{buckets:05}"
 
 
-def floor(boundary: Boundary) -> Lsn:
-    """Up to here a boundary sees every commit."""
-    lowest = min(boundary.excluded, default=None)
-    return boundary.lsn if lowest is None else min(boundary.lsn, Lsn(lowest.value - 1))
-
-
 def _versions(folder: Path, table: DeltaTable) -> Versions:
     rows: list[Mapping[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
     files = tuple(_version_file(folder, row) for row in rows)

@@ -24,7 +24,6 @@ from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
-from tidemark.lake.versions import floor
 from tidemark.log.reader import LogReader
 from tidemark.query.gate import LIMIT_S, Passed, pass_gate
 from tidemark.query.moment import Moment
@@ -167,7 +166,7 @@ class Mirror:
         snapshot: Snapshot | None = None,
     ) -> Moment:
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
-        lowest = floor(boundary) if look is None else min(floor(boundary), self.view().cycle.known)
+        lowest = boundary.floor if look is None else min(boundary.floor, self.view().cycle.known)
         lease = Lease(self.lake.path, lowest)
         try:
             self.view().require(boundary, defined=look is not None)

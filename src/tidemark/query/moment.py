@@ -20,7 +20,6 @@ from tidemark.lake.history import Kind, Span, TableHistory, types_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
-from tidemark.lake.versions import floor
 from tidemark.query.biography import Biography, First
 from tidemark.query.changes import guarded
 from tidemark.query.difference import difference
@@ -257,7 +256,7 @@ class Moment:
             )
             if not same:
                 return "was altered, or taken out of the publication, just before, and the mirror does not know yet how"
-        elif span.begin > floor(self.boundary) and (history.is_union or span.begin > span.base.lsn):
+        elif span.begin > self.boundary.floor and (history.is_union or span.begin > span.base.lsn):
             return f"was altered up to {span.begin}, and it is not known whether this boundary sees that"
         return None
 

@@ -24,7 +24,7 @@ from tidemark.lake.history import Kind, Span, TableHistory
 from tidemark.lake.layout import columns_of, fitting, layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
-from tidemark.lake.versions import Versions, floor, held, read_versions
+from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.mapped import descriptions
 from tidemark.log.slices import Plan, plan
 from tidemark.query.changes import file_changes, no_changes, seen
@@ -127,7 +127,7 @@ class Reading:
         stored = (*files.stored, *(folded.stored if folded else ()))
         shown = shown_table(history, span.fingerprint, stored, types)
         since = held(folded, span.base)
-        tail = self._tail(view, history, shown, files, max(files.applied, floor(since)))
+        tail = self._tail(view, history, shown, files, max(files.applied, since.floor))
         return _Found(shown, files, folded, since, tail)
 
     def _require_whole(self, view: LakeView, history: TableHistory) -> None:

@@ -50,7 +50,7 @@ class LakeView:
                 f"--at latest, an LSN up to {upto}, or again later",
             )
         retained = read_retained(self.lake.path)
-        below = min([boundary.lsn, *(Lsn(lsn.value - 1) for lsn in boundary.excluded)])
+        below = boundary.floor
         if below < retained:
             raise NotAnswerable(
                 f"{below} cannot be answered any more: the past is kept from {retained} on",

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
-from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions, floor
+from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
 from tidemark.query.changes import READING, plain_homes, quoted, shown_cells
 from tidemark.query.hashing import bucket_of, can_hash
 from tidemark.query.shape import Base
@@ -36,7 +36,7 @@ class Chosen:
 
 def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
     """By what their statistics tell."""
-    below = floor(boundary)
+    below = boundary.floor
     clean = tuple(file for file in files if file.live and file.greatest_begin <= below)
     asked = tuple(
         file

@@ -23,7 +23,6 @@ from tidemark.lake.generation import Generation
 from tidemark.lake.history import TableHistory
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
-from tidemark.lake.versions import floor
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import what_failed
 from tidemark.sync.job import CopiedPart, FailedPart, copy_parts, in_short
@@ -133,7 +132,7 @@ class Copying:
         self._progress.copied(oid, told.part.size_bytes, told.rows)
         generation = planned.add(told)
         if generation is not None:
-            self._leases[oid] = Lease(self._options.lake, floor(planned.base))
+            self._leases[oid] = Lease(self._options.lake, planned.base.floor)
             self._progress.done(oid)
             left.pop(oid)
             self._tell(generation)
@@ -182,11 +181,11 @@ def _exchanged(lease: Lease, options: CopyOptions, base: Boundary) -> Lease:
 
     A commit that it does not see may be older than what was safe when it was taken.
     """
-    taken = Lease(options.lake, floor(base))
+    taken = Lease(options.lake, base.floor)
     lease.close()
-    if read_retained(options.lake) > floor(base):
+    if read_retained(options.lake) > base.floor:
         taken.close()
-        raise LakeError(f"what was committed after {floor(base)} is not kept any more", "the copy again")
+        raise LakeError(f"what was committed after {base.floor} is not kept any more", "the copy again")
     return taken
 
 

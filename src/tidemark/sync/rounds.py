@@ -13,7 +13,7 @@ from tidemark.fold.layout import version_columns
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import TableHistory
-from tidemark.lake.versions import VERSIONS, floor
+from tidemark.lake.versions import VERSIONS
 from tidemark.query.shown import is_streamed, shown_table
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.blockers import naming_lockers
@@ -123,4 +123,4 @@ def _layout(
     kinds = {home.attnum: home.type for home in stored}
     hashed = [kinds[attnum] for attnum in fingerprint.key] or list(kinds.values())
     buckets = buckets_for(size_bytes) if hashed and all(map(can_hash, hashed)) else 1
-    return CopyLayout(stored, fingerprint.key, buckets, floor(base))
+    return CopyLayout(stored, fingerprint.key, buckets, base.floor)

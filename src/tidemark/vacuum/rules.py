@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile
 from tidemark.lake.history import Kind, Span, TableHistory
-from tidemark.lake.versions import VersionFile, Versions, floor, held
+from tidemark.lake.versions import VersionFile, Versions, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | Non
         return True
     for span in spans:
         folded = held(versions, span.base) if versions is not None and versions.base == span.base.lsn else None
-        if folded is None or file.greatest > floor(folded):
+        if folded is None or file.greatest > folded.floor:
             return True
     return False
