@@ -84,6 +84,69 @@ def test_other_engines_find_what_postgresql_has_also_after_renames_type_changes_
         assert side.require_noted() == 3
 
 
+def test_names_that_columns_take_over_from_each_other_lead_to_nobody_elses_values(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = {"t": "id int primary key", "bag": "id int"}
+    db.run(*(f"create table {table} ({key}, a int, b int)" for table, key in tables.items()))
+    db.run("alter table bag replica identity full")
+    with following(lakeside(db, tmp_path, spark, *tables)) as side:
+        turns = (
+            ["rename a to c", "add a int"],
+            ["rename b to d", "rename a to b", "add a int"],
+            ["drop c", "rename a to c", "add a int default 5"],
+        )
+        for turn, alterations in enumerate(turns):
+            for table in tables:
+                db.run(
+                    f"insert into {table} select i, i, -i from generate_series({100 * turn}, {100 * turn + 60}, 2) i"
+                )
+            side.apply_all()
+            for table in tables:
+                db.run(*(f"alter table {table} {each}" for each in alterations))
+            for folds in (True, False):
+                for table in tables:
+                    db.run(f"update {table} set a = id + {turn}, b = 7 * id where id % 3 = {turn}")
+                    db.run(f"delete from {table} where id % 7 = {turn}")
+                side.note(*tables)
+                side.apply_all()
+                if folds:
+                    side.fold()
+        assert side.require_noted() == 2 * len(turns)
+        side.fold()
+        assert side.require_noted() == 2 * len(turns)
+
+
+@pytest.mark.parametrize("folds", [True, False])
+def test_equal_rows_are_removed_from_a_table_that_loses_columns(
+    db: Database, spark: SparkSession, tmp_path: Path, folds: bool
+) -> None:
+    db.run(
+        "create table bag (a int, b text, c int, d int)",
+        "alter table bag replica identity full",
+    )
+    filled = "insert into bag select i % 3, 'b' || i % 2, i % 4, i % 2 from generate_series(1, 120) i"
+    fewer = "delete from bag where ctid in (select min(ctid) from bag where a < 2 group by {})"
+    with following(lakeside(db, tmp_path, spark, "bag")) as side:
+        for step in (
+            [filled, fewer.format("a, b, c, d"), "update bag set d = d + 1 where c = 2"],
+            ["alter table bag drop c", fewer.format("a, b, d"), "insert into bag values (1, 'b1', 1), (1, 'b1', 1)"],
+            ["alter table bag drop b", fewer.format("a, d"), fewer.format("a, d")],
+            ["update bag set a = 1 where d = 1", fewer.format("a, d")],
+            ["alter table bag drop d", fewer.format("a"), "insert into bag values (0)"],
+            [fewer.format("a"), "truncate bag", "insert into bag values (1), (1), (2)", fewer.format("a")],
+        ):
+            db.run(*step)
+            side.apply_all()
+            side.note("bag")
+            side.apply_all()
+            if folds:
+                side.fold()
+        assert side.require_noted() == 6
+        side.fold()
+        assert side.require_noted() == 6
+
+
 def test_buckets_are_made_anew_when_a_table_has_grown_and_stay_when_not(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

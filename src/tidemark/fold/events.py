@@ -5,6 +5,7 @@ Each row says to which bucket it belongs. A truncate concerns all buckets, so ea
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -36,8 +37,12 @@ def events_of(
     facts: Facts,
     live: DataFrame | None,
     moving: DataFrame | None,
+    retired: Collection[int] = (),
 ) -> Events:
-    """Changes upon what is `live`; versions that are `moving` to another bucket or layout come with them."""
+    """Changes upon what is `live`; versions that are `moving` to another bucket or layout come with them.
+
+    Without a key a row's bucket is that of what it has in common with the removals to come: not of `retired` columns.
+    """
     rows = ranked(by_attnum(changes, shape))
     truncates = _truncates(rows) if facts.truncates else ()
     rows = rows.filter(F.col("truncates").isNull()) if facts.truncates else rows
@@ -55,14 +60,16 @@ def events_of(
     rows = rows.withColumn(END, F.lit(None).cast("long"))
     if moving is not None:
         rows = rows.unionByName(_moved(moving, shape), allowMissingColumns=True)
-    hashed = F.xxhash64(*(shape.key_cells or shape.cells))
+    gone = () if shape.key else tuple(column for column in shape.columns if column.attnum in retired)
+    there = [cell for column in shape.columns if column not in gone for cell in column.cells]
+    hashed = F.xxhash64(*(shape.key_cells or there))
     rows = rows.withColumn(BUCKET, F.pmod(hashed, F.lit(layout.buckets)).cast("int"))
     rows = rows.select(*shape.cells, *EVENTS.names, END, BUCKET)
     if truncates:
         every = rows.sparkSession.range(layout.buckets).select(F.col("id").cast("int").alias(BUCKET))
         rows = rows.unionByName(every.withColumn("kind", F.lit(TRUNCATED)), allowMissingColumns=True)
-    sent = {column.attnum: column.cells for column in large}
-    return Events(rows, Merging(shape.cells, shape.key_cells, sent, truncates))
+    marked = {column.attnum: column.cells for column in large or gone}
+    return Events(rows, Merging(shape.cells, shape.key_cells, marked, truncates))
 
 
 def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.decode.types import Types
@@ -23,6 +25,7 @@ from tidemark.fold.job import FoldWork, fold_buckets
 from tidemark.fold.layout import VersionLayout, bucket_count, version_columns
 from tidemark.fold.policy import Burden
 from tidemark.lake.changes import ChangeFile, ChangeFiles
+from tidemark.lake.columns import UNCHANGED
 from tidemark.lake.history import Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
@@ -32,7 +35,7 @@ from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.shape import facts_of
-from tidemark.query.shown import ShownTable, retired_columns, shown_table
+from tidemark.query.shown import ShownTable, is_streamed, retired_columns, shown_table
 from tidemark.query.snapshot import LakeView
 from tidemark.query.versions import version_rows
 from tidemark.schema.table import Column
@@ -134,7 +137,8 @@ class Folder:
             changes = view.changes(history.path)
             since = held(versions, span.base)
             files = changes.between(since, Boundary(upto))
-            if files and upto > since.lsn and span.fingerprint.columns:
+            streamed = any(is_streamed(column, self._lake.version_num) for column in span.fingerprint.columns)
+            if files and upto > since.lsn and streamed:
                 found.append(Foldable(history, span, upto, changes, files, versions))
         return found
 
@@ -158,7 +162,7 @@ class Folder:
         if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
             raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
         way = _way(table.versions, layout)
-        events = self._events(table, shown, layout, way)
+        events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
         reached(Point.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
         work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
@@ -175,13 +179,27 @@ class Folder:
         size = sum(file.size_bytes for file in adds)
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
 
-    def _events(self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way) -> Events:
+    def _events(
+        self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: frozenset[int]
+    ) -> Events:
         spark, versions = self._spark, table.versions
-        changes = file_changes(spark, shown, table.files) or no_changes(spark, shown)
-        changes = seen(changes, table.since, Boundary(table.upto), table.files)
+        changes = seen(self._changes(table, shown, retired), table.since, Boundary(table.upto), table.files)
         live = version_rows(spark, shown, versions, versions.live) if versions is not None else None
         moving = version_rows(spark, shown, versions, way.moved) if versions is not None and way.moved else None
-        return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving)
+        return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving, retired)
+
+    def _changes(self, table: Foldable, shown: ShownTable, retired: frozenset[int]) -> DataFrame:
+        """What changed; of a table without a key each change marks the retired columns that it says nothing of."""
+        spark, stored = self._spark, table.changes.stored
+        if shown.key or not retired:
+            return file_changes(spark, shown, table.files, stored) or no_changes(spark, shown)
+        alike: dict[str | None, list[ChangeFile]] = {}
+        for file in table.files:
+            unsaid = retired - {column.attnum for column in stored if column.name in file.columns}
+            alike.setdefault(f",{','.join(map(str, sorted(unsaid)))}," if unsaid else None, []).append(file)
+        frames = ((file_changes(spark, shown, files, stored), marks) for marks, files in alike.items())
+        marked = [rows.withColumn(UNCHANGED, F.lit(marks).cast("string")) for rows, marks in frames if rows is not None]
+        return reduce(DataFrame.unionByName, marked) if marked else no_changes(spark, shown)
 
 
 @dataclass(frozen=True, slots=True)

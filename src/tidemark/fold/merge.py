@@ -1,17 +1,21 @@
 """One bucket: what was live in it, and all its changes in order, to what is live now and what has ended. Pure Arrow.
 
 With a key a row's version ends where the next change of its key begins. Without one, equal rows are told apart by
-nobody: the first that was removed is taken for the first that was added. A truncate ends all that lives.
+nobody: the first that was removed is taken for the first that was added. A removal does not say what the row had in
+columns that the table has no more: any row that is equal in the others will do, since where it ends they all look the
+same, and before that they all live. A truncate ends all that lives.
 
 A version that ends in the commit in which it began was never seen by anyone else and is not kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,11 +41,14 @@ _POSITION = np.dtype([("commit", np.int64), ("ordinal", np.int64)])
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """How it is done: all cells, those of the key, those of each column that may be marked, and every truncate."""
+    """How it is done: all cells, those of the key, those of each column that may be marked, and every truncate.
+
+    With a key a mark says that a large value did not change; without one, that the table has the column no more.
+    """
 
     cells: tuple[str, ...]
     key: tuple[str, ...]
-    large: Mapping[int, tuple[str, ...]]
+    marked: Mapping[int, tuple[str, ...]]
     truncates: tuple[tuple[int, int], ...]
 
 
@@ -55,7 +62,35 @@ class Merged:
 
 def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
     """`live` has the cells and `begin`; `changes` the cells and what every event says. All changes are later."""
-    told_apart_by = how.key or how.cells
+    if how.key or changes["marks"].null_count == len(changes):
+        return _merged(how, how.key or how.cells, live, changes)
+    closed: list[pa.Table] = []
+    for stage, told_apart_by, some in _stages(how, changes):
+        merged = _merged(stage, told_apart_by, live, some)
+        live, closed = merged.live, [*closed, merged.closed]
+    return Merged(live, pa.concat_tables(closed))
+
+
+def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[str, ...], pa.Table]]:
+    """Changes of a table without a key in the order of time, as long as they say the same columns; and these."""
+    positions, marks = _positions(changes), changes["marks"].to_pylist()
+    order = np.argsort(positions, kind="stable")
+    first = [place for place, at in enumerate(order) if place == 0 or marks[at] != marks[order[place - 1]]]
+    for number, (begin, end) in enumerate(pairwise([*first, len(order)])):
+        since = positions[order[begin]] if number else None
+        until = positions[order[end]] if end < len(order) else None
+        truncates = tuple(
+            each
+            for each in how.truncates
+            if (since is None or each >= since.item()) and (until is None or each < until.item())
+        )
+        mark = marks[order[begin]] or ""
+        unsaid = {cell for attnum, cells in how.marked.items() if f",{attnum}," in mark for cell in cells}
+        told_apart_by = tuple(cell for cell in how.cells if cell not in unsaid)
+        yield replace(how, truncates=truncates), told_apart_by, changes.take(pa.array(order[begin:end]))
+
+
+def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, changes: pa.Table) -> Merged:
     touched = np.ones(len(live), bool) if how.truncates else may_be_among(live, changes, told_apart_by)
     events = pa.concat_tables([_as_events(live.filter(pa.array(touched)), how), changes.select(_names(how))])
     numbers = numbers_of(events, told_apart_by, zeros_apart=not how.key)
@@ -132,7 +167,8 @@ class _Values:
 
     def __init__(self, ordered: _Ordered, how: Merging) -> None:
         self._ordered, self._how = ordered, how
-        self._from = {cell: where for n, cells in how.large.items() for cell, where in self._sent(n, cells)}
+        large = how.marked if how.key else {}
+        self._from = {cell: where for n, cells in large.items() for cell, where in self._sent(n, cells)}
 
     def taken(self, events: Longs) -> pa.Table:
         """The cells of these events, by their place in the order."""
@@ -176,9 +212,13 @@ def _as_events(live: pa.Table, how: Merging) -> pa.Table:
 
 def _epochs(events: pa.Table, truncates: Sequence[tuple[int, int]]) -> Longs:
     """How many truncates came before each event."""
+    return np.searchsorted(np.array(sorted(truncates), _POSITION), _positions(events)).astype(np.int64)
+
+
+def _positions(events: pa.Table) -> npt.NDArray[np.void]:
     positions = np.empty(len(events), _POSITION)
     positions["commit"], positions["ordinal"] = events["commit"].to_numpy(), events["ordinal"].to_numpy()
-    return np.searchsorted(np.array(sorted(truncates), _POSITION), positions).astype(np.int64)
+    return positions
 
 
 def _truncated(epochs: Longs, truncates: Sequence[tuple[int, int]]) -> Longs:

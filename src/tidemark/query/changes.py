@@ -34,11 +34,16 @@ READING = {
 }
 
 
-def file_changes(spark: SparkSession, table: ShownTable, files: Iterable[ChangeFile]) -> DataFrame | None:
-    """The rows of these files; None if there are no files."""
+def file_changes(
+    spark: SparkSession, table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[StoredColumn]
+) -> DataFrame | None:
+    """The rows of these files, whose Delta table has these stored columns; None if there are no files."""
     ordered = sorted(files, key=lambda file: sorted(file.columns))
     groups = [(columns, list(group)) for columns, group in groupby(ordered, key=lambda file: file.columns)]
-    frames = [_read(spark, table, columns, [file.path for file in group]) for columns, group in groups]
+    frames = [
+        _read(spark, table, [each for each in stored if each.name in columns], [file.path for file in group])
+        for columns, group in groups
+    ]
     return reduce(DataFrame.unionByName, frames) if frames else None
 
 
@@ -97,9 +102,10 @@ def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFram
     return rows.select(*cells, *(F.col(name).alias(other) for name, other in others.items()))
 
 
-def _read(spark: SparkSession, table: ShownTable, columns: frozenset[str], paths: list[str]) -> DataFrame:
-    there = [each for column in table.columns for each in column.kept if each.name in columns]
-    fields = [spark_types.StructField(each.name, spark_type(each.type)) for each in dict.fromkeys(there)]
+def _read(spark: SparkSession, table: ShownTable, stored: Iterable[StoredColumn], paths: list[str]) -> DataFrame:
+    shown = {column.attnum for column in table.columns}
+    there = [each for each in stored if each.attnum in shown]
+    fields = [spark_types.StructField(each.name, spark_type(each.type)) for each in there]
     fields += [spark_types.StructField(field.name, spark_type(field.type)) for field in OURS]
     rows = spark.read.options(**READING).schema(spark_types.StructType(fields)).parquet(*paths)
     values = (value.alias(name) for name, (_, value) in zip(table.shape.names, shown_cells(table, there), strict=True))

@@ -149,7 +149,7 @@ class Reading:
         """What changed since, and what that may be like."""
         spark, boundary = self._spark, self._boundary
         chosen = found.files.between(found.since, boundary)
-        rows = file_changes(spark, found.shown, chosen)
+        rows = file_changes(spark, found.shown, chosen, found.files.stored)
         rows = None if rows is None else seen(rows, found.since, boundary, chosen)
         facts = facts_of(chosen)
         tail = tail_of(spark, *found.tail) if found.tail is not None else None

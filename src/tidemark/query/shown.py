@@ -1,4 +1,4 @@
-"""A table as a reader sees it at one position: its columns then, and where each of them is kept. Pure."""
+"""A table as a reader sees it at one position: its columns then. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from tidemark.schema.table import Column, Generated
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One column: its name for readers, its type, what it is kept in, and what rows older than it read as."""
+    """One column: its name for readers, its type, and what rows older than it read as.
+
+    `exact` says that beside it stands the text of values without a twin.
+    """
 
     name: str
     source_name: str
     attnum: int
     type: pa.DataType
-    kept: tuple[StoredColumn, ...]
     exact: bool
     missing: Values | None
 
@@ -60,13 +62,13 @@ def shown_table(
     retired: Sequence[Column] = (),
 ) -> ShownTable:
     """The table by this definition, given what it is kept in; after its columns, those that it has no more."""
+    texts = {each.attnum for each in stored if each.text}
     columns = []
     for column, name in shown_names((*fingerprint.columns, *retired), types.version_num):
-        kept = tuple(each for each in stored if each.attnum == column.attnum)
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
         missing = missing_value(history.missing(column.attnum), column, types)
-        exact = any(each.text for each in kept) or (missing is not None and missing.exact is not None)
-        columns.append(Shown(name, column.name, column.attnum, kind, kept, exact, missing))
+        exact = column.attnum in texts or (missing is not None and missing.exact is not None)
+        columns.append(Shown(name, column.name, column.attnum, kind, exact, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
 
 
