@@ -21,7 +21,7 @@ from tidemark.clock import Lsn
 from tidemark.decode.messages import Relation
 from tidemark.decode.rows import Rows
 from tidemark.decode.types import Types
-from tidemark.lake.commits import ChangeTable
+from tidemark.lake.commits import ChangeTable, is_there
 from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
@@ -53,7 +53,7 @@ class ChangeTables:
     def find(self, path: str) -> ChangeTable | None:
         """A table's changes, if it ever had one."""
         folder = self._lake / path / CHANGES
-        if path not in self._open and (folder / "_delta_log").exists():
+        if path not in self._open and is_there(folder):
             self._open[path] = ChangeTable(folder)
         return self._open.get(path)
 

@@ -24,7 +24,7 @@ class HeldLook(Held):
 
     def moment(self, wait_s: float | None) -> Moment:
         """At the first look that can be answered; the others are let go."""
-        moment = self._mirror.seen_by(self._look, LIMIT_S if wait_s is None else wait_s)
+        moment = self._mirror.seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
         for look, session in self._looks:
             if look is moment.look:
                 self._keep(session)
@@ -32,6 +32,13 @@ class HeldLook(Held):
                 session.close()
         self._looks = []
         return moment
+
+    def _forget(self, look: Look) -> None:
+        """One that was asked for in vain; there may be many, and a server does not hold many sessions for one."""
+        for each, session in self._looks:
+            if each is look:
+                session.close()
+        self._looks = [held for held in self._looks if held[0] is not look]
 
     def close(self) -> None:
         """Let go of all of them."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, OURS, TRUNCATE, UNCHANGED, StoredColumn, stored_columns
-from tidemark.lake.commits import applied, opened, schema_of
+from tidemark.lake.commits import applied, is_there, opened, schema_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.rows import INSERTED, PREIMAGE
 
@@ -67,7 +67,7 @@ class ChangeFiles:
 def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
     """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""
     folder = lake / path / CHANGES
-    if not (folder / "_delta_log").exists():
+    if not is_there(folder):
         return ChangeFiles(folder, None, (), safe)
     table = opened(folder)
     adds = pa.table(table.get_add_actions(flatten=False))

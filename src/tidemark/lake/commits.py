@@ -180,6 +180,11 @@ def let_go(folder: Path, paths: Sequence[str]) -> None:
     raise LakeInUse(f"{folder} is written so often that it cannot let files go", "again") from failure
 
 
+def is_there(folder: Path) -> bool:
+    """Whether a table has been made: its folder is there a moment before its first commit."""
+    return next((folder / "_delta_log").glob("*.json"), None) is not None
+
+
 def opened(folder: Path, version: int | None = None) -> DeltaTable:
     """A Delta table that must be there, as it is or as it was."""
     try:

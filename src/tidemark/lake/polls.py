@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.clock import Lsn, Snapshot
-from tidemark.lake.registers import CYCLES, Seen, is_there, read_times
+from tidemark.lake.commits import is_there
+from tidemark.lake.registers import CYCLES, Seen, read_times
 
 _NONE = pa.table({"known": pa.array([], pa.int64()), "source_time": pa.array([], pa.timestamp("us", "UTC"))})
 

@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
-from tidemark.lake.commits import APP, CONFIGURATION, opened, require_version
+from tidemark.lake.commits import APP, CONFIGURATION, is_there, opened, require_version
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.points import Point, reached
 from tidemark.schema.plain import from_plain, to_plain
@@ -256,11 +256,6 @@ def read_seen(lake: Path) -> Seen | None:
 def read_times(lake: Path) -> pa.Table:
     """All cycles: when, how far, and the source's clock."""
     return _rows(lake / CYCLES).sort_by([("known", "ascending"), ("safe", "ascending"), ("at", "ascending")])
-
-
-def is_there(folder: Path) -> bool:
-    """Whether a table has been made: its folder is there a moment before its first commit."""
-    return next((folder / "_delta_log").glob("*.json"), None) is not None
 
 
 def _rows(folder: Path) -> pa.Table:

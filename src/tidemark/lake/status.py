@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Lsn
 from tidemark.errors import LogError
-from tidemark.lake.commits import applied
+from tidemark.lake.commits import applied, is_there
 from tidemark.lake.history import Kind, TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
@@ -100,7 +100,7 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
     resyncs = resyncs_of(lake.path)
     for history in histories:
         folder = lake.path / history.path / CHANGES
-        there = DeltaTable(folder) if (folder / "_delta_log").exists() else None
+        there = DeltaTable(folder) if is_there(folder) else None
         sizes: list[int] = pa.table(there.get_add_actions())["size_bytes"].to_pylist() if there else []
         versions = read_versions(lake.path, history.path)
         spans = history.spans()

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import StoredColumn, stored_columns
-from tidemark.lake.commits import APP, CONFIGURATION, Commit, applied, commit, opened, schema_of
+from tidemark.lake.commits import APP, CONFIGURATION, Commit, applied, commit, is_there, opened, schema_of
 from tidemark.lake.files import DataFile
 
 VERSIONS = "versions"
@@ -119,7 +119,7 @@ class VersionTable:
 def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | None:
     """A table's versions, if it has any: the present generation, or the one that began at `base`."""
     folder = lake / path / VERSIONS
-    if not (folder / "_delta_log").exists():
+    if not is_there(folder):
         return None
     table = opened(folder)
     while base is not None and _base(table) != base:
@@ -134,7 +134,7 @@ def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
     """The versions of the Delta table at which earlier generations ended that began at one of these."""
     folder = lake / path / VERSIONS
     found: list[int] = []
-    if not (folder / "_delta_log").exists():
+    if not is_there(folder):
         return found
     table = opened(folder)
     wanted = {base for base in bases if base < _base(table)}

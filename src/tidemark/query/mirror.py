@@ -112,10 +112,13 @@ class Mirror:
         """The lake and the log as they are now."""
         return LakeView(self.lake, self._reader)
 
-    def seen_by(self, looking: Callable[[], Look], limit_s: float = LIMIT_S) -> Moment:
+    def seen_by(
+        self, looking: Callable[[], Look], limit_s: float = LIMIT_S, forget: Callable[[Look], None] = lambda _: None
+    ) -> Moment:
         """What a session sees that looks; it looks again while that cannot be answered for a reason that may pass.
 
-        If it does not pass in time, the tables that it concerns are refused, and all others are read.
+        If it does not pass in time, the tables that it concerns are refused, and all others are read. `forget` is told
+        of looks that are not needed any more.
         """
         reader = self._log()
         until = time.monotonic() + limit_s
@@ -133,9 +136,11 @@ class Mirror:
             except NotAnswerable:  # it does not see a commit that lies below the window, or does not say what it sees
                 if time.monotonic() >= until:
                     raise
+                forget(look)
             else:
-                if taken is not None:
+                if taken is not None and taken.look is not None:
                     taken.close()
+                    forget(taken.look)
                 if not moment.unclear or time.monotonic() >= until:
                     return moment
                 taken = moment

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.changes import read_changes
-from tidemark.lake.commits import let_go, opened
+from tidemark.lake.commits import is_there, let_go, opened
 from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, needed_from, oldest, read_leases
@@ -129,7 +129,7 @@ def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Remova
         orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
         for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
             folder = f"{history.path}/{name}"
-            if not (lake.path / folder / "_delta_log").exists():
+            if not is_there(lake.path / folder):
                 continue
             keep = _earlier(lake, history, retained) if name == VERSIONS else []
             yield from _removed(lake.path / folder, f"{folder}: let go before", age, keep, dry_run, full=False)
