@@ -15,6 +15,7 @@ from tidemark.source.session import Session, Timeouts
 
 OWNER, MIRROR = "app", "mirror"
 PASSWORD = "s3cret-c4nary"  # noqa: S105
+PATIENT = Timeouts(idle_in_transaction_s=0)  # of a session that is held open while others work
 
 
 def add_roles(server: Server) -> None:

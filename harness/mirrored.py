@@ -91,7 +91,7 @@ class Mirrored:
             assert ours.xid == theirs.xid
         return len(found)
 
-    def catch_up(self, limit_s: float = 60) -> None:
+    def catch_up(self, limit_s: float = 180) -> None:
         """Wait until the log has everything committed so far."""
         (lsn,) = self.database.admin("select pg_current_wal_insert_lsn()::text")[0]
         with connected(self.options.folder, limit_s) as client:
@@ -135,13 +135,13 @@ def receiving(
 
 
 @contextmanager
-def connected(folder: Path, limit_s: float = 30) -> Iterator[ReceiveClient]:
+def connected(folder: Path, limit_s: float = 120) -> Iterator[ReceiveClient]:
     """A client of whoever receives into this folder, as soon as there is someone."""
     with eventually(lambda: ReceiveClient(folder), limit_s) as client:
         yield client
 
 
-def eventually(attempt: Callable[[], Any], limit_s: float = 30) -> Any:
+def eventually(attempt: Callable[[], Any], limit_s: float = 120) -> Any:
     """What the attempt gives once it gives something; its last error if it never does."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -157,7 +157,7 @@ def eventually(attempt: Callable[[], Any], limit_s: float = 30) -> Any:
         time.sleep(0.02)
 
 
-def ended(process: ReceiveProcess, limit_s: float = 90) -> Lsn:
+def ended(process: ReceiveProcess, limit_s: float = 300) -> Lsn:
     """Wait for a process's end, as its parent does; one that does not end is killed, so that a test does."""
     watchdog = threading.Timer(limit_s, process.process.kill)
     watchdog.start()
@@ -180,7 +180,7 @@ def receive_all(mirror: Mirrored, options: ReceiveOptions | None = None) -> Lsn:
     return lsn
 
 
-def streaming(mirror: Mirrored, limit_s: float = 30) -> int:
+def streaming(mirror: Mirrored, limit_s: float = 120) -> int:
     """The walsender that feeds the mirror, as soon as there is one."""
     found = eventually(lambda: _walsenders(mirror), limit_s)
     assert isinstance(found[0], int)

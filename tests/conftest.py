@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
@@ -20,6 +21,10 @@ Start = Callable[..., Server]
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
 )
+
+# How long an example takes says nothing of what it is right for: a machine may stall at any time.
+settings.register_profile("tidemark", deadline=None)
+settings.load_profile("tidemark")
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 

@@ -40,7 +40,7 @@ DEFAULTS: Settings = {
     "log_replication_commands": False,
 }
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
 
 
 class ServerFailed(Exception):

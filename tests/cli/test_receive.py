@@ -61,7 +61,7 @@ def test_until_it_is_interrupted(mirror: Mirrored) -> None:
         mirror.catch_up()
         with connected(folder) as client:
             eventually(lambda: client.position().durable >= client.position().received)
-        time.sleep(1.2)
+        time.sleep(3)
         process.terminate()
         out, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.OK

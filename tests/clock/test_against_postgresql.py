@@ -6,6 +6,7 @@ import time
 from harness.database import Database, create_database
 from harness.decoded import Commit, call_witness
 from harness.load import inserting
+from harness.mirrored import eventually
 from tests.conftest import Start
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.source.session import Session
@@ -31,7 +32,7 @@ def test_under_load_a_boundary_shows_what_each_session_saw(db: Database) -> None
     witness = call_witness(db)
     moments = []
     with inserting(db, clients=6), db.session() as session:
-        time.sleep(0.2)
+        eventually(lambda: session.row("select count(*) > 100 from public.t")[0])
         moments = [look(session) for _ in range(150)]
     commits = witness.commits()
     assert len(commits) > 100

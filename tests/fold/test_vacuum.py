@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.database import Database
+from harness.database import PATIENT, Database
 from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import eventually
 from tests.conftest import NEWEST
@@ -151,7 +151,7 @@ def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
 ) -> None:
     db.run("create table t (id int primary key, v text)")
     side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
-    with following(side), db.session() as old, old.transaction():
+    with following(side), db.session(timeouts=PATIENT) as old, old.transaction():
         (snapshot,) = old.row("select pg_current_snapshot()::text")
         for n in range(4):
             db.run(f"insert into t select {n} * 1000 + i, repeat('v', 200) from generate_series(1, 600) i")

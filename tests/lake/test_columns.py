@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.decode.types import Types
@@ -114,7 +114,6 @@ tables = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(tables, min_size=1, max_size=4))
 def test_whatever_becomes_of_a_table_every_stored_column_has_a_name_of_its_own(
     lives: list[list[tuple[str, pa.DataType]]],

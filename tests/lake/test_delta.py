@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Lsn
 from tidemark.lake import registers
+from tidemark.lake.changes import read_changes
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import CONFIGURATION, ChangeTable
 from tidemark.lake.files import DataFile, FileWriter
@@ -179,3 +180,12 @@ def test_names_that_bite_are_read_by_duckdb(biting: Path) -> None:
         )
         assert relation is not None
         assert relation.to_arrow_table().to_pylist() == expected()
+
+
+def test_a_table_that_was_begun_and_never_committed_is_not_there_and_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / "public" / "t" / "changes"
+    (folder / "_delta_log").mkdir(parents=True)
+    assert read_changes(tmp_path, "public/t", Lsn(7)).applied == Lsn(7)
+    made = ChangeTable.create(folder, [ID])
+    appended(made, 9)
+    assert read_changes(tmp_path, "public/t", Lsn(7)).applied == Lsn(9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn
@@ -149,7 +149,6 @@ def lives(draw: st.DrawFn) -> TableHistory:
     return history(*(event(kind, *pair, OLD, f"{kind.value}") for kind, pair in zip(kinds, pairs, strict=True)))
 
 
-@settings(deadline=None)
 @given(lives(), st.integers(0, 62))
 def test_a_position_is_answered_by_one_span_or_refused_with_all(table: TableHistory, position: int) -> None:
     spans, lsn = table.spans(), Lsn(position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidValue
@@ -18,7 +18,6 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 BITING = ("_t", "__", ".", "..", "a/b", "%2F", "~5Ft", "a b", "[x]", "ümläut", "T", "a\nb", "=", "changes", "😀")
 
 
-@settings(deadline=None)
 @given(names)
 @example("_t")
 @example("~5Ft")
@@ -27,7 +26,6 @@ def test_a_name_comes_back_from_its_path(name: str) -> None:
     assert unescaped(escaped(name)) == name
 
 
-@settings(deadline=None)
 @given(names)
 def test_a_part_of_a_path_has_only_letters_that_nobody_interprets(name: str) -> None:
     part = escaped(name)
@@ -35,7 +33,6 @@ def test_a_part_of_a_path_has_only_letters_that_nobody_interprets(name: str) -> 
     assert len(part) <= 255
 
 
-@settings(deadline=None)
 @given(names, names)
 def test_no_two_names_have_the_same_path(one: str, other: str) -> None:
     assert (escaped(one) == escaped(other)) == (one == other)
@@ -58,7 +55,6 @@ def test_what_no_name_is_written_as_is_refused(part: str) -> None:
         unescaped(part)
 
 
-@settings(deadline=None)
 @given(names, names, names, names, st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1))
 def test_a_later_table_of_a_name_lies_where_no_table_does_by_its_name(
     schema: str, name: str, other_schema: str, other: str, oid: int, later: int

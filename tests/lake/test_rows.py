@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.recorded import Recording, decode
@@ -164,7 +164,6 @@ texts = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_charac
 updates = st.tuples(st.sampled_from("OK-"), st.booleans(), texts, texts)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(updates, st.just("I"), st.just("D"), st.just("T")), min_size=1, max_size=8))
 def test_whatever_stands_beside_it_a_change_gives_the_same_rows(changes: list[Any]) -> None:
     """A batch at once, and its changes one by one."""

@@ -147,7 +147,7 @@ def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it did by then is in no stream: a snapshot that does not see it would lose it."""
-    monkeypatch.setattr(handover, "SLOT_WAIT_S", 0.5)
+    monkeypatch.setattr(handover, "SLOT_WAIT_S", 2.0)
     create(db, *TABLES, rows=50)
     with polling(db, tmp_path, spark) as mirror:
         mirror.poll()
@@ -284,6 +284,7 @@ def test_a_table_published_while_the_snapshot_is_made_is_copied(
 
     def and_then(self: Handover) -> dict[int, Fingerprint]:
         before = published(self)
+        monkeypatch.setattr(Handover, "_published", published)
         db.run("create table late (id int primary key)", "insert into late values (1)")
         db.admin(f"alter publication {db.names.publication} add table late")
         return before

@@ -344,6 +344,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
             assert count_by(db, handed) == 1, "as the poll saw it, which is over"
         holds.let_go()
         assert not list((tmp_path / "_requests").iterdir())
+        eventually(lambda: not holders(db))
         with pytest.raises(ObjectMissing):
             count_by(db, handed)
     with Holds(tmp_path, db.dsn(), limit_s=0) as slow, Asked(tmp_path) as asked, glimpse(db.dsn()) as seen:
@@ -351,6 +352,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
         slow.let_go()
         handed = asked.answer()
         assert handed is not None
+        eventually(lambda: not holders(db))
         with pytest.raises(ObjectMissing):
             count_by(db, handed)
         assert not slow.wanted(), "it had its answer"

@@ -115,6 +115,7 @@ def run(mirror: PolledMirror, cycles: int, *tables: str, rests: threading.Event 
         for n in range(1, cycles + 1):
             long.execute("begin; update ledger set n = n + 1 where id % 3 = 0; savepoint s")
             long.execute(f"update ledger set n = n + 1 where id % 3 = 1; update ledger set id = {n} where id = -{n}")
+            mirror.database.run("select pg_current_xact_id()")  # someone who began later has ended
             poll(mirror, rests, *tables)
             long.execute("commit")
             if n % COMPARE_EVERY == 0 or n == cycles:

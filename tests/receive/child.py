@@ -1,7 +1,8 @@
 """A receiving process with faults: killed at the n-th time that it comes to a named point, or with a slow disk.
 
-KILL_AT="synced:3"      kill -9 of itself, there
-SLOW_SYNC_S="20"        every sync of the log takes so long
+KILL_AT="synced:3"        kill -9 of itself, there
+SLOW_SYNC_S="20"          every sync of the log takes so long
+PAUSE_AT="session begun"  stop there once, until the file `paused` beside the log is removed
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ def kill_at(name: str, times: int) -> None:
     attach(observe)
 
 
-def pause_at(name: str, seconds: float, beside: Path) -> None:
+def pause_at(name: str, beside: Path) -> None:
+    """The first time, until the file that says so is removed."""
+    paused, seen = beside / "paused", Counter[Point]()
+
     def observe(point: Point) -> None:
-        if point is Point(name):
-            (beside / "paused").touch()
-            time.sleep(seconds)
+        seen[point] += 1
+        if point is Point(name) and seen[point] == 1:
+            paused.touch()
+            while paused.exists():
+                time.sleep(0.02)
 
     attach(observe)
 
@@ -57,5 +63,5 @@ if __name__ == "__main__":
     options = sys.stdin.read()
     if point := os.environ.get("PAUSE_AT"):
         folder = ReceiveOptions.from_json(options).folder
-        pause_at(point.rpartition(":")[0], float(point.rpartition(":")[2]), folder.parent)
+        pause_at(point, folder.parent)
     sys.exit(serve(sys.argv[1:], options))

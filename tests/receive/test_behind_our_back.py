@@ -51,10 +51,12 @@ def test_a_slot_moved_between_the_look_and_the_stream_is_noticed(
     mirror: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror.database.run(INSERT)
-    monkeypatch.setenv("PAUSE_AT", f"{Point.SESSION_BEGUN.value}:3")
+    monkeypatch.setenv("PAUSE_AT", Point.SESSION_BEGUN.value)
     name = mirror.options.names.slot
     with receiving(mirror, module="tests.receive.child") as process:
-        eventually((mirror.options.folder.parent / "paused").exists)
+        paused = mirror.options.folder.parent / "paused"
+        eventually(paused.exists)
         mirror.database.admin(f"select pg_replication_slot_advance('{name}', pg_current_wal_lsn())")
+        paused.unlink()
         with pytest.raises((SlotAhead, SlotRecreated), match=f"slot {name}"):
             process.wait()

@@ -85,12 +85,15 @@ def test_a_log_that_is_full_holds_the_stream_and_not_the_server(start: Start, tm
     database.run("create table t (id int primary key, v text)")
     mirror = mirrored(database, tmp_path, "t", segment_bytes=1 << 18, budget_bytes=1 << 21)
     with receiving(mirror) as process, connected(mirror.options.folder) as client:
+        client.nudge()  # when it is answered, the stream is read
         pid = streaming(mirror)
         for first in range(0, 30_000, 100):
             rows = f"generate_series({first}, {first + 99}) i"
             database.run(f"insert into t select i, repeat(md5(i::text), 10) from {rows}")
         target = written(database)
         eventually(lambda: client.position().state.startswith("holding the log has reached its budget of 2,097,152"))
+        client.sync()
+        time.sleep(1)  # for what was under way when it began to hold
         held = client.sync()
         time.sleep(5)  # longer than the server's patience
         assert client.position().received == held < target
@@ -127,7 +130,8 @@ def test_a_slow_disk_does_not_cost_the_connection(
     mirror = mirrored(database, tmp_path, "t")
     receive_all(mirror)
     monkeypatch.setenv("SLOW_SYNC_S", "4")
-    with receiving(mirror, module="tests.receive.child") as process:
+    with receiving(mirror, module="tests.receive.child") as process, connected(mirror.options.folder) as client:
+        client.nudge()
         pid = streaming(mirror)
         for first in (0, 25_000):  # more than there are buffers for
             rows = f"generate_series({first}, {first + 24_999}) i"
@@ -151,7 +155,8 @@ def wal_held_back(mirror: Mirrored) -> Iterator[None]:
 def hold_back(mirror: Mirrored, share: float) -> None:
     """Write until the slot holds back so much of the limit."""
     query = "select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) from pg_replication_slots where slot_name = '{}'"
-    while mirror.database.admin(query.format(mirror.options.names.slot))[0][0] < share * LIMIT_BYTES:
+    query = query.format(mirror.options.names.slot)
+    while (found := mirror.database.admin(query)) and found[0][0] < share * LIMIT_BYTES:  # until it is dropped, too
         mirror.database.run("insert into unpublished select generate_series(1, 1000)")
 
 

@@ -166,7 +166,7 @@ def test_an_endpos_just_after_a_pages_header_is_reached_on_an_idle_server(mirror
 
 @NEWEST
 def test_an_endpos_in_the_future_is_waited_for(mirror: Mirrored) -> None:
-    endpos = Lsn(now(mirror.database).value + 100_000)
+    endpos = Lsn(now(mirror.database).value + 500_000)
     with receiving(mirror, replace(mirror.options, endpos=endpos)) as process:
         mirror.catch_up()
         assert process.process.poll() is None

@@ -53,6 +53,7 @@ def test_under_load_the_log_holds_what_sql_says(mirror: Mirrored) -> None:
     with receiving(mirror):
         with writing(mirror.database):
             time.sleep(1.5)
+            eventually(lambda: mirror.database.admin("select count(distinct id / 1000) > 20 from u")[0][0])
         mirror.catch_up()
     go_on_to_the_end(mirror)
     reader = LogReader(mirror.options.folder)

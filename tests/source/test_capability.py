@@ -148,7 +148,7 @@ def test_a_slot_must_be_free_or_the_mirrors_own(tight: Database) -> None:
 def test_a_sender_must_be_free_or_about_to_be(tight: Database) -> None:
     with sending(tight) as senders:
         assert choice(tight) == polled("no WAL sender is free: max_wal_senders is 2, and all are in use")
-        ending = threading.Timer(0.3, senders.close)
+        ending = threading.Timer(0.1, senders.close)
         ending.start()
         assert choice(tight) == LOGICAL
         ending.join()

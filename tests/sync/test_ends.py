@@ -22,7 +22,7 @@ from tidemark.lake.requests import ask_for_resync
 from tidemark.source.selection import Selection
 from tidemark.sync.publishing import Meant
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 pytestmark = [pytest.mark.spark, NEWEST]
 

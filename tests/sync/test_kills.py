@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,18 +49,21 @@ class Running:
     errors: Path
     said: list[str] = field(default_factory=list)
 
-    def until_said(self, event: str, text: str = "") -> None:
-        """Read what it says until this is said."""
+    def until_said(self, event: str, text: str = "", meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Read what it says until this is said; whenever something was applied, do something meanwhile."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line)
-            if json.loads(line)["event"] == event and text in line:
+            said = json.loads(line)["event"]
+            if said == event and text in line:
                 return
+            if said == "applied":
+                meanwhile()
         raise AssertionError(self.errors.read_text())
 
     def until_copying(self) -> None:
         """Wait for a part that is being copied."""
-        self.database.admin("set statement_timeout = '120s'", UNTIL_COPYING)
+        self.database.admin("set statement_timeout = '300s'", UNTIL_COPYING)
 
     def parts(self, name: bytes = b"") -> list[int]:
         """Its processes, by what their command lines have in them."""
@@ -79,7 +82,7 @@ class Running:
 
     def require_gone(self) -> None:
         """Nothing of it is left, a while after its end."""
-        eventually(lambda: not self.parts(), 30)
+        eventually(lambda: not self.parts(), 120)
 
 
 @contextmanager
@@ -121,7 +124,7 @@ def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact
         )
         told = as_json(synced.options)
         done = subprocess.run(
-            command, input=told, env=environment, capture_output=True, text=True, timeout=200, check=False
+            command, input=told, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
     assert done.stdout.splitlines() == [f"{point} {-signal.SIGKILL}" for point in points], done.stderr
     synced.require_noted_here()
@@ -151,8 +154,8 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
             running.until_said("copying", '"done": 3')
             assert "was not copied" not in "".join(running.said), "parts are done again, not tables"
             running.until_said("applied")
-            running.kill(WORKERS)
-            running.until_said("message", "it is done again")
+            running.kill(WORKERS)  # Spark notices of idle ones that they are gone: then it is the next that matter
+            running.until_said("message", "it is done again", meanwhile=lambda: running.kill(WORKERS))
             running.until_said("applied")
         running.kill(JVM)
         require_ended_by_itself(running)

@@ -70,7 +70,7 @@ class Following:
             self.require_well()
             return all(any(text in each for each in self.said) for text in texts)
 
-        eventually(has_said, 120)
+        eventually(has_said, 600)
 
     def _run(self) -> None:
         with Mirroring(self.options, self.spark, self.said.append) as mirroring:
