@@ -108,6 +108,7 @@ def test_names_that_columns_take_over_from_each_other_lead_to_nobody_elses_value
                 for table in tables:
                     db.run(f"update {table} set a = id + {turn}, b = 7 * id where id % 3 = {turn}")
                     db.run(f"delete from {table} where id % 7 = {turn}")
+                side.apply_all()
                 side.note(*tables)
                 side.apply_all()
                 if folds:
