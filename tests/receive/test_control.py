@@ -106,7 +106,7 @@ def test_many_who_wait_share_nudges(mirror: Mirrored) -> None:
             client.sendall(f"wait {target}\n".encode())
         for client in all_of_them:
             assert client.recv(100).startswith(b"received ")
-    assert 0 <= nudges(mirror) - before <= waiters / 2
+    assert 0 <= nudges(mirror) - before <= waiters / 5
 
 
 @NEWEST
