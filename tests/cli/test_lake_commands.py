@@ -19,7 +19,9 @@ from harness.shell import NO_SPARK, here, tidemark
 from tidemark.cli.printing import as_csv, as_json, as_table
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.lake.lake import Lake
 from tidemark.lake.versions import read_versions
+from tidemark.log.reader import LogReader
 
 
 @pytest.fixture(scope="session", params=list(installs().values())[-1:], ids=lambda each: f"pg{each.major}")
@@ -144,6 +146,8 @@ def _when(lake: str, version: dict[str, Any]) -> None:
     assert f"commit   {begin}  at " in back.stdout, back.stderr
     assert f"  by transaction {xid}\n" in back.stdout
     latest = json.loads(tidemark("when", lake, "latest", "--json", program=NO_SPARK).stdout)
+    commits = LogReader(Lake.open(Path(lake)).log).commits()["lsn"].tolist()  # ours are nudges, if there are any above
+    assert latest["commit"] == str(Lsn(max(each for each in commits if each <= Lsn.parse(latest["lsn"]).value)))
     assert Lsn.parse(latest["commit"]) >= Lsn.parse(begin)
     for wrong, code in (("soon", ExitCode.USAGE), ("FF/0", ExitCode.NOT_ANSWERABLE), ("0/1", ExitCode.NOT_ANSWERABLE)):
         assert here("when", lake, wrong).returncode == code, wrong

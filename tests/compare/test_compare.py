@@ -19,7 +19,7 @@ from harness.mirrored import eventually
 from harness.postgres import Server
 from harness.syncing import syncing
 from tests.conftest import NEWEST, Start
-from tests.sync.load import Manner, create, writing
+from tests.sync.load import create, writing
 from tidemark.clock import Lsn
 from tidemark.compare import narrowing
 from tidemark.compare.comparison import Compared, CompareOptions, Comparison, Verdict
@@ -249,8 +249,7 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
         with syncing(db, tmp_path, spark, *TABLES) as synced:
             synced.copy_all()
             mirror = tidemark.open(synced.options.lake, spark, source=there)
-            # A standby's snapshot says little while those commit who were at work before it: not all the time, then.
-            with writing(db, *TABLES, writers=4, manners=(Manner(pause_s=0.1),)):
+            with writing(db, *TABLES, writers=4):
                 for _ in range(2):
                     synced.mirroring.step()
                     done = {each.table: each for each in Comparison(mirror, there, CompareOptions()).run()}

@@ -37,7 +37,7 @@ def events_of(
     facts: Facts,
     live: DataFrame | None,
     moving: DataFrame | None,
-    retired: Collection[int] = (),
+    retired: Collection[int],
 ) -> Events:
     """Changes upon what is `live`; versions that are `moving` to another bucket or layout come with them.
 
