@@ -41,7 +41,7 @@ class PolledMirror:
         """Poll, and note what these tables hold in its snapshot."""
 
         def note(seen: Glimpse, lsn: Lsn) -> None:
-            with self.database.session() as session, session.transaction(snapshot_id=seen.export()):
+            with seen.shared.session("note") as session:
                 self.notes[lsn] = {table: read_table(session, table) for table in tables if _is_as_seen(session, table)}
 
         return self.poller.step(note)

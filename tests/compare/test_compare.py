@@ -20,9 +20,11 @@ from harness.postgres import Server
 from harness.syncing import syncing
 from tests.conftest import NEWEST, Start
 from tests.sync.load import create, writing
+from tests.sync.test_faults import wrapped
 from tidemark.clock import Lsn
 from tidemark.compare import narrowing
 from tidemark.compare.comparison import Compared, CompareOptions, Comparison, Verdict
+from tidemark.compare.looking import HeldLook
 from tidemark.compare.narrowing import Difference
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
@@ -254,8 +256,7 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
                     synced.mirroring.step()
                     done = {each.table: each for each in Comparison(mirror, there, CompareOptions()).run()}
                     assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done
-            ((reached,),) = db.admin("select pg_current_wal_insert_lsn()::text")
-            eventually(lambda: _replayed(standby) >= Lsn.parse(reached), 30)
+            _wait_for(standby, db)
             with Database(standby, db.name).session() as session, mirror.at("now") as now:
                 assert not now.boundary.excluded
                 for table in TABLES:
@@ -263,6 +264,41 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
             mirror.close()
     finally:
         standby.remove()
+
+
+def test_on_a_standby_what_ran_at_its_snapshot_is_not_compared(
+    start: Start, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL forgets which transactions ran when a standby exports its snapshot, if they have subtransactions."""
+    db = create_database(start())
+    tables = {f"t{n}": f"create table t{n} (id int primary key, v text)" for n in range(4)}
+    db.run(*tables.values())
+    standby = db.server.standby({"hot_standby_feedback": True})
+    try:
+        with following(lakeside(db, tmp_path, spark, *tables)) as side, db.connect() as writer:
+            side.apply_all()
+            db.run(*(f"insert into {table} select generate_series(1, 100), 'early'" for table in tables))
+            side.apply_all()
+            writer.execute(b"begin; savepoint s; update t0 set v = 'late'; delete from t1; insert into t2 values (0)")
+            db.run("update t3 set v = 'seen'")
+            _wait_for(standby, db)
+
+            def commit() -> None:
+                writer.execute(b"commit")
+                _wait_for(standby, db)
+
+            wrapped(monkeypatch, HeldLook, "_keep", after=commit)
+            for each in compared(side, source=Database(standby, db.name).dsn(MIRROR)).values():
+                assert each.verdict is Verdict.EQUAL, each
+                assert each.source is not None
+                assert each.source.rows == 100
+    finally:
+        standby.remove()
+
+
+def _wait_for(standby: Server, db: Database) -> None:
+    ((reached,),) = db.admin("select pg_current_wal_insert_lsn()::text")
+    eventually(lambda: _replayed(standby) >= Lsn.parse(reached), 60)
 
 
 def _replayed(standby: Server) -> Lsn:

@@ -6,16 +6,21 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+import tidemark
 from harness.database import MIRROR, Database, create_database
 from harness.mirrored import eventually
 from harness.polled import PolledMirror, polling
 from harness.postgres import Server
 from tests.conftest import NEWEST, Start
+from tests.sync.test_faults import wrapped
 from tidemark.errors import SourceBusy
+from tidemark.poll import poller
 
 pytestmark = [pytest.mark.spark, NEWEST]
 
@@ -112,6 +117,39 @@ def ends_in_the_middle(db: Database, standby: Server, mirror: PolledMirror) -> N
         assert (polled.changes, texts(mirror)) == (2, before)
     wait_for(standby, db.server)
     mirror.require_equal(*TABLES)
+
+
+def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
+    start: Start, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL forgets which transactions ran when a standby exports its snapshot, if they have subtransactions."""
+    primary = start(wal_level="replica", autovacuum=False)
+    db = database(primary)
+    with standby_of(primary) as standby, polling(Database(standby, db.name), tmp_path, spark) as mirror:
+        for n, copied in enumerate((2, 0, 0)):
+            with db.connect() as writer:
+                writer.execute(b"begin")
+                for i in range(70):
+                    writer.execute(f"savepoint s; insert into t values ({n} * 100 + {i} - 1000, 'late')".encode())
+                writer.execute(f"delete from t where id between {n} * 20 and {n} * 20 + 15; delete from bag".encode())
+                db.run(f"update t set v = 'seen' where id = 150 + {n}", f"insert into bag values ({n}, 'seen')")
+                wait_for(standby, primary)
+
+                def commit(writer: psycopg.Connection[Any] = writer) -> None:
+                    writer.execute(b"commit")
+                    wait_for(standby, primary)
+
+                with monkeypatch.context() as patch:
+                    wrapped(patch, poller, "run_cycle", before=commit)
+                    assert mirror.require_news(*TABLES).copied == copied
+                assert mirror.poller.seen is not None
+                assert mirror.poller.seen.snapshot.hides_who_runs
+                latest = tidemark.open(tmp_path / "lake", spark)
+                assert latest.table("t").where("v = 'late'").count() == 70 * n
+                assert latest.table("bag").count() > 0
+            assert mirror.require_news(*TABLES).copied == 0
+            assert not list((tmp_path / "lake/_staging").glob("*.copy"))
+            db.run("insert into bag select i, 'again' from generate_series(1, 50) i")
 
 
 def test_a_source_that_is_set_back_is_read_whole(start: Start, tmp_path: Path, spark: SparkSession) -> None:

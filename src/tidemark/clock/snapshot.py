@@ -52,6 +52,11 @@ class Snapshot:
         running = at < len(self.xip) and self.xip[at] == xid
         return xid < self.xmax and not running
 
+    @property
+    def hides_who_runs(self) -> bool:
+        """Whether it was taken on a standby while transactions ran that it does not see: it does not say which."""
+        return self.xmin < self.xmax and not self.xip
+
     def covers(self, other: Snapshot) -> bool:
         """Whether all that the other one sees is seen here too; no where that is not certain."""
         return other.xmax <= self.xmax and not any(other.sees(xid) for xid in self.xip)

@@ -14,11 +14,13 @@ from typing import Self
 
 from psycopg import sql
 
+from tidemark.clock import Snapshot
 from tidemark.query.mirror import Mirror
 from tidemark.query.moment import Moment
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.shared import SharedSnapshot
 from tidemark.sync.reading import require_same
 
 _ALONE = sql.SQL("set local max_parallel_workers_per_gather = 0")
@@ -31,7 +33,7 @@ class Held(ABC):
         self._dsn, self._mirror = dsn, mirror
         self._timeouts = Timeouts(statement_s=timeout_s, idle_in_transaction_s=0)
         self._session: Session | None = None
-        self._id = ""
+        self._shared: SharedSnapshot | None = None
 
     @abstractmethod
     def moment(self, wait_s: float | None) -> Moment:
@@ -40,10 +42,9 @@ class Held(ABC):
     @contextmanager
     def seeing(self, table: Fingerprint) -> Iterator[Session]:
         """A session in that snapshot, with the table locked against being altered."""
-        with (
-            Session.open(self._dsn, "compare", self._timeouts) as session,
-            session.transaction(snapshot_id=self._id),
-        ):
+        if self._shared is None:
+            raise RuntimeError("no snapshot is held")
+        with self._shared.session("compare", self._timeouts) as session:
             session.execute(_ALONE.format(), "being content with one process")
             require_same(session, table)
             yield session
@@ -60,7 +61,7 @@ class Held(ABC):
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
-    def _keep(self, session: Session) -> None:
-        """Hold the snapshot of this session, for others to see."""
+    def _keep(self, session: Session, snapshot: Snapshot) -> None:
+        """Hold the snapshot that this session has, for others to see."""
         self._session = session
-        (self._id,) = session.row("select pg_export_snapshot()")
+        self._shared = SharedSnapshot.of(self._dsn, session, snapshot)

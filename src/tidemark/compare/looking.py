@@ -27,7 +27,7 @@ class HeldLook(Held):
         moment = self._mirror.seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
         for look, session in self._looks:
             if look is moment.look:
-                self._keep(session)
+                self._keep(session, look.snapshot)
             else:
                 session.close()
         self._looks = []

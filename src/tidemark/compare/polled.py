@@ -89,7 +89,7 @@ class HeldPoll(Held):
         session.begin(snapshot_id=handed.snapshot_id)
         if (found := _seen_by(session)) != handed.snapshot:
             raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found} there, and was {handed.snapshot}")
-        self._keep(session)
+        self._keep(session, found)
 
     def _last(self) -> Lsn:
         """By a snapshot that we take, if it is the last poll's."""
@@ -98,9 +98,9 @@ class HeldPoll(Held):
         if replayed_by(session) is not None:
             raise NotAnswerable("nobody polls, and a standby does not tell what its snapshots see", _SYNC)
         session.begin()
-        if poll is None or not _is_same(poll, _seen_by(session), identity):
+        if poll is None or not _is_same(poll, snapshot := _seen_by(session), identity):
             raise NotAnswerable(f"nobody polls, and the source may have changed since {poll}", _SYNC)
-        self._keep(session)
+        self._keep(session, snapshot)
         return poll.lsn
 
     def _opened(self) -> tuple[Session, Identity]:
@@ -111,9 +111,9 @@ class HeldPoll(Held):
         self._mirror.lake.require_own(identity)
         return session, identity
 
-    def _keep(self, session: Session) -> None:
+    def _keep(self, session: Session, snapshot: Snapshot) -> None:
         self._filenodes = {table.oid: table.filenode for table in read_catalog(session).tables}
-        super()._keep(session)
+        super()._keep(session, snapshot)
 
 
 def _seen_by(session: Session) -> Snapshot:

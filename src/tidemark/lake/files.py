@@ -96,7 +96,7 @@ class FileWriter:
             chosen = self._like._encodings if self._like is not None else None
             self._encodings = chosen or _Encodings.of(group)
         self._nulls.update({name: group[name].null_count for name in group.column_names})
-        with _room_in(self._folder):
+        with room_in(self._folder):
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
                     self._folder / self._name,
@@ -118,7 +118,7 @@ class FileWriter:
         self.flush()
         assert self._writer is not None  # noqa: S101 - a file is begun for rows
         path = self._folder / self._name
-        with _room_in(self._folder):
+        with room_in(self._folder):
             self._writer.close()
             sync(path)
             sync(self._folder)
@@ -134,7 +134,7 @@ class FileWriter:
 
 
 @contextmanager
-def _room_in(folder: Path) -> Iterator[None]:
+def room_in(folder: Path) -> Iterator[None]:
     """Have a full disk said as such, and by its name."""
     try:
         yield

@@ -39,13 +39,12 @@ from tidemark.query.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import in_parallel
 from tidemark.sync.job import CopiedPart, FailedPart, copy_parts
+from tidemark.sync.lending import STAGING, Lender
 from tidemark.sync.parts import Part, parts_of, together
 from tidemark.sync.progress import Progress
-from tidemark.sync.reading import CopySource, pages_of
+from tidemark.sync.reading import pages_of
 from tidemark.sync.rounds import CopyOptions, Round, plan_round
 from tidemark.sync.snapshots import CopySnapshot
-
-STAGING = "_staging"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def run_cycle(setting: Setting, task: Task) -> Found:
 class _Cycle:
     def __init__(self, setting: Setting, task: Task, lease: Lease) -> None:
         self._setting, self._task, self._lease = setting, task, lease
-        self._source = CopySource(setting.options.source.reveal(), task.seen.export())
+        self._source = task.seen.shared
         (encoding,) = task.seen.session.row("select current_setting('server_encoding')")
         self._utf8 = encoding == "UTF8"
         histories = [history for history, _ in (*task.plan.followed.values(), *task.plan.copied.values())]
@@ -128,7 +127,7 @@ class _Cycle:
         if not task.plan.copied:
             return []
         copying = CopyOptions(options.source, self._setting.lake.log, options.lake, options.names, options.tasks)
-        snapshot = CopySnapshot(Boundary(task.here.lsn), self._source.snapshot_id)
+        snapshot = CopySnapshot(Boundary(task.here.lsn), self._source)
         planned = plan_round(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
         for error in planned.refused.values():
             raise error
@@ -136,7 +135,7 @@ class _Cycle:
             name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
             self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
         done: list[Generation] = []
-        copy = partial(copy_parts, self._setting.spark, planned.work)
+        copy = partial(copy_parts, self._setting.spark, planned.lender, planned.work)
         for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
             done += [generation for each in told if (generation := self._add(planned, each)) is not None]
         return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
@@ -166,9 +165,10 @@ class _Cycle:
 
     def _staged(self, wanted: Mapping[int, Wanted], tables: Mapping[int, PolledTable]) -> dict[int, Staged]:
         setting = self._setting
-        work = StageWork(self._source, self._types, setting.lake.path / STAGING, wanted)
+        folder = setting.lake.path / STAGING
         parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
-        return stage(setting.spark, work, parts, setting.options.tasks, setting.stopping)
+        work = StageWork(self._types, folder, wanted)
+        return stage(setting.spark, Lender(self._source, folder), work, parts, setting.options.tasks, setting.stopping)
 
     def _followed(
         self, tables: Mapping[int, PolledTable], staged: Mapping[int, Staged], wanted: Mapping[int, Wanted], oid: int

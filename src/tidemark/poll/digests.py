@@ -21,11 +21,11 @@ from tidemark.compare.canonical import ComparedColumn, mirror_row, source_row
 from tidemark.decode.kernels import Longs
 from tidemark.poll.hashing import text_hash
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.source.dsn import Dsn
-from tidemark.source.session import Session, Timeouts
+from tidemark.source.session import Timeouts
+from tidemark.source.shared import SharedSnapshot
 from tidemark.source.sqlstate import translated
 from tidemark.sync.parts import Part
-from tidemark.sync.reading import CopySource, require_same, rows_of
+from tidemark.sync.reading import require_same, rows_of
 
 BITS = 64
 _WRAP = 1 << BITS
@@ -135,7 +135,7 @@ class Text:
 
 
 def source_digests(
-    source: CopySource, table: Fingerprint, parts: Iterable[Part], text: Text, bits: int, among: Among, tasks: int
+    source: SharedSnapshot, table: Fingerprint, parts: Iterable[Part], text: Text, bits: int, among: Among, tasks: int
 ) -> Digests:
     """The source's digests by ranges of so many bits: all, or those within coarser ranges."""
     query = sql.SQL(
@@ -146,8 +146,7 @@ def source_digests(
     wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
 
     def asked(part: Part) -> Longs:
-        with Session.open(Dsn(source.conninfo), "poll", _READING) as session:
-            session.begin(snapshot_id=source.snapshot_id)
+        with source.session("poll", _READING) as session:
             require_same(session, table)
             statement = query.format(wanted, text.hash_at_source(), rows_of(table, part), where)
             with translated(f"digesting {table.schema}.{table.name}"):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from time import sleep
+from time import monotonic, sleep
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.schema.table import Catalog
@@ -23,6 +23,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.identity import Identity, locate
 from tidemark.source.look import replayed_by
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.shared import SharedSnapshot
 from tidemark.source.slot import exact_snapshot
 
 HOLDING = Timeouts(statement_s=0, idle_in_transaction_s=0)
@@ -38,11 +39,15 @@ _DURABLE = """
         or clock_timestamp() > %s + 4 * current_setting('wal_writer_delay')::interval
 """
 _LOOK_S = 0.05
+_QUIET_S, _AGAIN_S = 1.0, 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What was seen. On a standby `lsn` is what it had replayed after the snapshot, and `replayed` what before."""
+    """What was seen, and how it is `shared` by all who read it.
+
+    On a standby `lsn` is what it had replayed after the snapshot, and `replayed` what before.
+    """
 
     identity: Identity
     snapshot: Snapshot
@@ -51,6 +56,7 @@ class Glimpse:
     version_num: int
     replayed: Lsn | None
     session: Session
+    shared: SharedSnapshot
 
     @property
     def on_standby(self) -> bool:
@@ -60,11 +66,6 @@ class Glimpse:
     def catalog(self) -> Catalog:
         """Every table as the snapshot has it."""
         return read_catalog(self.session)
-
-    def export(self) -> str:
-        """The snapshot's name, by which other sessions see the same while it is held."""
-        (name,) = self.session.row("select pg_export_snapshot()")
-        return str(name)
 
     def require_held(self) -> None:
         """Refuse if the session is gone, and with it the snapshot: others only hear that they cannot have it."""
@@ -82,22 +83,32 @@ class Glimpse:
 
 @contextmanager
 def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
-    """Take a snapshot, and hold it for as long as the context lasts."""
+    """Take a snapshot, and hold it for as long as the context lasts.
+
+    On a standby that may take some attempts: one that sees all that began before it can be shared by several sessions.
+    """
     with Session.open(dsn, "poll", HOLDING) as session:
-        located = locate(session, dsn, may_replicate=False)
-        replayed = replayed_by(session)
-        session.begin()
-        snapshot, lsn, time = session.row(_HERE)
-        version_num = session.version_num
-        yield Glimpse(located.identity, Snapshot.parse(snapshot), Lsn.parse(lsn), time, version_num, replayed, session)
+        identity = locate(session, dsn, may_replicate=False).identity
+        until = monotonic() + _QUIET_S
+        while True:
+            replayed = replayed_by(session)
+            session.begin()
+            text, lsn, time = session.row(_HERE)
+            snapshot = Snapshot.parse(text)
+            if not snapshot.hides_who_runs or monotonic() >= until:
+                break
+            session.end()
+            sleep(_AGAIN_S)
+        shared = SharedSnapshot.of(dsn, session, snapshot)
+        yield Glimpse(identity, snapshot, Lsn.parse(lsn), time, session.version_num, replayed, session, shared)
 
 
 @contextmanager
 def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[Glimpse]:
     """The same of a primary, in a snapshot that shows the commits at or below its `lsn` and no others."""
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
-        located = locate(session, dsn, may_replicate=False)
+        identity = locate(session, dsn, may_replicate=False).identity
         session.begin(snapshot_id=exact.snapshot_id)
-        snapshot, _, time = session.row(_HERE)
-        version_num = session.version_num
-        yield Glimpse(located.identity, Snapshot.parse(snapshot), exact.lsn, time, version_num, None, session)
+        text, _, time = session.row(_HERE)
+        shared = SharedSnapshot(dsn, exact.snapshot_id)
+        yield Glimpse(identity, Snapshot.parse(text), exact.lsn, time, session.version_num, None, session, shared)

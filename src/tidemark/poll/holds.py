@@ -71,13 +71,16 @@ class Holds:
                 self._end(request)
 
     def _answered(self, request: Path, seen: Glimpse, lsn: Lsn) -> Session | None:
+        if seen.shared.name is None:
+            refuse(request, "transactions run at the primary of this standby, which cannot share a snapshot then")
+            return None
         try:
             session = Session.open(self._source, "hold", HOLDING)
         except SourceError as error:
             refuse(request, error.message)
             return None
         try:
-            session.begin(snapshot_id=seen.export())
+            session.begin(snapshot_id=seen.shared.name)
             (name,) = session.row("select pg_export_snapshot()")
             hand(request, Handed(name, seen.snapshot, lsn))
         except SourceError as error:

@@ -33,7 +33,7 @@ from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
 from tidemark.lake.versions import VERSIONS, VersionTable
-from tidemark.poll.cycle import STAGING, Found, Setting, Task, run_cycle
+from tidemark.poll.cycle import Found, Setting, Task, run_cycle
 from tidemark.poll.digests import Digest
 from tidemark.poll.following import NeedsWhole
 from tidemark.poll.glimpse import Glimpse, glimpse
@@ -43,6 +43,7 @@ from tidemark.poll.options import LOG, PollOptions
 from tidemark.poll.tables import Here, Plan, PolledTables
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import require_pinned
+from tidemark.sync.lending import STAGING
 from tidemark.sync.progress import Progress
 
 IDLE_TOLD_S = 60.0

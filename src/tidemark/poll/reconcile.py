@@ -10,7 +10,7 @@ from tidemark.poll.apart import Apart
 from tidemark.poll.digests import Among, Digest, Digests, source_digests
 from tidemark.poll.mirrored import Asked, Kept
 from tidemark.poll.table import PolledTable
-from tidemark.sync.reading import CopySource
+from tidemark.source.shared import SharedSnapshot
 
 RANGE_ROWS = 32  # that a range should have when rows of it are moved
 MOST_RANGES = 1 << 16  # that are asked for at a time
@@ -23,7 +23,7 @@ class Source:
     """A table at the source, in a snapshot that someone holds."""
 
     table: PolledTable
-    source: CopySource
+    source: SharedSnapshot
     tasks: int
 
     def digest(self) -> Digest:

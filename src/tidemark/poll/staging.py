@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
 from tidemark.decode.copy import CopyBatch
-from tidemark.decode.types import Types, decoding_of
+from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import TidemarkError
 from tidemark.lake.files import FileWriter
 from tidemark.query.changes import READING
@@ -27,8 +27,9 @@ from tidemark.schema.table import Column
 from tidemark.spark import in_a_task, in_parallel
 from tidemark.spark.types import spark_type
 from tidemark.sync.job import in_short
+from tidemark.sync.lending import CopySource, Lender, read_part
 from tidemark.sync.parts import Part, together
-from tidemark.sync.reading import CopySource, read_part, shown_columns
+from tidemark.sync.reading import PartQuery, shown_columns
 
 _BIGINT_OID = 20
 
@@ -47,10 +48,25 @@ class Wanted:
 class StageWork:
     """What a task goes by."""
 
-    source: CopySource
     types: Types
     folder: Path
     wanted: Mapping[int, Wanted]
+
+    def query(self, part: Part) -> PartQuery:
+        """What is asked for of a part."""
+        wanted = self.wanted[part.oid]
+        shown = shown_columns(wanted.columns, self._of_columns(wanted))
+        hashes = () if wanted.hash is None else (wanted.hash,)
+        return PartQuery(wanted.fingerprint, part, (*shown, *hashes), wanted.condition)
+
+    def decodings(self, part: Part) -> list[Decoding]:
+        """How that is decoded."""
+        wanted = self.wanted[part.oid]
+        hashes = [] if wanted.hash is None else [decoding_of(_BIGINT_OID, -1, self.types)]
+        return self._of_columns(wanted) + hashes
+
+    def _of_columns(self, wanted: Wanted) -> list[Decoding]:
+        return [decoding_of(column.type.oid, column.typmod, self.types) for column in wanted.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +94,16 @@ class Staged:
 
 
 def stage(
-    spark: SparkSession, work: StageWork, parts: Iterable[Part], tasks: int, stopping: Callable[[], bool]
+    spark: SparkSession,
+    lender: Lender,
+    work: StageWork,
+    parts: Iterable[Part],
+    tasks: int,
+    stopping: Callable[[], bool],
 ) -> dict[int, Staged]:
     """Read parts of tables, so many at a time; the first error ends it."""
     found: dict[int, list[StagedPart]] = {oid: [] for oid in work.wanted}
-    for told in in_parallel(partial(_staged, spark, work), together(parts), tasks, stopping):
+    for told in in_parallel(partial(_staged, spark, lender, work), together(parts), tasks, stopping):
         for part in told:
             found[part.oid].append(part)
     return {
@@ -111,35 +132,32 @@ def staged_rows(spark: SparkSession, staged: Staged, wanted: Wanted, types: Type
     return spark.read.options(**READING).schema(schema).parquet(*staged.paths)
 
 
-def _staged(spark: SparkSession, work: StageWork, parts: Sequence[Part]) -> list[StagedPart]:
-    mine = StageWork(work.source, work.types, work.folder, {part.oid: work.wanted[part.oid] for part in parts})
-    told = [pickle.loads(each) for each in in_a_task(spark, partial(_run, mine, tuple(parts)))]  # noqa: S301 - ours
+def _staged(spark: SparkSession, lender: Lender, work: StageWork, parts: Sequence[Part]) -> list[StagedPart]:
+    mine = StageWork(work.types, work.folder, {part.oid: work.wanted[part.oid] for part in parts})
+    with lender.lent(map(mine.query, parts)) as source:
+        found = in_a_task(spark, partial(_run, source, mine, tuple(parts)))
+    told = [pickle.loads(each) for each in found]  # noqa: S301 - ours
     for each in told:
         if isinstance(each, TidemarkError):
             raise each
     return told
 
 
-def _run(work: StageWork, parts: Sequence[Part]) -> Iterator[bytes]:
+def _run(source: CopySource, work: StageWork, parts: Sequence[Part]) -> Iterator[bytes]:
     try:
         for part in parts:
-            yield pickle.dumps(_read(work, part))
+            yield pickle.dumps(_read(source, work, part))
     except TidemarkError as error:
         yield pickle.dumps(error)
     except Exception as error:  # noqa: BLE001 - said in a line, and not as a trace of the executor's
         yield pickle.dumps(in_short(error))
 
 
-def _read(work: StageWork, part: Part) -> StagedPart:
+def _read(source: CopySource, work: StageWork, part: Part) -> StagedPart:
     wanted = work.wanted[part.oid]
-    decodings = [decoding_of(column.type.oid, column.typmod, work.types) for column in wanted.columns]
-    shown = shown_columns(wanted.columns, decodings)
-    if wanted.hash is not None:
-        shown.append(wanted.hash)
-        decodings.append(decoding_of(_BIGINT_OID, -1, work.types))
     work.folder.mkdir(parents=True, exist_ok=True)
     writers: dict[tuple[str, ...], FileWriter] = {}
-    for batch in read_part(work.source, wanted.fingerprint, part, shown, decodings, wanted.condition):
+    for batch in read_part(source, work.query(part), work.decodings(part)):
         rows = _named(batch, wanted)
         key = tuple(rows.column_names)
         if key not in writers:

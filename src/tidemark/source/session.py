@@ -172,7 +172,7 @@ class Session:
             self._end("commit")
 
     def begin(self, *, read_only: bool = True, snapshot_id: str | None = None) -> None:
-        """Open a transaction that lasts until the session is closed, for holding a snapshot or a lock."""
+        """Open a transaction that lasts until it is ended or the session closed, for holding a snapshot or a lock."""
         if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise RuntimeError("a transaction is open in this session already")
         mode = sql.SQL("read only" if read_only else "read write")
@@ -187,6 +187,11 @@ class Session:
             except BaseException:
                 self._end("rollback")
                 raise
+
+    def end(self) -> None:
+        """Give up the transaction that was begun."""
+        with translated("ending a transaction"):
+            self._end("rollback")
 
     def _import(self, snapshot_id: str) -> None:
         try:

@@ -156,7 +156,7 @@ class Copying:
 
     def _tried(self, planned: Round, parts: list[Part]) -> list[CopiedPart | FailedPart]:
         try:
-            return copy_parts(self._spark, planned.work, parts)
+            return copy_parts(self._spark, planned.lender, planned.work, parts)
         except Exception as error:  # noqa: BLE001 - a worker that died, or Spark itself: it is told for each part
             failed = TaskFailed(f"a task failed: {what_failed(error)}", "again: what it had written is nobody's")
             return [FailedPart(part, failed) for part in parts]

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidemark.decode.types import Types, decoding_of
+from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import TidemarkError
 from tidemark.lake.files import DataFile
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.spark import in_a_task
+from tidemark.sync.lending import CopySource, Lender, read_part
 from tidemark.sync.parts import Part
-from tidemark.sync.reading import CopySource, read_part, shown_columns
+from tidemark.sync.reading import PartQuery, shown_columns
 from tidemark.sync.writing import BucketFiles, CopyLayout
 
 
@@ -38,9 +39,17 @@ class CopiedTable:
 class CopyWork:
     """What a task goes by."""
 
-    source: CopySource
     types: Types
     tables: Mapping[int, CopiedTable]
+
+    def query(self, part: Part) -> PartQuery:
+        """What is asked for of a part."""
+        table = self.tables[part.oid]
+        return PartQuery(table.fingerprint, part, tuple(shown_columns(table.columns, self.decodings(part))))
+
+    def decodings(self, part: Part) -> list[Decoding]:
+        """How that is decoded."""
+        return [decoding_of(column.type.oid, column.typmod, self.types) for column in self.tables[part.oid].columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +76,21 @@ def in_short(error: Exception) -> TidemarkError:
     return TidemarkError(f"{type(error).__name__}: {lines[0]}")
 
 
-def copy_parts(spark: SparkSession, work: CopyWork, parts: Sequence[Part]) -> list[CopiedPart | FailedPart]:
+def copy_parts(
+    spark: SparkSession, lender: Lender, work: CopyWork, parts: Sequence[Part]
+) -> list[CopiedPart | FailedPart]:
     """Copy parts in one task; for each what was written, or why it was not."""
-    tables = {part.oid: work.tables[part.oid] for part in parts}
-    work = CopyWork(work.source, work.types, tables)
-    return [pickle.loads(told) for told in in_a_task(spark, partial(_run, work, tuple(parts)))]  # noqa: S301 - ours
+    work = CopyWork(work.types, {part.oid: work.tables[part.oid] for part in parts})
+    with lender.lent(map(work.query, parts)) as source:
+        told = in_a_task(spark, partial(_run, source, work, tuple(parts)))
+    return [pickle.loads(each) for each in told]  # noqa: S301 - ours
 
 
-def _run(work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
+def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
     """Copy parts, each told when it is done."""
     for part in parts:
         try:
-            told = pickle.dumps(_copied(work, part))
+            told = pickle.dumps(_copied(source, work, part))
         except TidemarkError as error:
             told = pickle.dumps(FailedPart(part, error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
@@ -86,16 +98,13 @@ def _run(work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
         yield told
 
 
-def _copied(work: CopyWork, part: Part) -> CopiedPart:
+def _copied(source: CopySource, work: CopyWork, part: Part) -> CopiedPart:
     table = work.tables[part.oid]
-    decodings = [decoding_of(column.type.oid, column.typmod, work.types) for column in table.columns]
     table.folder.mkdir(parents=True, exist_ok=True)
     files = BucketFiles(table.folder, table.layout)
     rows = 0
     try:
-        for batch in read_part(
-            work.source, table.fingerprint, part, shown_columns(table.columns, decodings), decodings
-        ):
+        for batch in read_part(source, work.query(part), work.decodings(part)):
             files.write(batch)
             rows += batch.rows
         return CopiedPart(part, rows, tuple(files.finished()), files.texts())

@@ -8,58 +8,42 @@ that are kept as text are asked for as text, in the words of their own output fu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from psycopg import sql
 
-from tidemark.decode.copy import CopyBatch, CopyDecoder
 from tidemark.decode.types import Decoding
 from tidemark.errors import ObjectMissing, TableChanged, TimedOut
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, PgType
 from tidemark.source.blockers import naming_lockers
 from tidemark.source.dsn import Dsn
-from tidemark.source.session import Session, Timeouts
+from tidemark.source.session import Session
 from tidemark.source.sqlstate import translated
 from tidemark.sync.drain import copied_bytes
 from tidemark.sync.parts import Part
 
 _PAGES = "select pg_relation_size(%s) / current_setting('block_size')::int, current_setting('block_size')::int"
-_COPYING = Timeouts(statement_s=0, idle_in_transaction_s=0)
 
 
 @dataclass(frozen=True, slots=True)
-class CopySource:
-    """Where a copy comes from: the server, and a snapshot that someone holds there.
+class PartQuery:
+    """What is asked for of the rows of a part: of all, or of those that fulfil a condition."""
 
-    It goes to the executors, which connect by themselves, with the password if there is one. Nothing prints it.
-    """
+    table: Fingerprint
+    part: Part
+    shown: tuple[sql.Composable, ...]
+    condition: sql.Composable | None = None
 
-    conninfo: str = field(repr=False)
-    snapshot_id: str
-
-
-def read_part(
-    source: CopySource,
-    table: Fingerprint,
-    part: Part,
-    shown: Sequence[sql.Composable],
-    decodings: Sequence[Decoding],
-    condition: sql.Composable | None = None,
-) -> Iterator[CopyBatch]:
-    """What is asked for of the rows of a part, all or those that fulfil a condition, column by column."""
-    with Session.open(Dsn(source.conninfo), "copy", _COPYING) as session:
-        session.begin(snapshot_id=source.snapshot_id)
+    def copied(self, session: Session, dsn: Dsn) -> Iterator[memoryview]:
+        """What the server sends for it, in pieces. Whoever does not take all of them must close the session."""
         try:
-            require_same(session, table)
+            require_same(session, self.table)
         except TimedOut as error:
-            with Session.open(Dsn(source.conninfo), "find blockers") as other:
-                raise naming_lockers(other, table.oid, error) from error
-        statement = copy_statement(table, part, shown, condition).as_bytes(session.connection)
-        decoder = CopyDecoder(decodings)
-        for piece in copied_bytes(session.connection.pgconn, statement, f"copying {_name(table)}"):
-            yield from decoder.feed(piece)
-        yield from decoder.finish()
+            with Session.open(dsn, "find blockers") as other:
+                raise naming_lockers(other, self.table.oid, error) from error
+        statement = copy_statement(self.table, self.part, self.shown, self.condition).as_bytes(session.connection)
+        yield from copied_bytes(session.connection.pgconn, statement, f"copying {_name(self.table)}")
 
 
 def pages_of(session: Session, oid: int) -> tuple[int, int]:

@@ -20,11 +20,11 @@ from tidemark.source.blockers import naming_lockers
 from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
 from tidemark.sync.hashing import can_hash
 from tidemark.sync.job import CopiedPart, CopiedTable, CopyWork
+from tidemark.sync.lending import STAGING, Lender
 from tidemark.sync.parts import Part, buckets_for, parts_of
-from tidemark.sync.reading import CopySource, pages_of
+from tidemark.sync.reading import pages_of
 from tidemark.sync.snapshots import CopySnapshot
 from tidemark.sync.writing import CopyLayout
 
@@ -50,6 +50,7 @@ class Round:
 
     base: Boundary
     snapshot: Snapshot
+    lender: Lender
     work: CopyWork
     missing: dict[int, list[Part]]
     refused: dict[int, SourceError] = field(default_factory=dict)
@@ -90,7 +91,7 @@ def plan_round(
     tables: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
     refused: dict[int, SourceError] = {}
-    with Session.open(options.source, "copy") as session, session.transaction(snapshot_id=snapshot.snapshot_id):
+    with snapshot.shared.session("copy") as session:
         (seen,) = session.row("select pg_current_snapshot()::text")
         catalog = read_catalog(session).by_oid
         known = {column.type.oid: column.type for table in catalog.values() for column in table.columns}
@@ -110,8 +111,8 @@ def plan_round(
             layout = _layout(fingerprint, history, types, snapshot.base, size)
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
             tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
-    work = CopyWork(CopySource(options.source.reveal(), snapshot.snapshot_id), types, tables)
-    return Round(snapshot.base, Snapshot.parse(seen), work, missing, refused)
+    lender = Lender(snapshot.shared, options.lake / STAGING)
+    return Round(snapshot.base, Snapshot.parse(seen), lender, CopyWork(types, tables), missing, refused)
 
 
 def _layout(

@@ -21,19 +21,20 @@ from tidemark.log.reader import LogReader
 from tidemark.receive.client import ReceiveClient
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.shared import SharedSnapshot
 from tidemark.source.slot import exact_snapshot
 
 SLOT_WAIT_S, LOG_WAIT_S = 2.0, 60.0
 _HOLDING = Timeouts(idle_in_transaction_s=0)
-_HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_export_snapshot()"
+_HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
 
 
 @dataclass(frozen=True, slots=True)
 class CopySnapshot:
-    """A snapshot that any session may import while it is held, and what it sees."""
+    """A snapshot to read by while it is held, and what it sees."""
 
     base: Boundary
-    snapshot_id: str
+    shared: SharedSnapshot
 
 
 @contextmanager
@@ -46,14 +47,14 @@ def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[Co
         try:
             exact = holding.enter_context(exact_snapshot(dsn, SLOT_WAIT_S))
             _require_at_most(endpos, exact.lsn)
-            found = CopySnapshot(Boundary(exact.lsn), exact.snapshot_id)
+            found = CopySnapshot(Boundary(exact.lsn), SharedSnapshot(dsn, exact.snapshot_id))
         except (SlotBlocked, SourceBusy):
             session = holding.enter_context(Session.open(dsn, "snapshot", _HOLDING))
             session.begin()
-            snapshot, position, exported = session.row(_HERE)
-            lsn = Lsn.parse(position)
+            text, position = session.row(_HERE)
+            snapshot, lsn = Snapshot.parse(text), Lsn.parse(position)
             _require_at_most(endpos, lsn)
-            found = CopySnapshot(_boundary(log, Snapshot.parse(snapshot), lsn), exported)
+            found = CopySnapshot(_boundary(log, snapshot, lsn), SharedSnapshot.of(dsn, session, snapshot))
         yield found
 
 

@@ -1,0 +1,104 @@
+"""What a standby's sessions see, as the log tells it: under load, told by PostgreSQL itself and by the commit index."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harness.database import Database, create_database
+from harness.mirrored import mirrored, receiving
+from tests.conftest import NEWEST, Start
+from tidemark.clock import Lsn, Snapshot
+from tidemark.log.reader import LogReader
+from tidemark.source.look import replayed_by
+from tidemark.source.session import Session
+
+pytestmark = NEWEST
+
+WRITERS, LOOKS = 12, 1500
+TELL = "insert into told select pg_current_xact_id()::text::bigint"
+# All who committed have told their own ids, some in the name of a subtransaction that was the first to write.
+TRANSACTIONS = (
+    f"begin; {TELL}; commit",
+    f"begin; savepoint s; {TELL}; commit",
+    f"begin; savepoint s; {TELL}; rollback to s; {TELL}; commit",
+    f"begin; {TELL}; rollback",
+    f"begin; {TELL}; select pg_sleep(0.05); commit",
+    f"begin; savepoint s; {TELL}; prepare transaction '{{gid}}'; commit prepared '{{gid}}'",
+    f"begin; set local synchronous_commit = off; {TELL}; commit",
+    "begin; " + "savepoint s; insert into noise values (1); " * 70 + f"{TELL}; commit",
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one session saw: how many had committed, and the sum of their ids."""
+
+    before: Lsn
+    snapshot: Snapshot
+    after: Lsn
+    rows: int
+    total: int
+
+
+@contextmanager
+def writing(db: Database) -> Iterator[None]:
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        chance = random.Random(number)  # noqa: S311 - repeatable
+        with db.connect() as session:
+            for n in range(10**6):
+                if stop.is_set():
+                    return
+                for statement in chance.choice(TRANSACTIONS).format(gid=f"{number}-{n}").split("; "):
+                    session.execute(statement.encode())
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def look(session: Session) -> Seen:
+    before = replayed_by(session)
+    assert before is not None
+    with session.transaction():
+        snapshot, after = session.row("select pg_current_snapshot()::text, pg_last_wal_replay_lsn()::text")
+        rows, total = session.row("select count(*), coalesce(sum(xid), 0)::bigint from public.told")
+    return Seen(before, Snapshot.parse(snapshot), Lsn.parse(after), rows, total)
+
+
+def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path) -> None:
+    db = create_database(start())
+    db.run("create table told (xid bigint)", "create table noise (n int)")
+    mirror = mirrored(db, tmp_path, "told")
+    standby = db.server.standby({"hot_standby_feedback": True})
+    try:
+        with receiving(mirror), writing(db), Database(standby, db.name).session() as session:
+            looks = [look(session) for _ in range(LOOKS)]
+            mirror.catch_up()
+    finally:
+        standby.remove()
+    reader = LogReader(mirror.options.folder)
+    commits = reader.commits()
+    answered = [(seen, reader.boundary_on_standby(seen.snapshot, seen.before, seen.after)) for seen in looks]
+    for seen, boundary in answered:
+        if boundary is not None:
+            upto = int(np.searchsorted(commits["lsn"], np.uint64(boundary.lsn.value), side="right"))
+            assert (upto, int(commits["xid"][:upto].sum())) == (seen.rows, seen.total), f"{seen} is not {boundary}"
+    found = [(seen, boundary.lsn) for seen, boundary in answered if boundary is not None]
+    assert len(found) > LOOKS / 100
+    assert any(seen.snapshot.hides_who_runs for seen, _ in found)
+    assert any(lsn != seen.before for seen, lsn in found), "nothing was replayed while a snapshot was taken"
