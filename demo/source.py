@@ -13,6 +13,7 @@ from harness.decoded import call_witness
 from tidemark.cli.main import run
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.source.session import Session
+from tidemark.source.shared import SharedSnapshot
 from tidemark.source.slot import exact_snapshot
 
 SNAPSHOTS = 400
@@ -49,11 +50,11 @@ def answers_at_an_exact_position(database: Database) -> tuple[Lsn, dict[str, int
     """Four sums that agree at every commit and at no moment in between, and a digest of every row of one table."""
     with exact_snapshot(database.dsn(), wait_s=30) as exact:
         asked = {**QUESTIONS, "digest": _DIGEST}
-        return exact.lsn, {name: _read(database, exact.snapshot_id, query) for name, query in asked.items()}
+        return exact.lsn, {name: _read(exact.shared, query) for name, query in asked.items()}
 
 
-def _read(database: Database, snapshot_id: str, query: LiteralString) -> int:
-    with database.session() as session, session.transaction(snapshot_id=snapshot_id):
+def _read(snapshot: SharedSnapshot, query: LiteralString) -> int:
+    with snapshot.session("demo") as session:
         return int(session.row(query)[0])
 
 

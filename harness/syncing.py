@@ -67,7 +67,7 @@ class Synced:
         with (
             self.database.session() as session,
             exact_snapshot(self.database.dsn(), 60) as snapshot,
-            session.transaction(snapshot_id=snapshot.snapshot_id),
+            session.transaction(snapshot_id=snapshot.shared.name),
         ):
             held = {table: read_table(session, table) for table in tables}
         self.notes.append(Noted(snapshot.lsn, held))

@@ -78,6 +78,12 @@ class TidemarkError(Exception):
         return f"{self.message}\nTry: {self.hint}" if self.hint else self.message
 
 
+def in_short(error: Exception) -> TidemarkError:
+    """An error that is not ours, as one line."""
+    lines = str(error).splitlines() or [""]
+    return TidemarkError(f"{type(error).__name__}: {lines[0]}")
+
+
 class InvalidValue(TidemarkError, ValueError):
     """A value that does not denote what it should."""
 

@@ -15,13 +15,11 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database, create_database
 from harness.lake import Lakeside, following, lakeside, read_table, require_rows
-from harness.mirrored import eventually
-from harness.postgres import Server
+from harness.standby import standby_of, wait_for
 from harness.syncing import syncing
 from tests.conftest import NEWEST, Start
 from tests.sync.load import create, writing
 from tests.sync.test_faults import wrapped
-from tidemark.clock import Lsn
 from tidemark.compare import narrowing
 from tidemark.compare.comparison import Compared, CompareOptions, Comparison, Verdict
 from tidemark.compare.looking import HeldLook
@@ -242,28 +240,23 @@ def test_under_load_every_table_is_what_the_source_shows(db: Database, spark: Sp
 
 
 def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: SparkSession, tmp_path: Path) -> None:
-    primary = start()
-    db = create_database(primary)
+    db = create_database(start())
     create(db, *TABLES)
-    standby = primary.standby({"hot_standby_feedback": True})
-    try:
-        there = Database(standby, db.name).dsn(MIRROR)
-        with syncing(db, tmp_path, spark, *TABLES) as synced:
-            synced.copy_all()
-            mirror = tidemark.open(synced.options.lake, spark, source=there)
-            with writing(db, *TABLES, writers=4):
-                for _ in range(2):
-                    synced.mirroring.step()
-                    done = {each.table: each for each in Comparison(mirror, there, CompareOptions()).run()}
-                    assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done
-            _wait_for(standby, db)
-            with Database(standby, db.name).session() as session, mirror.at("now") as now:
-                assert not now.boundary.excluded
-                for table in TABLES:
-                    require_rows(now.table(table), *read_table(session, table), table)
-            mirror.close()
-    finally:
-        standby.remove()
+    with standby_of(db) as there, syncing(db, tmp_path, spark, *TABLES) as synced:
+        synced.copy_all()
+        source = there.dsn(MIRROR)
+        mirror = tidemark.open(synced.options.lake, spark, source=source)
+        with writing(db, *TABLES, writers=4):
+            for _ in range(2):
+                synced.mirroring.step()
+                done = {each.table: each for each in Comparison(mirror, source, CompareOptions()).run()}
+                assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done
+        wait_for(there, db)
+        with there.session() as session, mirror.at("now") as now:
+            assert not now.boundary.excluded
+            for table in TABLES:
+                require_rows(now.table(table), *read_table(session, table), table)
+        mirror.close()
 
 
 def test_on_a_standby_what_ran_at_its_snapshot_is_not_compared(
@@ -273,34 +266,24 @@ def test_on_a_standby_what_ran_at_its_snapshot_is_not_compared(
     db = create_database(start())
     tables = {f"t{n}": f"create table t{n} (id int primary key, v text)" for n in range(4)}
     db.run(*tables.values())
-    standby = db.server.standby({"hot_standby_feedback": True})
-    try:
-        with following(lakeside(db, tmp_path, spark, *tables)) as side, db.connect() as writer:
-            side.apply_all()
-            db.run(*(f"insert into {table} select generate_series(1, 100), 'early'" for table in tables))
-            side.apply_all()
-            writer.execute(b"begin; savepoint s; update t0 set v = 'late'; delete from t1; insert into t2 values (0)")
-            db.run("update t3 set v = 'seen'")
-            _wait_for(standby, db)
+    with (
+        standby_of(db) as there,
+        following(lakeside(db, tmp_path, spark, *tables)) as side,
+        db.connect() as writer,
+    ):
+        side.apply_all()
+        db.run(*(f"insert into {table} select generate_series(1, 100), 'early'" for table in tables))
+        side.apply_all()
+        writer.execute(b"begin; savepoint s; update t0 set v = 'late'; delete from t1; insert into t2 values (0)")
+        db.run("update t3 set v = 'seen'")
+        wait_for(there, db)
 
-            def commit() -> None:
-                writer.execute(b"commit")
-                _wait_for(standby, db)
+        def commit() -> None:
+            writer.execute(b"commit")
+            wait_for(there, db)
 
-            wrapped(monkeypatch, HeldLook, "_keep", after=commit)
-            for each in compared(side, source=Database(standby, db.name).dsn(MIRROR)).values():
-                assert each.verdict is Verdict.EQUAL, each
-                assert each.source is not None
-                assert each.source.rows == 100
-    finally:
-        standby.remove()
-
-
-def _wait_for(standby: Server, db: Database) -> None:
-    ((reached,),) = db.admin("select pg_current_wal_insert_lsn()::text")
-    eventually(lambda: _replayed(standby) >= Lsn.parse(reached), 60)
-
-
-def _replayed(standby: Server) -> Lsn:
-    ((lsn,),) = standby.sql("select pg_last_wal_replay_lsn()::text")
-    return Lsn.parse(lsn)
+        wrapped(monkeypatch, HeldLook, "_keep", after=commit)
+        for each in compared(side, source=there.dsn(MIRROR)).values():
+            assert each.verdict is Verdict.EQUAL, each
+            assert each.source is not None
+            assert each.source.rows == 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from harness.database import Database, create_database
 from harness.mirrored import mirrored, receiving
+from harness.standby import standby_of
 from tests.conftest import NEWEST, Start
 from tidemark.clock import Lsn, Snapshot
 from tidemark.log.reader import LogReader
@@ -60,15 +62,14 @@ def writing(db: Database) -> Iterator[None]:
                 for statement in chance.choice(TRANSACTIONS).format(gid=f"{number}-{n}").split("; "):
                     session.execute(statement.encode())
 
-    threads = [threading.Thread(target=write, args=[number]) for number in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writers = [pool.submit(write, number) for number in range(WRITERS)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for writer in writers:
+        writer.result()
 
 
 def look(session: Session) -> Seen:
@@ -84,13 +85,9 @@ def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path)
     db = create_database(start())
     db.run("create table told (xid bigint)", "create table noise (n int)")
     mirror = mirrored(db, tmp_path, "told")
-    standby = db.server.standby({"hot_standby_feedback": True})
-    try:
-        with receiving(mirror), writing(db), Database(standby, db.name).session() as session:
-            looks = [look(session) for _ in range(LOOKS)]
-            mirror.catch_up()
-    finally:
-        standby.remove()
+    with standby_of(db) as there, receiving(mirror), writing(db), there.session() as session:
+        looks = [look(session) for _ in range(LOOKS)]
+        mirror.catch_up()
     reader = LogReader(mirror.options.folder)
     commits = reader.commits()
     answered = [(seen, reader.boundary_on_standby(seen.snapshot, seen.before, seen.after)) for seen in looks]

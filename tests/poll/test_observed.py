@@ -26,6 +26,7 @@ from harness.polled import polling
 from harness.postgres import Install, start_server
 from harness.shell import NO_SPARK, here
 from harness.shell import tidemark as shell
+from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST
 from tests.query.conftest import SETTINGS, set_in
 from tests.sync.load import create, writing
@@ -384,9 +385,7 @@ def test_a_standby_lends_the_snapshot_of_a_poll_and_proves_nothing_without_it(
 ) -> None:
     db = create_database(plain.server)
     db.run("create table t (id int primary key)", "insert into t select generate_series(1, 50)")
-    standby = plain.server.standby({"hot_standby_feedback": True})
-    try:
-        there = Database(standby, db.name)
+    with standby_of(db) as there:
         with syncing(there, tmp_path / "lake", few):
             db.run("delete from t where id = 7")
             mirror = tidemark.open(tmp_path / "lake", few)
@@ -394,7 +393,11 @@ def test_a_standby_lends_the_snapshot_of_a_poll_and_proves_nothing_without_it(
             assert done.verdict is Verdict.EQUAL, done
             with pytest.raises(NotAnswerable, match="is not there"):
                 list(Comparison(mirror, db.dsn(), CompareOptions()).run())
+            with db.connect() as writer:
+                writer.execute(b"begin; insert into t values (0)")
+                db.run("delete from t where id = 8")
+                wait_for(there, db)
+                with pytest.raises(NotAnswerable, match="cannot share a snapshot"):
+                    list(Comparison(mirror, there.dsn(), CompareOptions()).run())
         with pytest.raises(NotAnswerable, match="nobody polls, and a standby does not tell"):
             list(Comparison(mirror, there.dsn(), CompareOptions()).run())
-    finally:
-        standby.remove()

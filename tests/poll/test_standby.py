@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database, create_database
-from harness.mirrored import eventually
 from harness.polled import PolledMirror, polling
 from harness.postgres import Server
+from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST, Start
 from tests.sync.test_faults import wrapped
 from tidemark.errors import SourceBusy
@@ -41,21 +39,6 @@ def database(server: Server) -> Database:
     return db
 
 
-@contextmanager
-def standby_of(server: Server) -> Iterator[Server]:
-    standby = server.standby({"hot_standby_feedback": True})
-    try:
-        yield standby
-    finally:
-        standby.remove()
-
-
-def wait_for(standby: Server, primary: Server) -> None:
-    """Until a standby has replayed what its primary has written."""
-    (lsn,) = primary.sql("select pg_switch_wal()", "select pg_current_wal_flush_lsn()::text")[0]
-    eventually(lambda: standby.sql(f"select pg_last_wal_replay_lsn() >= '{lsn}'::pg_lsn")[0][0], 60)
-
-
 def texts(mirror: PolledMirror) -> str:
     assert mirror.poller.seen is not None
     return str(mirror.poller.seen.snapshot)
@@ -74,15 +57,15 @@ def change(db: Database, n: int) -> None:
 def test_a_standby_is_polled_and_waited_for_and_promoted(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     primary = start(wal_level="replica", autovacuum=False)
     db = database(primary)
-    with standby_of(primary) as standby:
-        on_standby = Database(standby, db.name)
-        wait_for(standby, primary)
+    with standby_of(db) as on_standby:
+        standby = on_standby.server
+        wait_for(on_standby, db)
         with polling(on_standby, tmp_path, spark) as mirror:
             assert mirror.require_news(*TABLES).copied == 2
             change(db, 1)
-            wait_for(standby, primary)
+            wait_for(on_standby, db)
             assert mirror.require_news(*TABLES).copied == 0
-            ends_in_the_middle(db, standby, mirror)
+            ends_in_the_middle(db, on_standby, mirror)
         with polling(db, tmp_path, spark) as mirror:
             standby.sql("select pg_wal_replay_pause()")
             change(db, 2)
@@ -92,7 +75,7 @@ def test_a_standby_is_polled_and_waited_for_and_promoted(start: Start, tmp_path:
                 mirror.poll()
             standby.sql("select pg_wal_replay_resume()")
             change(db, 3)
-            wait_for(standby, primary)
+            wait_for(on_standby, db)
             assert mirror.require_news(*TABLES).copied == 0
             primary.stop("immediate")
             standby.promote()
@@ -102,20 +85,20 @@ def test_a_standby_is_polled_and_waited_for_and_promoted(start: Start, tmp_path:
             assert mirror.require_news(*TABLES).copied == 0
 
 
-def ends_in_the_middle(db: Database, standby: Server, mirror: PolledMirror) -> None:
+def ends_in_the_middle(db: Database, there: Database, mirror: PolledMirror) -> None:
     """A transaction between others ends, and the text of a standby's snapshot stays as it was."""
     with db.connect() as lower, db.connect() as middle, db.connect() as upper:
         for n, session in enumerate((lower, middle, upper)):
             session.execute(f"begin; insert into t values ({n} - 100, 'open'), ({n} - 200, 'open')".encode())
         db.run("update t set v = 'higher' where id = 50")
-        wait_for(standby, db.server)
+        wait_for(there, db)
         mirror.poll()
         before = texts(mirror)
         middle.execute("commit")
-        wait_for(standby, db.server)
+        wait_for(there, db)
         polled = mirror.require_news(*TABLES)
         assert (polled.changes, texts(mirror)) == (2, before)
-    wait_for(standby, db.server)
+    wait_for(there, db)
     mirror.require_equal(*TABLES)
 
 
@@ -123,9 +106,8 @@ def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
     start: Start, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL forgets which transactions ran when a standby exports its snapshot, if they have subtransactions."""
-    primary = start(wal_level="replica", autovacuum=False)
-    db = database(primary)
-    with standby_of(primary) as standby, polling(Database(standby, db.name), tmp_path, spark) as mirror:
+    db = database(start(wal_level="replica", autovacuum=False))
+    with standby_of(db) as on_standby, polling(on_standby, tmp_path, spark) as mirror:
         for n, copied in enumerate((2, 0, 0)):
             with db.connect() as writer:
                 writer.execute(b"begin")
@@ -133,11 +115,11 @@ def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
                     writer.execute(f"savepoint s; insert into t values ({n} * 100 + {i} - 1000, 'late')".encode())
                 writer.execute(f"delete from t where id between {n} * 20 and {n} * 20 + 15; delete from bag".encode())
                 db.run(f"update t set v = 'seen' where id = 150 + {n}", f"insert into bag values ({n}, 'seen')")
-                wait_for(standby, primary)
+                wait_for(on_standby, db)
 
                 def commit(writer: psycopg.Connection[Any] = writer) -> None:
                     writer.execute(b"commit")
-                    wait_for(standby, primary)
+                    wait_for(on_standby, db)
 
                 with monkeypatch.context() as patch:
                     wrapped(patch, poller, "run_cycle", before=commit)

@@ -65,7 +65,7 @@ def test_an_exact_snapshot_shows_the_commits_at_or_below_its_lsn_and_no_others(d
     with inserting(db, clients=4):
         for _ in range(8):
             with exact_snapshot(db.dsn(), wait_s=20) as exact, db.session() as session:
-                with session.transaction(snapshot_id=exact.snapshot_id):
+                with session.transaction(snapshot_id=exact.shared.name):
                     seen.append((exact.lsn, {row[0] for row in session.rows("select a from public.t")}))
     commits = witness.commits()
     assert len(commits) > 50
@@ -81,7 +81,7 @@ def test_no_slot_is_left_once_the_snapshot_is_held_and_several_sessions_share_it
             wait_until_gone(session, db)
         db.run("insert into t values (2)", "analyze t")
         with db.session() as one, db.session() as two:
-            with one.transaction(snapshot_id=exact.snapshot_id), two.transaction(snapshot_id=exact.snapshot_id):
+            with one.transaction(snapshot_id=exact.shared.name), two.transaction(snapshot_id=exact.shared.name):
                 assert [s.rows("select a from public.t") for s in (one, two)] == [[(1,)], [(1,)]]
                 snapshots = {s.row("select pg_current_snapshot()::text") for s in (one, two)}
                 assert len(snapshots) == 1
@@ -93,7 +93,7 @@ def test_a_snapshot_whose_holder_is_gone_cannot_be_imported(db: Database) -> Non
     with db.session() as session:
         holders = "select from pg_stat_activity where datname = '{}' and application_name = 'tidemark snapshot'"
         eventually(lambda: not db.admin(holders.format(db.name)))
-        for gone in (exact.snapshot_id, "00000003-0000001B-1", "no snapshot at all"):
+        for gone in (exact.shared.name, "00000003-0000001B-1", "no snapshot at all"):
             with pytest.raises(errors.ObjectMissing, match="cannot be imported"):
                 session.begin(snapshot_id=gone)
         assert session.row("select 1") == (1,), "the session is still good"
@@ -134,7 +134,7 @@ def test_a_slot_is_made_as_soon_as_the_blocker_ends(db: Database) -> None:
         release = threading.Timer(0.5, writer.execute, ["commit"])
         release.start()
         with exact_snapshot(db.dsn(), wait_s=20) as exact, db.session() as session:
-            with session.transaction(snapshot_id=exact.snapshot_id):
+            with session.transaction(snapshot_id=exact.shared.name):
                 assert session.rows("select a from public.t") == [(1,)], "it waited, so it sees the row"
         release.join()
 
@@ -230,7 +230,7 @@ def test_on_a_standby_an_exact_snapshot_is_had_from_16_on(start: Start) -> None:
         logger.start()
         try:
             with exact_snapshot(there.dsn(), wait_s=20) as exact, there.session() as session:
-                with session.transaction(snapshot_id=exact.snapshot_id):
+                with session.transaction(snapshot_id=exact.shared.name):
                     assert session.rows("select a from public.t") == [(1,)]
         finally:
             stop.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -105,17 +106,23 @@ class Comparison:
             table = self._table(fingerprint, frame.columns)
             here = MirrorSide(frame, table)
             digesting = sides.submit(here.whole)
-            with self._held.seeing(fingerprint) as session:
-                there = SourceSide(session, table, utf8=_is_utf8(session))
-                source, mirror = there.whole(), digesting.result()
-                if source.is_same(mirror):
-                    return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror)
+            with self._there(fingerprint, table) as there:
+                source = there.whole()
+            mirror = digesting.result()
+            if source.is_same(mirror):
+                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror)
+            with self._there(fingerprint, table) as there:
                 found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
-                return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found)
+            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found)
         except TidemarkError as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error))
         except PySparkException as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=what_failed(error))
+
+    @contextmanager
+    def _there(self, fingerprint: Fingerprint, table: ComparedTable) -> Iterator[SourceSide]:
+        with self._held.seeing(fingerprint) as session:
+            yield SourceSide(session, table, utf8=_is_utf8(session))
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str]) -> ComparedTable:
         lake = self._mirror.lake

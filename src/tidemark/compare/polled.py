@@ -89,6 +89,8 @@ class HeldPoll(Held):
         session.begin(snapshot_id=handed.snapshot_id)
         if (found := _seen_by(session)) != handed.snapshot:
             raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found} there, and was {handed.snapshot}")
+        if found.hides_who_runs:
+            raise NotAnswerable(f"snapshot {found} of a standby does not tell who was running", "again later")
         self._keep(session, found)
 
     def _last(self) -> Lsn:

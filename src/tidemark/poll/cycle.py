@@ -135,7 +135,8 @@ class _Cycle:
             name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
             self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
         done: list[Generation] = []
-        copy = partial(copy_parts, self._setting.spark, planned.lender, planned.work)
+        lender = replace(planned.lender, stopping=self._setting.stopping)
+        copy = partial(copy_parts, self._setting.spark, lender, planned.work)
         for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
             done += [generation for each in told if (generation := self._add(planned, each)) is not None]
         return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
@@ -166,9 +167,9 @@ class _Cycle:
     def _staged(self, wanted: Mapping[int, Wanted], tables: Mapping[int, PolledTable]) -> dict[int, Staged]:
         setting = self._setting
         folder = setting.lake.path / STAGING
+        lender, work = Lender(self._source, folder, setting.stopping), StageWork(self._types, folder, wanted)
         parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
-        work = StageWork(self._types, folder, wanted)
-        return stage(setting.spark, Lender(self._source, folder), work, parts, setting.options.tasks, setting.stopping)
+        return stage(setting.spark, lender, work, parts, setting.options.tasks, setting.stopping)
 
     def _followed(
         self, tables: Mapping[int, PolledTable], staged: Mapping[int, Staged], wanted: Mapping[int, Wanted], oid: int

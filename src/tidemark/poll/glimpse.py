@@ -39,7 +39,7 @@ _DURABLE = """
         or clock_timestamp() > %s + 4 * current_setting('wal_writer_delay')::interval
 """
 _LOOK_S = 0.05
-_QUIET_S, _AGAIN_S = 1.0, 0.005
+_QUIET_S, _STUCK_S, _AGAIN_S = 1.0, 0.1, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +85,20 @@ class Glimpse:
 def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
     """Take a snapshot, and hold it for as long as the context lasts.
 
-    On a standby that may take some attempts: one that sees all that began before it can be shared by several sessions.
+    On a standby it may be taken some times: one that sees all that began before can be shared by several sessions.
+    While the same transaction is the oldest that runs there is none.
     """
     with Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
-        until = monotonic() + _QUIET_S
+        begin, oldest = monotonic(), None
         while True:
             replayed = replayed_by(session)
             session.begin()
             text, lsn, time = session.row(_HERE)
             snapshot = Snapshot.parse(text)
-            if not snapshot.hides_who_runs or monotonic() >= until:
+            oldest = oldest or snapshot.xmin
+            limit_s = _STUCK_S if snapshot.xmin == oldest else _QUIET_S
+            if not snapshot.hides_who_runs or monotonic() - begin >= limit_s:
                 break
             session.end()
             sleep(_AGAIN_S)
@@ -108,7 +111,7 @@ def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[Glimpse]:
     """The same of a primary, in a snapshot that shows the commits at or below its `lsn` and no others."""
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
-        session.begin(snapshot_id=exact.snapshot_id)
+        session.begin(snapshot_id=exact.shared.name)
         text, _, time = session.row(_HERE)
-        shared = SharedSnapshot(dsn, exact.snapshot_id)
+        shared = SharedSnapshot.exported(dsn, session)
         yield Glimpse(identity, Snapshot.parse(text), exact.lsn, time, session.version_num, None, session, shared)

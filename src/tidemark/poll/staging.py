@@ -19,14 +19,13 @@ from pyspark.sql import types as spark_types
 
 from tidemark.decode.copy import CopyBatch
 from tidemark.decode.types import Decoding, Types, decoding_of
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, in_short
 from tidemark.lake.files import FileWriter
 from tidemark.query.changes import READING
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.spark import in_a_task, in_parallel
 from tidemark.spark.types import spark_type
-from tidemark.sync.job import in_short
 from tidemark.sync.lending import CopySource, Lender, read_part
 from tidemark.sync.parts import Part, together
 from tidemark.sync.reading import PartQuery, shown_columns

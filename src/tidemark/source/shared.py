@@ -1,10 +1,9 @@
 """One snapshot that several read by, while a session holds it.
 
-On a primary each of them has a session of its own, which imports it. On a standby PostgreSQL loses, when it exports a
-snapshot, which transactions were running, as soon as one of them has subtransactions that the standby does not list one
-by one: 64 of them, or with `wal_level = logical` one that wrote before its parent did. Whoever imports that sees what
-was not committed yet, and marks rows of running transactions as dead, in the standby's own pages and for everybody
-(docs/decisions/018). So there the session that took a snapshot is the only one to read by it, unless nothing ran.
+On a primary each has a session of its own, which imports it. On a standby PostgreSQL may lose which transactions were
+running when it exports a snapshot. Whoever imports that sees what was not committed yet, and marks rows of running
+transactions as dead, in the standby's own pages and for everybody (docs/decisions/018). So there the session that took
+a snapshot is the only one to read by it, unless nothing ran.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
+
+from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from tidemark.clock import Snapshot
 from tidemark.source.dsn import Dsn
@@ -23,28 +25,51 @@ from tidemark.source.sqlstate import translated
 class SharedSnapshot:
     """`name` is what it was exported as; without one there is only its holder's session to read by."""
 
-    def __init__(self, dsn: Dsn, name: str | None, holder: Session | None = None) -> None:
+    def __init__(self, dsn: Dsn, holder: Session, name: str | None) -> None:
         self.dsn, self.name, self._holder = dsn, name, holder
         self._one_at_a_time = threading.Lock()
+        self._lost: Exception | None = None
 
     @classmethod
     def of(cls, dsn: Dsn, holder: Session, snapshot: Snapshot) -> Self:
         """Share the snapshot that a session has."""
-        if snapshot.hides_who_runs:
-            return cls(dsn, None, holder)
+        return cls(dsn, holder, None) if snapshot.hides_who_runs else cls.exported(dsn, holder)
+
+    @classmethod
+    def exported(cls, dsn: Dsn, holder: Session) -> Self:
+        """Share a snapshot that was not taken on a standby."""
         (name,) = holder.row("select pg_export_snapshot()")
-        return cls(dsn, name, holder)
+        return cls(dsn, holder, name)
 
     @contextmanager
     def session(self, purpose: str, timeouts: Timeouts | None = None) -> Iterator[Session]:
         """A session that sees it, for one reader, whose locks it gives back in the end; others may have to wait."""
+        timeouts = timeouts or Timeouts()
         if self.name is not None:
             with Session.open(self.dsn, purpose, timeouts) as session, session.transaction(snapshot_id=self.name):
                 yield session
-        elif self._holder is not None:
-            with (
-                self._one_at_a_time,
-                translated("a part of a transaction on the source"),
-                self._holder.connection.transaction(force_rollback=True),
-            ):
-                yield self._holder
+        else:
+            with self._one_at_a_time:
+                yield from self._read_by_holder(timeouts)
+
+    def _read_by_holder(self, timeouts: Timeouts) -> Iterator[Session]:
+        """In a savepoint. After what that cannot make good the snapshot is gone, and all hear why."""
+        holder = self._holder
+        if self._lost is not None:
+            raise self._lost
+        if not _is_in_transaction(holder):
+            raise RuntimeError("the session that holds a snapshot is in no transaction")
+        limit = sql.SQL("set local statement_timeout = {}").format(round(timeouts.statement_s * 1000))
+        try:
+            with translated("reading from the source"), holder.connection.transaction(force_rollback=True):
+                holder.execute(limit, "bounding a statement")
+                yield holder
+        except Exception as error:
+            if not _is_in_transaction(holder):
+                self._lost = error
+                holder.close()
+            raise
+
+
+def _is_in_transaction(session: Session) -> bool:
+    return session.connection.info.transaction_status == TransactionStatus.INTRANS

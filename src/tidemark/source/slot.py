@@ -24,6 +24,7 @@ from tidemark.source.blockers import blockers_of, named
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import PREFIX, require_ours
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.shared import SharedSnapshot
 from tidemark.source.sqlstate import error_for, translated
 from tidemark.source.waiting import answered
 
@@ -69,10 +70,10 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class ExactSnapshot:
-    """A snapshot that shows the commits at or below `lsn` and no others; any session may import it by its id."""
+    """A snapshot that shows the commits at or below `lsn` and no others; any session may import it."""
 
     lsn: Lsn
-    snapshot_id: str
+    shared: SharedSnapshot
 
 
 _SLOT = """
@@ -124,8 +125,7 @@ def drop_slot(session: Session, name: str) -> None:
 def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) -> Iterator[ExactSnapshot]:
     """A snapshot at an exact LSN, held for as long as the context lasts. No slot remains once it is entered.
 
-    Sessions import it while it is held: `session.transaction(snapshot_id=…)`. If the holder's connection dies the
-    snapshot cannot be imported any more; what has imported it already keeps it.
+    If the holder's connection dies the snapshot cannot be imported any more; what has imported it already keeps it.
     """
     holding = timeouts or Timeouts(idle_in_transaction_s=0)
     with Session.open(dsn, "snapshot", holding) as holder:
@@ -133,8 +133,7 @@ def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) ->
             name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
             created = _create(dsn, replication, _command(replication, name, temporary=True), wait_s)
             holder.begin(snapshot_id=created.snapshot_id)
-        (exported,) = holder.row("select pg_export_snapshot()")
-        yield ExactSnapshot(created.consistent_point, exported)
+        yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
 
 
 _UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the wait of slot creation is bounded from outside

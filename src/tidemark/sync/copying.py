@@ -18,14 +18,14 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary
-from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, policy_of
+from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, in_short, policy_of
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import TableHistory
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import what_failed
-from tidemark.sync.job import CopiedPart, FailedPart, copy_parts, in_short
+from tidemark.sync.job import CopiedPart, FailedPart, copy_parts
 from tidemark.sync.parts import Part, together
 from tidemark.sync.progress import Progress
 from tidemark.sync.rounds import CopyOptions, Round, plan_round

@@ -36,7 +36,7 @@ def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryvi
     finally:
         if state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(state[_POINTER])))
-    while (result := pgconn.get_result()) is not None:
+    for result in list(iter(pgconn.get_result, None)):  # all of them, or the connection could not be used any more
         _require(result, pq.ExecStatus.COMMAND_OK, doing)
 
 

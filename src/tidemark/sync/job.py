@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tidemark.decode.types import Decoding, Types, decoding_of
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, in_short
 from tidemark.lake.files import DataFile
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -68,12 +68,6 @@ class FailedPart:
 
     part: Part
     error: TidemarkError
-
-
-def in_short(error: Exception) -> TidemarkError:
-    """An error that is not ours, as one line."""
-    lines = str(error).splitlines() or [""]
-    return TidemarkError(f"{type(error).__name__}: {lines[0]}")
 
 
 def copy_parts(

@@ -5,23 +5,28 @@ Where nobody else can have it, the driver asks in its own session, and tasks are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
+
 from tidemark.decode.copy import CopyBatch, CopyDecoder
 from tidemark.decode.types import Decoding
+from tidemark.errors import in_short
 from tidemark.lake.files import room_in
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.shared import SharedSnapshot
+from tidemark.spark import Stopped
 from tidemark.sync.drain import CHUNK_BYTES
 from tidemark.sync.parts import Part
 from tidemark.sync.reading import PartQuery
 
 STAGING = "_staging"  # in a lake, for what is read from the source and nobody's yet
+_COMPRESSION = "lz4"
 _COPYING = Timeouts(statement_s=0, idle_in_transaction_s=0)
 
 
@@ -51,7 +56,7 @@ class Spooled:
 
     def pieces(self, query: PartQuery) -> Iterator[memoryview]:
         """What the server had sent."""
-        with self.files[query.part].open("rb") as file:
+        with pa.input_stream(str(self.files[query.part]), _COMPRESSION) as file:
             while piece := file.read(CHUNK_BYTES):
                 yield memoryview(piece)
 
@@ -65,6 +70,7 @@ class Lender:
 
     snapshot: SharedSnapshot
     folder: Path
+    stopping: Callable[[], bool] = lambda: False
 
     @contextmanager
     def lent(self, queries: Iterable[PartQuery]) -> Iterator[CopySource]:
@@ -73,7 +79,6 @@ class Lender:
             yield Imported(self.snapshot.dsn.reveal(), self.snapshot.name)
             return
         files: dict[Part, Path] = {}
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             for query in queries:
                 files[query.part] = self.folder / f"{uuid4().hex}.copy"
@@ -81,17 +86,27 @@ class Lender:
             yield Spooled(files)
         finally:
             for file in files.values():
-                file.unlink(missing_ok=True)
+                with suppress(OSError):  # the folder is emptied before the next cycle
+                    file.unlink()
 
     def _spool(self, query: PartQuery, path: Path) -> None:
-        with room_in(self.folder), self.snapshot.session("copy") as session:
-            try:
-                with path.open("wb") as file:
-                    for piece in query.copied(session, self.snapshot.dsn):
-                        file.write(piece)
-            except OSError:
-                session.close()  # the rest of the copy is still to come there
-                raise
+        try:
+            with room_in(self.folder), self.snapshot.session("copy", _COPYING) as session:
+                if self.stopping():
+                    raise Stopped
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._write(path, session, query)
+        except OSError as error:
+            raise in_short(error) from error
+
+    def _write(self, path: Path, session: Session, query: PartQuery) -> None:
+        try:
+            with pa.output_stream(str(path), _COMPRESSION) as file:
+                for piece in query.copied(session, self.snapshot.dsn):
+                    file.write(piece)
+        except OSError:
+            session.close()  # the rest of the copy is still to come there
+            raise
 
 
 def read_part(source: CopySource, query: PartQuery, decodings: Sequence[Decoding]) -> Iterator[CopyBatch]:

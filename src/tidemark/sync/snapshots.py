@@ -47,7 +47,7 @@ def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[Co
         try:
             exact = holding.enter_context(exact_snapshot(dsn, SLOT_WAIT_S))
             _require_at_most(endpos, exact.lsn)
-            found = CopySnapshot(Boundary(exact.lsn), SharedSnapshot(dsn, exact.snapshot_id))
+            found = CopySnapshot(Boundary(exact.lsn), exact.shared)
         except (SlotBlocked, SourceBusy):
             session = holding.enter_context(Session.open(dsn, "snapshot", _HOLDING))
             session.begin()
