@@ -23,6 +23,7 @@ class Proxy:
     _connections: list[tuple[socket.socket, socket.socket]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._changing = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -45,10 +46,12 @@ class Proxy:
         self.cut()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # when it is closed
-            while True:
+        while True:
+            try:
                 client, _ = self._listening.accept()
-                self._join(client)
+            except OSError:  # it is closed
+                return
+            self._join(client)
 
     def _join(self, client: socket.socket) -> None:
         try:
@@ -56,9 +59,12 @@ class Proxy:
         except OSError:
             client.close()
             return
-        self._connections.append((client, server))
-        for source, sink in ((client, server), (server, client)):
+        pairs = ((client, server), (server, client))
+        for source, _ in pairs:  # before any of them can be at its end
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._changing:
+            self._connections = [*self._connections, (client, server)]
+        for source, sink in pairs:
             threading.Thread(target=self._pass, args=[source, sink, sink is client], daemon=True).start()
 
     def _wait_while_stalled(self) -> None:
@@ -83,7 +89,8 @@ class Proxy:
         for end in (source, sink):
             _hang_up(end, socket.SHUT_RDWR)
             end.close()
-        self._connections = [pair for pair in self._connections if source not in pair]
+        with self._changing:
+            self._connections = [pair for pair in self._connections if source not in pair]
 
 
 def _hang_up(end: socket.socket, how: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,8 +166,7 @@ NETWORKS: dict[str, Callable[[Proxy], None]] = {
 @pytest.mark.parametrize("network", NETWORKS)
 @NEWEST
 def test_the_network_fails(mirror: Mirrored, network: str) -> None:
-    proxy = Proxy(mirror.database.server.port)
-    with receiving(mirror, mirror.through(proxy)) as process:
+    with closing(Proxy(mirror.database.server.port)) as proxy, receiving(mirror, mirror.through(proxy)) as process:
         begun(mirror)
         with writing(mirror.database):
             for _ in range(3):
@@ -182,5 +182,4 @@ def test_the_network_fails(mirror: Mirrored, network: str) -> None:
         assert process.process.poll() is None, "the same process went on"
         process.stop()
         process.wait()
-    proxy.close()
     mirror.require_equal()

@@ -37,7 +37,7 @@ class SharedSnapshot:
 
     @classmethod
     def exported(cls, dsn: Dsn, holder: Session) -> Self:
-        """Share a snapshot that was not taken on a standby."""
+        """Share a snapshot that loses nothing by being exported."""
         (name,) = holder.row("select pg_export_snapshot()")
         return cls(dsn, holder, name)
 
