@@ -48,6 +48,7 @@ class Mirror:
         self.spark = spark
         self._reader = log_reader(self.lake)
         self._present = Present(source, self.lake, self._reader) if source is not None else None
+        self._streamed_above: Lsn | None = None
 
     def at(
         self,
@@ -107,6 +108,18 @@ class Mirror:
     def last_poll(self) -> Poll | None:
         """What it shows latest, if it is polled."""
         return read_polls(self.lake.path).last
+
+    @property
+    def streamed_above(self) -> Lsn | None:
+        """Where the stream took over from polls, if there were any; None while it is polled, or nothing was told.
+
+        A mirror that follows the stream stays so: all polls and cycles are read until then, and not again.
+        """
+        if self._streamed_above is None:
+            polls = read_polls(self.lake.path)
+            if len(polls) and polls.last is None:
+                self._streamed_above = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
+        return self._streamed_above
 
     def view(self) -> LakeView:
         """The lake and the log as they are now."""
@@ -171,10 +184,10 @@ class Mirror:
         snapshot: Snapshot | None = None,
     ) -> Moment:
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
-        lowest = boundary.floor if look is None else min(boundary.floor, self.view().cycle.known)
-        lease = Lease(self.lake.path, lowest)
+        view = self.view()
+        lease = Lease(self.lake.path, boundary.floor if look is None else min(boundary.floor, view.cycle.known))
         try:
-            self.view().require(boundary, defined=look is not None)
+            view.require(boundary, defined=look is not None)
             return Moment(self, boundary, lease, look, passed, snapshot)
         except BaseException:
             lease.close()
@@ -182,7 +195,7 @@ class Mirror:
 
     def _require_stream(self) -> None:
         """Refuse what only the stream can tell."""
-        if (poll := self.last_poll) is not None:
+        if self.streamed_above is None and (poll := self.last_poll) is not None:
             raise NotAnswerable(
                 f"this mirror is polled: it knows what polls saw, last {poll}, and not what others see",
                 "--at latest, an LSN or a time; after tidemark sync for what is newer",

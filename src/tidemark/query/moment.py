@@ -90,12 +90,6 @@ class Moment:
         told = any(event.observed for history in self._histories.values() for event in history.events)
         return read_polls(self._mirror.lake.path).at(self.lsn) if told else None
 
-    @cached_property
-    def _handed_over(self) -> Lsn:
-        """Up to where polls saw what stands here, and told of no commits; nothing can be taken out of that."""
-        handed = read_polls(self._mirror.lake.path).handed_over
-        return handed[0] if handed is not None else Lsn.ZERO
-
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables there were, as schema.table."""
@@ -242,7 +236,8 @@ class Moment:
 
     def _redefined(self, history: TableHistory, span: Span) -> str | None:
         """Why it is not known that a table is here as it is at this position, but for what the log tells."""
-        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= self._handed_over)
+        # Polls told of no commits: nothing can be taken out of what they saw.
+        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._mirror.streamed_above or Lsn.ZERO))
         if polled:
             return f"was polled with what was committed at {polled[0]}, which this boundary does not see"
         if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):
