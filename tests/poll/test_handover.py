@@ -85,8 +85,11 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
             eventually(lambda: written[0] > 40)
             mirror.poll(*TABLES, "leaf", "inserts")
             db.run("delete from root where id = 2", "insert into inserts values (2)")
+            present = tidemark.open(lake, spark, source=db.dsn())
+            with pytest.raises(NotAnswerable, match="this mirror is polled"):
+                present.at("now")
             last = handed_over(mirror)
-        with syncing(db, tmp_path, spark, folds=False) as synced:
+        with closing(present), syncing(db, tmp_path, spark, folds=False) as synced:
             note_polls(mirror, synced)
             db.run("insert into root values (3, 'c')", "update root set v = 'x'")
             for _ in range(3):
@@ -117,8 +120,7 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
             with moments.at(Boundary(moments.view().answerable, frozenset({Lsn(last.value - 1)}))) as moment:
                 with pytest.raises(NotAnswerable, match=r"keyed was polled with what was committed at .* does not see"):
                     moment.table("keyed")
-            with closing(tidemark.open(lake, spark, source=db.dsn())) as present:
-                assert present.at("now").observed is None
+            assert present.at("now").observed is None
     status = status_of(lake)
     assert status.polled is None
     assert not any(each.observed for each in status.tables if each.state == "live")

@@ -183,8 +183,8 @@ class Mirror:
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
+        view = self.view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
-        view = self.view()
         lease = Lease(self.lake.path, boundary.floor if look is None else min(boundary.floor, view.cycle.known))
         try:
             view.require(boundary, defined=look is not None)
