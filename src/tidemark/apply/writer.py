@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -66,21 +67,23 @@ class LakeWriter:
         self._options, self._spark, self._tell = options, spark, tell
         self._session: Session | None = None
         self.lake = self._made()
-        self._lock = Lock(options.lake, WRITING)
-        reached(Point.LOCKED)
-        self._cycles = Cycles(options.lake)
-        self.cycle = self._cycles.last
-        events = read_events(options.lake)
-        self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
-        self._changes = ChangeTables(options.lake)
-        self.reader = LogReader(options.log)
-        self._recall()
-        self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
-        self._look_at = self._told_at = 0.0
-        self._blocking: dict[Blocker, float] = {}
-        self._said = ""
-        self._source_times: list[tuple[Lsn, datetime]] = []
-        self._client: ReceiveClient | None = None
+        with ExitStack() as taken:  # a constructor that fails releases the lock
+            self._lock = taken.enter_context(Lock(options.lake, WRITING))
+            reached(Point.LOCKED)
+            self._cycles = Cycles(options.lake)
+            self.cycle = self._cycles.last
+            events = read_events(options.lake)
+            self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
+            self._changes = ChangeTables(options.lake)
+            self.reader = LogReader(options.log)
+            self._recall()
+            self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
+            self._look_at = self._told_at = 0.0
+            self._blocking: dict[Blocker, float] = {}
+            self._said = ""
+            self._source_times: list[tuple[Lsn, datetime]] = []
+            self._client: ReceiveClient | None = None
+            taken.pop_all()
 
     def step(self) -> Applied | None:
         """Look if it is time, apply if there is something, and tell; what was applied."""

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -74,22 +75,24 @@ class Poller:
         require_pinned(spark)
         self._options, self._tell = options, tell
         self.lake = self._made()
-        self._lock = Lock(options.lake, WRITING)
-        reached(Point.LOCKED)
-        self._cycles = Cycles(options.lake)
-        self.tables = PolledTables(Tables(options.lake), read_events(options.lake))
-        self.progress = Progress()
-        self._changes = ChangeTables(options.lake)
-        self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
-        self._requests = Requests(options.lake)
-        self.seen = read_seen(options.lake)
-        self._last: Glimpse | None = None
-        self._had: dict[int, Kept | Digest] = {}
-        self._whole: dict[int | None, str] = {}
-        behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
-        self._unreconciled = 1 if behind else 0
-        self._asked: list[int] = []
-        self._told_at = 0.0
+        with ExitStack() as taken:  # a constructor that fails releases the lock
+            self._lock = taken.enter_context(Lock(options.lake, WRITING))
+            reached(Point.LOCKED)
+            self._cycles = Cycles(options.lake)
+            self.tables = PolledTables(Tables(options.lake), read_events(options.lake))
+            self.progress = Progress()
+            self._changes = ChangeTables(options.lake)
+            self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
+            self._requests = Requests(options.lake)
+            self.seen = read_seen(options.lake)
+            self._last: Glimpse | None = None
+            self._had: dict[int, Kept | Digest] = {}
+            self._whole: dict[int | None, str] = {}
+            behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
+            self._unreconciled = 1 if behind else 0
+            self._asked: list[int] = []
+            self._told_at = 0.0
+            taken.pop_all()
 
     @property
     def cycle(self) -> Cycle:
