@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Compiled modules are kept, also where the environment asks for the opposite: tests start hundreds of Python processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz parity sync-parity poll-parity format lock clean
+.PHONY: help demo test test-all mutations check fuzz parity sync-parity poll-parity format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,8 +16,14 @@ help: ## List the targets
 demo: $(READY) ## Show on a private PostgreSQL under load what works today
 	@$(BIN)/python -m demo
 
-test: $(READY) ## Run all tests, on real servers of every version at hand (ARGS= for pytest, WORKERS= (3))
+test: $(READY) ## Run the quick tests, at most 12 minutes on two cores (ARGS= for pytest, WORKERS= (3))
+	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
+
+test-all: $(READY) ## Run all tests in their long form, on every PostgreSQL version at hand (ARGS=, WORKERS= (3))
 	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
+
+mutations: $(READY) ## Check that the quick tests notice each of a list of deliberate defects (ARGS= for some by name)
+	$(BIN)/python -m tests.mutations $(ARGS)
 
 check: $(READY) ## Lint, format, types, and the contract that imports point one way
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database
-from harness.lake import Noted, by_postgres, read_table, require_rows
+from harness.lake import Noted, by_postgres, read_table, require_rows, spread
 from tidemark.clock import Lsn
 from tidemark.fold.folder import Folded, Folder
 from tidemark.lake.requests import ask_for_resync
@@ -74,14 +74,14 @@ class Synced:
         return snapshot.lsn
 
     def require_noted(self) -> int:
-        """The mirror gives what was noted, at each position; how often that was compared."""
+        """The mirror gives what was noted, at the noted positions; how many tables were noted there."""
         self.catch_up(max(noted.lsn for noted in self.notes))
         return self.require_noted_here()
 
     def require_noted_here(self) -> int:
         """The same without going any further."""
         mirror = tidemark.open(self.options.lake, self.spark)
-        for noted in self.notes:
+        for noted in spread(self.notes):
             with mirror.at(noted.lsn) as moment:
                 for table, (columns, rows) in noted.tables.items():
                     require_rows(moment.table(table), columns, rows, f"{table} at {noted.lsn}")

@@ -3,17 +3,18 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
 from tidemark.spark import SparkOptions, spark_session
+
+pytest_plugins = ("tests.tiers", "tests.costs")
 
 Start = Callable[..., Server]
 
@@ -22,24 +23,41 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
 )
 
-# How long an example takes says nothing of what it is right for: a machine may stall at any time.
-settings.register_profile("tidemark", deadline=None)
-settings.load_profile("tidemark")
+# Plans are run as they are, neither compiled whole nor planned again while they run: for few rows that costs less.
+PLAIN = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
+INTERPRETED = {**PLAIN, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
-# Tests that use Spark, in two halves that take about as long: each has a worker and a JVM.
-SPARK = {
-    "spark": ("tests/apply/", "tests/compare/", "tests/fold/", "tests/query/", "tests/spark/"),
-    "spark too": ("tests/poll/", "tests/sync/", "tests/cli/test_lake_commands.py", "tests/cli/test_sync.py"),
-}
+# Where tests use Spark: these workers run them, each with a JVM.
+SPARK = (
+    *(f"tests/{name}/" for name in ("apply", "compare", "fold", "poll", "query", "spark", "sync")),
+    *(f"tests/{name}.py" for name in ("cli/test_lake_commands", "cli/test_sync", "lake/test_files")),
+)
+SPARK_WORKERS = ("gw0", "gw1")
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests that use Spark stay together, so that one JVM serves many; the others go wherever there is time."""
+    """Modules that use Spark go to two workers, the largest first; all other tests go wherever there is time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((half for half, folders in SPARK.items() if nodeid.startswith(folders)), nodeid)
+        return nodeid.partition("::")[0] if nodeid.startswith(SPARK) else nodeid
+
+    def _assign_work_unit(self, node: Any) -> None:
+        scope = next((each for each in self.workqueue if each.startswith(SPARK) is _has_spark(node)), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if _has_spark(node) or not all(scope.startswith(SPARK) for scope in self.workqueue):
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()
+
+
+def _has_spark(node: Any) -> bool:
+    return node.gateway.id in SPARK_WORKERS
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:
@@ -47,11 +65,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogethe
     return SparkTogether(config, log)
 
 
-def installs_from(major: int) -> Any:
-    """A fixture: every PostgreSQL at hand from this version on, in turn."""
-    found = [each for each in installs().values() if each.major >= major]
+def quick_only(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test of which some are in the quick tier and the others in the full tier."""
+    return [pytest.param(each, marks=() if each in quick else pytest.mark.full) for each in values]
 
-    @pytest.fixture(scope="session", name="install", params=found, ids=lambda each: f"pg{each.major}")
+
+def installs_from(major: int, *, oldest: bool = False) -> Any:
+    """A fixture: every PostgreSQL at hand from this version on, in turn.
+
+    In the quick tier tests run on the newest version, and on the `oldest` where catalogs or SQL differ.
+    """
+    found = [each for each in installs().values() if each.major >= major]
+    params = quick_only(found, found[-1], *found[: int(oldest)])
+
+    @pytest.fixture(scope="session", name="install", params=params, ids=lambda each: f"pg{each.major}")
     def install(request: pytest.FixtureRequest) -> Install:
         assert isinstance(request.param, Install)
         return request.param
@@ -71,9 +98,13 @@ def running() -> Iterator[dict[Install, Server]]:
         server.remove()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(install: Install, running: dict[Install, Server]) -> Server:
-    """The run's own server of this version, with logical decoding on."""
+    """The run's own server of this version, with logical decoding on.
+
+    Not of the session's scope: modules define `install` each for itself, and pytest would give all of them the server
+    of the first one that asked.
+    """
     if install not in running:
         running[install] = start_server(install)
         add_roles(running[install])
@@ -81,8 +112,9 @@ def server(install: Install, running: dict[Install, Server]) -> Server:
 
 
 @pytest.fixture
-def db(server: Server) -> Iterator[Database]:
+def db(server: Server, install: Install) -> Iterator[Database]:
     """An empty database, owned by an application, to be mirrored by a role with few rights."""
+    assert server.install == install
     database = create_database(server)
     yield database
     database.drop()
@@ -118,8 +150,9 @@ def connect() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(short: bool) -> Iterator[SparkSession]:
     """The run's one Spark session, which takes seconds to start."""
-    session = spark_session(SparkOptions(master="local[3]", conf={"spark.ui.enabled": "false"}))
+    conf = {"spark.ui.enabled": "false", **(PLAIN if short else {})}
+    session = spark_session(SparkOptions(master="local[3]", conf=conf))
     yield session
     session.stop()

@@ -1,4 +1,4 @@
-"""Polls that end before their end, by an exception at a named point that nobody catches."""
+"""Writers and polls that end early, by an exception at a fail point that nothing catches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidemark.lake.points import Point
 
 
 class Struck(BaseException):
-    """Nobody catches it."""
+    """Nothing catches it."""
 
 
 @contextmanager
 def striking(point: Point, times: int = 1) -> Iterator[None]:
-    """The poll ends at this point, the n-th time that it comes there."""
+    """Whatever runs ends at this point, the n-th time that it reaches it."""
     left = [times]
 
     def strike(reached: Point) -> None:

@@ -9,6 +9,8 @@ from tidemark import errors
 from tidemark.errors import POLICY, Blocker, ExitCode, Retry, SlotBlocked, SourceError, TidemarkError, policy_of
 from tidemark.source.sqlstate import RULES, error_for, rule_for
 
+pytestmark = pytest.mark.quick
+
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

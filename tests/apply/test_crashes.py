@@ -1,6 +1,7 @@
 """Whenever a writer is killed: the next one goes on, and every change is in the lake exactly once.
 
-The writers that are killed are clients of one Spark Connect server, the ones that go on have a session of their own.
+The writers that are killed with -9 are clients of one Spark Connect server, the ones that go on have a session of their
+own. In the quick tier writers end by an exception at the same points.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ from harness.lake import Lakeside, following, lakeside
 from harness.postgres import Server
 from tests.apply.child import as_json
 from tests.conftest import NEWEST
+from tests.striking import striking
+from tidemark.clock import Lsn
 from tidemark.lake.points import Point
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+
+pytestmark = pytest.mark.quick
 
 CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 
@@ -116,6 +121,51 @@ def test_every_point_is_in_a_round() -> None:
     assert {Point(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(Point) - in_sync
 
 
+def prepare(side: Lakeside, n: int, points: Sequence[str]) -> Lsn | None:
+    """Have the work of a round waiting; if it is about folds, what is older than the position returned is folded."""
+    publish(side, f"fresh{n}")
+    side.apply_all()
+    before = None
+    if any(each.startswith("fold") for each in points):
+        side.fold()
+        before, side.notes = side.position(), []
+    work(side, n)
+    return before
+
+
+def go_on(side: Lakeside, n: int) -> None:
+    """Apply what is left of a round."""
+    side.apply_all()
+    side.note("t", "u", "w", f"fresh{n}", f"late{n}")
+    side.apply_all()
+
+
+@NEWEST
+def test_struck_at_every_point_the_next_writer_goes_on(side: Lakeside, rounds: Iterator[int]) -> None:
+    """At every point but the one that a task on an executor reaches."""
+    for points in ROUNDS.values():
+        n = next(rounds)
+        before = prepare(side, n, points)
+        for point in points:
+            name, times = point.split(":")
+            if Point(name) is not Point.FILE_WRITTEN:
+                with striking(Point(name), int(times)):
+                    write(side, before)
+        go_on(side, n)
+    side.require_noted()
+    require_once(side)
+
+
+def write(side: Lakeside, before: Lsn | None) -> None:
+    """What a writer does until it is struck: it applies, and folds and vacuums if there is something to."""
+    with side.writing() as writer:
+        writer.catch_up(side.position())
+    if before is not None:
+        side.fold()
+        vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0))
+
+
+@pytest.mark.full
 @NEWEST
 @pytest.mark.parametrize("points", list(ROUNDS.values()), ids=list(ROUNDS))
 def test_killed_at_every_point_the_next_writer_goes_on(
@@ -123,19 +173,11 @@ def test_killed_at_every_point_the_next_writer_goes_on(
 ) -> None:
     n = next(rounds)
     with waiting(connect, points) as process:
-        publish(side, f"fresh{n}")
-        side.apply_all()
-        before = None
-        if any(each.startswith("fold") for each in points):
-            side.fold()
-            before, side.notes = side.position(), []
-        work(side, n)
+        before = prepare(side, n, points)
         told = as_json(side.options, side.position(), before)
         ends, said = process.communicate(told, timeout=120 * len(points))
         assert ends.splitlines() == [f"{point} {-signal.SIGKILL}" for point in points], said
-    side.apply_all()
-    side.note("t", "u", "w", f"fresh{n}", f"late{n}")
-    side.apply_all()
+    go_on(side, n)
     side.require_noted()
     if before is not None:
         assert vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0)).retained == before

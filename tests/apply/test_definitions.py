@@ -17,6 +17,8 @@ from harness.postgres import Install, installs
 from tidemark.apply.writer import LakeWriter
 from tidemark.errors import LogDamaged, NotAnswerable, SparkSettingsDiffer
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="session", params=list(installs().values())[-1:], ids=lambda each: f"pg{each.major}")
 def install(request: pytest.FixtureRequest) -> Install:
@@ -32,6 +34,7 @@ def noted_or_refused(side: Lakeside, reason: str) -> None:
         side.open().at(last.lsn).table("t")
 
 
+@pytest.mark.full
 def test_a_wide_table_has_all_of_its_columns_also_those_added_later(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -47,6 +50,7 @@ def test_a_wide_table_has_all_of_its_columns_also_those_added_later(
         assert side.require_noted() == 2
 
 
+@pytest.mark.full
 def test_defaults_of_added_columns_are_dates_as_postgresql_counts_them(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -108,6 +112,7 @@ def test_columns_that_nobody_saw_do_not_lend_their_values_to_later_ones(
         noted_or_refused(side, "it needs a resync")
 
 
+@pytest.mark.full
 def test_a_busy_table_may_lose_and_gain_columns(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, a int, b int)")
     with following(lakeside(db, tmp_path, spark, "t")) as side, side.writing() as writer:
@@ -158,6 +163,7 @@ def _oid(side: Lakeside) -> int:
     return int(side.database.admin("select 't'::regclass::oid::int")[0][0])
 
 
+@pytest.mark.full
 def test_a_column_that_was_another_one_for_a_while_is_not_taken_for_it(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -171,6 +177,7 @@ def test_a_column_that_was_another_one_for_a_while_is_not_taken_for_it(
         noted_or_refused(side, "it needs a resync")
 
 
+@pytest.mark.full
 def test_a_change_that_is_taken_back_before_it_is_told_leaves_nothing(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -189,6 +196,7 @@ def test_a_change_that_is_taken_back_before_it_is_told_leaves_nothing(
         assert side.require_noted() == 1
 
 
+@pytest.mark.full
 def test_a_table_is_begun_anew_when_it_is_empty_whatever_was_described_before(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -205,6 +213,7 @@ def test_a_table_is_begun_anew_when_it_is_empty_whatever_was_described_before(
         assert side.require_noted() == 2
 
 
+@pytest.mark.full
 def test_a_table_that_is_truncated_again_and_again_holds_nobody_up(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,9 +10,12 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
-from tests.conftest import installs_from
+from tests.conftest import installs_from, quick_only
+
+pytestmark = pytest.mark.quick
 
 install = installs_from(16)
+IDENTITIES = ("full", "using index t_a", "nothing", "full with a deferrable key")
 LARGE = "(select string_agg(md5({} || i::text), '') from generate_series(1, 400) i)"  # 12,800 bytes: stored out of line
 
 
@@ -38,7 +41,7 @@ def test_every_kind_of_change_reads_back_at_every_commit(db: Database, spark: Sp
         assert side.require_noted() == 10
 
 
-@pytest.mark.parametrize("identity", ["full", "using index t_a", "nothing", "full with a deferrable key"])
+@pytest.mark.parametrize("identity", quick_only(IDENTITIES, "full"))
 def test_each_replica_identity_reads_back(db: Database, spark: SparkSession, tmp_path: Path, identity: str) -> None:
     key = "primary key deferrable initially deferred" if "deferrable" in identity else "primary key"
     db.run(f"create table t (id int {key}, a int not null, v text)", "create unique index t_a on t (a)")

@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import Database
 from harness.lake import following, lakeside
-from tests.conftest import NEWEST, installs_from
+from tests.conftest import NEWEST, installs_from, quick_only
 from tidemark.errors import NotAnswerable
+
+pytestmark = pytest.mark.quick
 
 install = installs_from(16)
 TABLE = "create table t (id int primary key, u int not null unique, v text)"
@@ -29,7 +31,7 @@ BETWEEN = {
 
 
 @NEWEST
-@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("name", quick_only(BETWEEN, "in one transaction"))
 def test_what_came_under_another_key_is_a_gap(name: str, db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run(TABLE)
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -57,6 +59,7 @@ def test_a_key_that_was_gone_while_whole_rows_were_sent_is_a_gap(
         assert side.require_noted() == 1
 
 
+@pytest.mark.full
 @NEWEST
 def test_what_is_not_applied_yet_goes_by_no_definition_of_long_ago(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -75,6 +78,7 @@ def test_what_is_not_applied_yet_goes_by_no_definition_of_long_ago(
         mirror.close()
 
 
+@pytest.mark.full
 def test_a_table_reads_on_through_changes_of_how_its_rows_are_named(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -94,7 +98,7 @@ def test_a_table_reads_on_through_changes_of_how_its_rows_are_named(
 INCLUDED = "create table t (id int, w int, v text, primary key (id) include (v))"
 
 
-@pytest.mark.parametrize("replica", [DEFAULT, FULL])
+@pytest.mark.parametrize("replica", quick_only((DEFAULT, FULL), DEFAULT))
 def test_included_columns_are_not_taken_for_the_key(
     replica: str, db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -34,6 +34,8 @@ from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_even
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 
+pytestmark = pytest.mark.quick
+
 ID = StoredColumn("id", 1, pa.int32())
 
 
@@ -241,6 +243,7 @@ def caught_up(side: Lakeside, writer: LakeWriter) -> None:
     writer.catch_up(side.position())
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_writer_that_slept_while_another_took_over_adds_and_removes_nothing(side: Lakeside) -> None:
     with ExitStack() as stack:
@@ -272,6 +275,7 @@ def files(side: Lakeside) -> dict[str, int]:
     return {str(log.parent.relative_to(side.options.lake)): len(DeltaTable(log.parent).file_uris()) for log in logs}
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_cycle_whose_commits_fail_is_done_again_by_the_next(side: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
     side.run_and_note(["begin; insert into t values (2, 'two'); insert into u values (2); commit"], "t", "u")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
 from tests.conftest import NEWEST
 from tidemark.apply.pace import Pace
+
+pytestmark = pytest.mark.quick
 
 MB = 1 << 20
 
@@ -37,6 +40,7 @@ def test_one_large_transaction_does_not_make_the_next_cycle_smaller_than_its_pac
     assert pace.size_bytes == 64 * MB
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_backlog_is_applied_in_cycles_of_bounded_time(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")

@@ -13,6 +13,8 @@ from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 
+pytestmark = pytest.mark.quick
+
 
 def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -42,6 +44,7 @@ def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
         assert side.require_noted() == 17
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_column_dropped_and_added_again_under_its_name_is_another_column(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -80,6 +83,7 @@ def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused
         assert mirror.at(since).table("t").columns == ["id", "a"]
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_altered_and_written_before_anyone_looked_is_looked_at_then(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -115,9 +119,15 @@ def test_a_definition_that_nobody_saw_is_a_gap_and_stays_one(db: Database, spark
     ("ddl", "reason"),
     [
         ("alter table t alter column a type bigint using a * 100", "went from type pg_catalog.int4"),
-        ("alter table t alter column a type int using a * 100", "rewritten and altered"),
-        ("alter type mood rename value 'fine' to 'good'", "went from type public.mood"),
-        ("alter table t drop constraint t_pkey, add primary key (a)", "its key went from"),
+        pytest.param(
+            "alter table t alter column a type int using a * 100", "rewritten and altered", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "alter type mood rename value 'fine' to 'good'", "went from type public.mood", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "alter table t drop constraint t_pkey, add primary key (a)", "its key went from", marks=pytest.mark.full
+        ),
     ],
 )
 def test_ddl_that_may_have_changed_values_is_a_gap(
@@ -160,6 +170,7 @@ def test_a_table_dropped_and_another_of_its_name_are_told_apart(
             side.open().at(gone).table("t")
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -199,6 +210,7 @@ def test_a_table_waits_until_transactions_older_than_its_publication_have_ended(
         assert side.require_noted() == 1
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_whose_updates_are_not_published_is_not_shown_as_if_they_were(
     db: Database, spark: SparkSession, tmp_path: Path

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
+
+pytestmark = pytest.mark.quick
 
 CORPUS = {**SCALARS, **ARRAYS, **AS_TEXT}
 

@@ -14,6 +14,8 @@ from tidemark.cli.main import run
 from tidemark.errors import ExitCode
 from tidemark.source.slot import create_slot
 
+pytestmark = pytest.mark.quick
+
 Lines = dict[str, list[dict[str, Any]]]
 
 

@@ -23,6 +23,8 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="session", params=list(installs().values())[-1:], ids=lambda each: f"pg{each.major}")
 def install(request: pytest.FixtureRequest) -> Install:
@@ -30,6 +32,7 @@ def install(request: pytest.FixtureRequest) -> Install:
     return request.param
 
 
+@pytest.mark.full
 def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -70,6 +73,7 @@ def _compare(side: Lakeside) -> None:
     assert here(*asked[:2]).returncode == ExitCode.USAGE
 
 
+@pytest.mark.full
 def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
     with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
@@ -172,7 +176,7 @@ def _status(side: Lakeside) -> None:
     assert plain["behind_bytes"] >= 0
 
 
-def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: Path, short: bool) -> None:
     for command in (
         ["status", str(tmp_path)],
         ["query", str(tmp_path), "select 1"],
@@ -182,7 +186,7 @@ def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: P
         ["diff", str(tmp_path), "t", "0/1"],
         ["when", str(tmp_path), "latest"],
     ):
-        told = tidemark(*command)
+        told = here(*command) if short else tidemark(*command)
         assert told.returncode == ExitCode.USAGE
         assert "there is no lake at" in told.stderr
 

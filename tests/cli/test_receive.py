@@ -12,11 +12,11 @@ import pytest
 
 from harness.database import Database
 from harness.mirrored import Mirrored, connected, eventually, mirrored
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.errors import ExitCode
 
 COMMAND = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
-pytestmark = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
+pytestmark = [pytest.mark.quick, NEWEST]
 
 
 def tidemark(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

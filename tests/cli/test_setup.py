@@ -7,6 +7,8 @@ from tests.conftest import Start
 from tidemark.cli.main import run
 from tidemark.errors import ExitCode
 
+pytestmark = pytest.mark.quick
+
 
 def tables(db: Database) -> None:
     db.run(

@@ -18,7 +18,7 @@ from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TIDEMARK = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
 
@@ -137,6 +137,7 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         require_rows(moment.table(table), *by_postgres(db, table), table)
 
 
+@pytest.mark.full
 def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     start: Start, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pytest
+
 from harness.database import Database, create_database
 from harness.decoded import Commit, call_witness
 from harness.load import inserting
@@ -10,6 +12,8 @@ from harness.mirrored import eventually
 from tests.conftest import Start
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.source.session import Session
+
+pytestmark = pytest.mark.quick
 
 MOMENT = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, array(select a from public.t)"
 

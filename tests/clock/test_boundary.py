@@ -7,6 +7,8 @@ import pytest
 from tidemark.clock import Boundary, Lsn, Version, contents
 from tidemark.errors import InvalidValue
 
+pytestmark = pytest.mark.quick
+
 
 def test_prints_what_it_leaves_out() -> None:
     assert str(Boundary(Lsn(0x100))) == "0/100"

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 
+pytestmark = pytest.mark.quick
+
 positions = st.integers(0, 2**64 - 1)
 
 

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Version, Xid8, contents, visible
+
+pytestmark = pytest.mark.quick
 
 TRANSACTIONS = 3
 FIRST_XID = 100

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tidemark.clock import Snapshot, Xid8
 from tidemark.errors import InvalidValue
 
+pytestmark = pytest.mark.quick
+
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:

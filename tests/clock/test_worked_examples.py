@@ -1,6 +1,10 @@
 """The founding document's worked examples A to L, as PostgreSQL really behaves (commit LSN = the record's end)."""
 
+import pytest
+
 from tidemark.clock import Boundary, Lsn, Snapshot, Version, Xid8, contents, visible
+
+pytestmark = pytest.mark.quick
 
 Commits = dict[int, int]  # xid -> commit LSN
 

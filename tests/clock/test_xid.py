@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tidemark.clock import Xid8
 from tidemark.errors import InvalidValue
 
+pytestmark = pytest.mark.quick
+
 full_ids = st.integers(3, 2**64 - 1).filter(lambda v: v % 2**32 >= 3)
 
 

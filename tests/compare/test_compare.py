@@ -27,7 +27,7 @@ from tidemark.compare.narrowing import Difference
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TABLES = ("keyed", "bag")
 VALUES = {
@@ -187,6 +187,7 @@ def test_what_differs_is_found_by_its_key_and_shown_when_asked(side: Lakeside, m
     assert len(limited.found.differing) == 2
 
 
+@pytest.mark.full
 def test_a_sample_is_the_same_rows_on_both_sides(side: Lakeside) -> None:
     db = side.database
     db.run(
@@ -204,6 +205,7 @@ def test_a_sample_is_the_same_rows_on_both_sides(side: Lakeside) -> None:
     assert sampled.verdict is Verdict.DIFFERENT
 
 
+@pytest.mark.full
 def test_what_cannot_be_compared_says_why_and_the_others_are(side: Lakeside) -> None:
     db = side.database
     db.run("insert into t values (1, 'one')", "insert into bag values (1)")
@@ -225,6 +227,7 @@ def test_what_cannot_be_compared_says_why_and_the_others_are(side: Lakeside) -> 
         compared(side, "nowhere")
 
 
+@pytest.mark.full
 def test_under_load_every_table_is_what_the_source_shows(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     create(db, *TABLES)
     with syncing(db, tmp_path, spark, *TABLES) as synced:
@@ -239,6 +242,7 @@ def test_under_load_every_table_is_what_the_source_shows(db: Database, spark: Sp
                     assert done.source.rows > 0
 
 
+@pytest.mark.full
 def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: SparkSession, tmp_path: Path) -> None:
     db = create_database(start())
     create(db, *TABLES)
@@ -259,6 +263,7 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
         mirror.close()
 
 
+@pytest.mark.full
 def test_on_a_standby_what_ran_at_its_snapshot_is_not_compared(
     start: Start, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import os
 import random
 import time
 
+import pytest
+
 from harness.database import Database
 from harness.printed import printed
 from harness.recorded import decode, record, types_of
@@ -13,6 +15,8 @@ from tests.decode.corpus import ARRAYS, SCALARS
 from tidemark.decode.changes import Limits
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.types import Types, decoding_of
+
+pytestmark = pytest.mark.quick
 
 SECONDS = 8.0
 LETTERS = "abc xyzü€😀\\\"'{},\n\t%NUL_"

@@ -11,6 +11,8 @@ import pytest
 
 from tidemark.decode.frames import framed
 
+pytestmark = pytest.mark.quick
+
 RELATION = b"R\0\0\0\1s\0t\0d\0\1" + b"\1id\0\0\0\0\x17\xff\xff\xff\xff"
 STREAMED_RELATION = RELATION[:1] + b"\0\0\0\7" + RELATION[1:]
 ROW = b"\0\0\0\1N\0\1b\0\0\0\4\0\0\0\7"

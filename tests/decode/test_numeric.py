@@ -14,6 +14,8 @@ from tidemark.decode.cells import Cells
 from tidemark.decode.values.numeric import decimal
 from tidemark.errors import MalformedValue
 
+pytestmark = pytest.mark.quick
+
 SHAPES = [
     (p, s) for p in (1, 4, 5, 12, 15, 16, 17, 18, 19, 20, 37, 38) for s in sorted({0, min(2, p), p // 2, p - 1, p})
 ]

@@ -9,6 +9,8 @@ from harness.recorded import types_of
 from tidemark.decode.binary import decoded_from_binary
 from tidemark.decode.types import TYPES, Types, decimal_limits, decoding_of
 
+pytestmark = pytest.mark.quick
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "types.md"
 
 

@@ -15,6 +15,8 @@ from tidemark.decode.types import TYPES, Types, decoding_of
 from tidemark.errors import UnsupportedMessage
 from tidemark.schema.table import PgType
 
+pytestmark = pytest.mark.quick
+
 Corpus = dict[str, list[str]]
 
 

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 
+import pytest
 from numba.core.registry import CPUDispatcher
 
 import tidemark.decode
@@ -11,6 +12,8 @@ from harness.recorded import decode
 from tests.decode.corpus import ARRAYS, SCALARS
 from tests.decode.test_values import by_copy, fill
 from tidemark.decode.warm import warm
+
+pytestmark = pytest.mark.quick
 
 
 def compiled() -> dict[str, int]:

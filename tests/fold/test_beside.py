@@ -16,9 +16,10 @@ from tidemark.fold.beside import FoldingBeside
 from tidemark.fold.folder import Folder
 from tidemark.lake.versions import read_versions
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
+@pytest.mark.full
 def test_tables_are_folded_again_and_again_while_they_are_applied(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +45,7 @@ def test_tables_are_folded_again_and_again_while_they_are_applied(
         assert side.require_noted() == len(side.notes)
 
 
+@pytest.mark.full
 def test_what_keeps_it_from_folding_is_said_and_tried_again(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

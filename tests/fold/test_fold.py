@@ -23,7 +23,7 @@ from tidemark.fold.folder import MANY_FILES, Folder
 from tidemark.lake.versions import read_versions
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -84,6 +84,7 @@ def test_other_engines_find_what_postgresql_has_also_after_renames_type_changes_
         assert side.require_noted() == 3
 
 
+@pytest.mark.full
 def test_names_that_columns_take_over_from_each_other_lead_to_nobody_elses_values(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_names_that_columns_take_over_from_each_other_lead_to_nobody_elses_value
         assert side.require_noted() == 2 * len(turns)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folds", [True, False])
 def test_equal_rows_are_removed_from_a_table_that_loses_columns(
     db: Database, spark: SparkSession, tmp_path: Path, folds: bool
@@ -148,6 +150,7 @@ def test_equal_rows_are_removed_from_a_table_that_loses_columns(
         assert side.require_noted() == 6
 
 
+@pytest.mark.full
 def test_buckets_are_made_anew_when_a_table_has_grown_and_stay_when_not(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +186,7 @@ def test_buckets_are_made_anew_when_a_table_has_grown_and_stay_when_not(
         assert side.require_noted() == 3
 
 
+@pytest.mark.full
 def test_small_files_of_closed_rows_are_joined(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -226,6 +230,7 @@ def test_a_query_for_one_key_reads_its_bucket_and_what_rows_borrow_from_others(
             assert [tuple(row) for row in found] == [(key, theirs.get(key))] * (key in theirs)
 
 
+@pytest.mark.full
 def test_what_a_table_was_before_it_was_begun_anew_is_kept_until_vacuum_lets_it_go(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -278,6 +283,7 @@ def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: Sp
         assert by_postgres(db, "t")[1].total() == sum(foreign(side, "id, v")[0].values())
 
 
+@pytest.mark.full
 def test_a_handle_held_through_folds_and_another_table_made_of_the_same_name(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -49,13 +49,14 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated, Persistence, PgType
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 BASE = Lsn(1)
 WIDE = 200  # more than there are histories
 KEYED = "sub int, id int, large string, other string, number int"
 MULTISET = "sub int, x double, s string"
 TRUNCATES = frozenset({2})
+QUICK = ((Identity.DEFAULT, False), (Identity.DEFAULT, True))
 MAKERS = {
     Identity.DEFAULT: keyed_history,
     Identity.FULL: keyed_history,
@@ -145,11 +146,11 @@ def _tagged(row: Row | None, sub: int) -> Row | None:
     return None if row is None else (f"{sub} {row[0]}", *row[1:])
 
 
-def many(identity: Identity, truncated: bool) -> Many:
+def many(identity: Identity, truncated: bool, count: int) -> Many:
     histories: list[History] = []
     plans = PLANS.filter(lambda plan: len(plan) > max(TRUNCATES)) if truncated else PLANS
 
-    @settings(max_examples=25, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(plans)
     def collect(plan: list[list[Intent]]) -> None:
         histories.append(MAKERS[identity](plan, TRUNCATES if truncated else frozenset()))
@@ -218,14 +219,26 @@ class MadeLake:
 
 @pytest.mark.parametrize(
     ("identity", "truncated"),
-    [*((each, False) for each in Identity), *((each, True) for each in Identity if each is not Identity.NOTHING)],
+    [
+        pytest.param(each, truncated, marks=() if (each, truncated) in QUICK else pytest.mark.full)
+        for truncated, identities in (
+            (False, list(Identity)),
+            (True, [i for i in Identity if i is not Identity.NOTHING]),
+        )
+        for each in identities
+    ],
     ids=lambda value: value.value if isinstance(value, Identity) else "truncated" if value else "",
 )
 def test_every_reader_sees_the_models_rows_wherever_the_table_is_folded_to(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: Identity, truncated: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    identity: Identity,
+    truncated: bool,
+    short: bool,
 ) -> None:
     """What is not folded is merged by the reader, and once by Spark, as where it is much."""
-    table, chance = many(identity, truncated), random.Random(0)  # noqa: S311 - it is to be the same every time
+    table, chance = many(identity, truncated, 8 if short else 25), random.Random(0)  # noqa: S311 - it is to be the same every time
     made = MadeLake(tmp_path, table)
     first, second, last = 1, 3, table.length - 1
     made.apply(table.lsn(first))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidemark.fold.layout import BUCKET_BYTES, CHANGED_BYTES, bucket_count
 from tidemark.fold.policy import MANY, REST, WAITED_S, Burden, Rhythm
+
+pytestmark = pytest.mark.quick
 
 MB = 1 << 20
 LITTLE = Burden(changed_rows=1000, changed_bytes=50_000, live_bytes=320 * MB, buckets=10)

@@ -22,7 +22,7 @@ from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
 from tidemark.vacuum.vacuum import Vacuumed, VacuumOptions, vacuum
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Vacuumed:
@@ -124,6 +124,7 @@ def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSe
         assert side.require_noted_now() == 1
 
 
+@pytest.mark.full
 def test_the_commit_index_goes_with_the_window(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
@@ -146,6 +147,7 @@ def test_the_commit_index_goes_with_the_window(db: Database, spark: SparkSession
         assert side.require_noted() == 3
 
 
+@pytest.mark.full
 def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
             side.open().at(snapshot=snapshot, lsn=lsn)
 
 
+@pytest.mark.full
 def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
         assert side.require_noted_now() == 2
 
 
+@pytest.mark.full
 def test_nothing_is_kept_of_a_table_that_was_dropped_before_the_window(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -202,6 +206,7 @@ def test_nothing_is_kept_of_a_table_that_was_dropped_before_the_window(
         assert side.require_noted_now() == 1
 
 
+@pytest.mark.full
 def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:

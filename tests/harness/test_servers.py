@@ -12,6 +12,8 @@ import pytest
 from harness.postgres import Install, Server, installs, start_server
 from harness.postgres.workspace import copy_install
 
+pytestmark = pytest.mark.quick
+
 PROGRAM = """
 import sys, time
 from harness.postgres import installs, start_server

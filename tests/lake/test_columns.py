@@ -13,6 +13,8 @@ from tidemark.decode.types import Types
 from tidemark.lake.columns import OURS, StoredColumn, WantedColumn, arranged, free_name, stored_columns, wanted_columns
 from tidemark.schema.table import Column, Generated, PgType
 
+pytestmark = pytest.mark.quick
+
 INT, TEXT = pa.int32(), pa.string()
 
 

@@ -24,6 +24,8 @@ from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_even
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 
+pytestmark = pytest.mark.quick
+
 ID = StoredColumn("id", 1, pa.int32())
 NOW = datetime(2024, 2, 29, 12, 0, tzinfo=UTC)
 TABLE = Fingerprint(16384, "public", "t", 16384, Persistence.PERMANENT, (1,), (), None, None, (), ())
@@ -115,6 +117,7 @@ def made_older(folder: Path, by: timedelta) -> None:
             os.utime(file, (then, then))
 
 
+@pytest.mark.full
 def test_how_far_it_has_come_stays_in_few_files(tmp_path: Path) -> None:
     cycles, count = Cycles(tmp_path), 230
     for lsn in range(1, count + 1):
@@ -125,6 +128,7 @@ def test_how_far_it_has_come_stays_in_few_files(tmp_path: Path) -> None:
     assert list((cycles.folder / "_delta_log").glob("*.checkpoint*.parquet"))
 
 
+@pytest.mark.full
 def test_what_became_of_tables_stays_in_few_files_and_in_order(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     told = [Event(Kind.SEEN, TABLE, "public/t", Lsn(n), Lsn(n), frozenset({Lsn(0)}), f"{n}") for n in range(1, 131)]

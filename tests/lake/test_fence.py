@@ -15,6 +15,8 @@ from tidemark.lake.commits import let_go
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.versions import VersionTable, version_schema
 
+pytestmark = pytest.mark.quick
+
 A, AT = StoredColumn("a", 1, pa.int32()), StoredColumn("at", 2, pa.timestamp("us"))
 
 

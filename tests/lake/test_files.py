@@ -11,9 +11,12 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.lake.files import FileWriter
+
+pytestmark = pytest.mark.quick
 
 ROWS = 6000  # that lie near each other, more than are looked at; extremes come after them
 NOON = datetime(2024, 2, 29, 12, 0, tzinfo=UTC)

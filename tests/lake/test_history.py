@@ -14,6 +14,8 @@ from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated, Persistence, PgType
 
+pytestmark = pytest.mark.quick
+
 INT4 = PgType(23, "pg_catalog.int4", "b")
 
 

@@ -15,6 +15,8 @@ from tidemark.errors import InvalidValue
 from tidemark.lake.leases import FOLDER, Lease, needed_from, read_leases
 from tidemark.vacuum.vacuum import VacuumOptions
 
+pytestmark = pytest.mark.quick
+
 
 def test_the_lease_of_a_dead_process_is_nobodys(tmp_path: Path) -> None:
     code = (

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import CHANGES, escaped, table_path, unescaped
 
+pytestmark = pytest.mark.quick
+
 # A name is 1 to 63 bytes of UTF-8 without NUL.
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63).filter(
     lambda name: len(name.encode()) <= 63

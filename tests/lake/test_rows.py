@@ -18,6 +18,8 @@ from tidemark.decode.changes import ChangeBatch
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.rows import change_rows
 
+pytestmark = pytest.mark.quick
+
 OID, LSN, MICROS, XID = 16384, 0x1_0000_0100, 86_400_000_000, 700
 ID, VALUE, AT = (1, "id", 23), (2, "v", 25), (3, "at", 1184)
 STORED = (

@@ -20,6 +20,8 @@ from tidemark.log.recovery import last_position, open_log
 from tidemark.log.segment import index_path, segment_path
 from tidemark.log.writer import LogWriter
 
+pytestmark = pytest.mark.quick
+
 FIRST = [(100, "t", value) for value in (1, 2, 21, 22, 23, 24)]
 SECOND = [(140, "t", 3), (150, "t", 4)]
 THIRD = [(160, "t", 5)]

@@ -20,6 +20,8 @@ from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
 from tidemark.log.writer import LogWriter
 
+pytestmark = pytest.mark.quick
+
 SEED, EVENTS = 719, 32
 
 
@@ -121,10 +123,10 @@ def outcome(life: Life, expected: type[LogError]) -> str:
 @pytest.mark.parametrize(
     ("number", "written", "expected"),
     [
-        (errno.ENOSPC, 0, LogDiskFull),
         (errno.ENOSPC, 0.6, LogDiskFull),
-        (errno.EDQUOT, 0, LogDiskFull),
-        (errno.EIO, 0.3, LogDiskFailed),
+        pytest.param(errno.ENOSPC, 0, LogDiskFull, marks=pytest.mark.full),
+        pytest.param(errno.EDQUOT, 0, LogDiskFull, marks=pytest.mark.full),
+        pytest.param(errno.EIO, 0.3, LogDiskFailed, marks=pytest.mark.full),
     ],
 )
 def test_after_a_failure_of_any_operation_the_writer_stops_and_nothing_promised_is_lost(

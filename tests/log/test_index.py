@@ -21,6 +21,8 @@ from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
 from tidemark.log.trimming import forget
 
+pytestmark = pytest.mark.quick
+
 WRAP = 2**32
 
 

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.conftest import quick_only
 from tests.log.history import SEGMENT_BYTES, START, XID, Life, Source, append, contents
 from tests.log.messages import frames, plain
 from tests.log.worlds import Operation, Quick, RecordingDisk, World, made, platters
@@ -19,6 +20,8 @@ from tidemark.log.disk import File
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.segment import SEGMENT, numbers
+
+pytestmark = pytest.mark.quick
 
 EVENTS = 32
 SEEDS = [719, 1012]  # lives with trims of several segments, restarts in mid-air, aborts, positions, altered tables
@@ -77,7 +80,7 @@ def worlds_of(
     yield from before.values()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", quick_only(SEEDS, SEEDS[0]))
 def test_nothing_promised_is_lost_when_the_power_fails_after_any_operation(
     tmp_path: Path, make: Make, seed: int
 ) -> None:

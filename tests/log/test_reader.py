@@ -25,6 +25,8 @@ from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.writer import LogWriter
 
+pytestmark = pytest.mark.quick
+
 
 class Untrimmed(Life):
     """A life in which nothing is removed: whoever reads must find everything."""

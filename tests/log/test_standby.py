@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from harness.database import Database, create_database
 from harness.mirrored import mirrored, receiving
@@ -21,9 +22,9 @@ from tidemark.log.reader import LogReader
 from tidemark.source.look import replayed_by
 from tidemark.source.session import Session
 
-pytestmark = NEWEST
+pytestmark = [pytest.mark.quick, NEWEST]
 
-WRITERS, LOOKS = 12, 1500
+WRITERS, LOOKS, FEW_LOOKS = 12, 1500, 200
 TELL = "insert into told select pg_current_xact_id()::text::bigint"
 # All who committed have told their own ids, some in the name of a subtransaction that was the first to write.
 TRANSACTIONS = (
@@ -81,12 +82,12 @@ def look(session: Session) -> Seen:
     return Seen(before, Snapshot.parse(snapshot), Lsn.parse(after), rows, total)
 
 
-def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path) -> None:
+def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path, short: bool) -> None:
     db = create_database(start())
     db.run("create table told (xid bigint)", "create table noise (n int)")
     mirror = mirrored(db, tmp_path, "told")
     with standby_of(db) as there, receiving(mirror), writing(db), there.session() as session:
-        looks = [look(session) for _ in range(LOOKS)]
+        looks = [look(session) for _ in range(FEW_LOOKS if short else LOOKS)]
         mirror.catch_up()
     reader = LogReader(mirror.options.folder)
     commits = reader.commits()
@@ -96,6 +97,6 @@ def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path)
             upto = int(np.searchsorted(commits["lsn"], np.uint64(boundary.lsn.value), side="right"))
             assert (upto, int(commits["xid"][:upto].sum())) == (seen.rows, seen.total), f"{seen} is not {boundary}"
     found = [(seen, boundary.lsn) for seen, boundary in answered if boundary is not None]
-    assert len(found) > LOOKS / 100
+    assert len(found) > len(looks) / 100
     assert any(seen.snapshot.hides_who_runs for seen, _ in found)
     assert any(lsn != seen.before for seen, lsn in found), "nothing was replayed while a snapshot was taken"

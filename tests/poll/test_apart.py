@@ -9,6 +9,8 @@ from tidemark.poll.apart import MOST_GONE, Apart
 from tidemark.poll.digests import BITS, Digest, added
 from tidemark.poll.mirrored import Hashes, Kept
 
+pytestmark = pytest.mark.quick
+
 
 def hashes(count: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(-(1 << 63), (1 << 63) - 1, count, np.int64)

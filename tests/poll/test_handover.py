@@ -17,7 +17,7 @@ from harness.mirrored import eventually
 from harness.polled import PolledMirror, polling
 from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST, Start
-from tests.poll.striking import striking
+from tests.striking import striking
 from tests.sync.load import create, writing
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
@@ -31,7 +31,7 @@ from tidemark.poll.poller import Polled
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.sync.publishing import Meant
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TABLES = ("keyed", "bag")
 
@@ -67,6 +67,7 @@ def copied(mirror: PolledMirror, synced: Synced) -> list[str]:
     return [text for text in (*mirror.said, *synced.said) if "is read whole" in text or " copied " in text]
 
 
+@pytest.mark.full
 def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db, *TABLES, rows=500)
     db.run(
@@ -126,6 +127,7 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
     assert not any(each.observed for each in status.tables if each.state == "live")
 
 
+@pytest.mark.full
 def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db, *TABLES, rows=50)
     publish(db, *TABLES)
@@ -145,6 +147,7 @@ def test_what_cannot_be_followed_is_read_whole_and_said(db: Database, tmp_path: 
         assert not any(" copied " in text for text in synced.said)
 
 
+@pytest.mark.full
 def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_transaction_from_before_the_publication_is_waited_for_and_polls_go_on
         synced.require_noted()
 
 
+@pytest.mark.full
 def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db, *TABLES, rows=50)
     with polling(db, tmp_path, spark) as mirror:
@@ -188,6 +192,7 @@ def test_a_role_that_may_not_publish_is_told_and_polls_go_on(db: Database, tmp_p
     assert not slots(db)
 
 
+@pytest.mark.full
 def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
     db: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -215,6 +220,7 @@ def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
         synced.require_noted()
 
 
+@pytest.mark.full
 def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     """What was told of the mirror lies above where the source is: nothing of its stream could be put there."""
     server = start(autovacuum=False)
@@ -243,6 +249,7 @@ def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path
         synced.require_equal(*TABLES)
 
 
+@pytest.mark.full
 def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +283,7 @@ def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
     assert slots(db) == [db.names.slot]
 
 
+@pytest.mark.full
 def test_a_table_published_while_the_snapshot_is_made_is_copied(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

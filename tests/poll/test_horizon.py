@@ -13,6 +13,8 @@ from tests.conftest import NEWEST
 from tidemark.clock import Snapshot, Xid8
 from tidemark.poll.horizon import Horizon
 
+pytestmark = pytest.mark.quick
+
 WRAP = 1 << 32
 HORIZONS, WORLDS = 1500, 400
 

@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.polled import polling
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, quick_only
 from tidemark.errors import TableChanged
 from tidemark.poll import cycle
 from tidemark.poll.mirrored import MOST_KEPT
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 # Of each type four values: one that goes, one that becomes the last one, and one that stays.
 KEYS = {
@@ -53,7 +53,7 @@ KEYS = {
 TOGETHER = 3  # tables
 
 
-@pytest.mark.parametrize("kept", [MOST_KEPT, 0], ids=["hashes kept", "none kept"])
+@pytest.mark.parametrize("kept", quick_only((MOST_KEPT, 0), MOST_KEPT), ids=["hashes kept", "none kept"])
 def test_keys_of_every_type(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
@@ -84,6 +84,7 @@ def test_keys_of_every_type(
             assert (polled.copied, polled.changes) == (0, 4 * len(tables))
 
 
+@pytest.mark.full
 def test_zeros_that_are_equal_and_not_the_same(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create table f (k float8, w numeric, v int, primary key (k, w))", "insert into f values (0, 1, 1), (1, 1, 1)"
@@ -100,6 +101,7 @@ def test_zeros_that_are_equal_and_not_the_same(db: Database, tmp_path: Path, spa
         assert mirror.require_news("f").copied == 0
 
 
+@pytest.mark.full
 def test_a_table_without_a_key_is_followed_when_it_is_altered(
     db: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_table_without_a_key_is_followed_when_it_is_altered(
         assert (polled := mirror.require_news("bag")).changes == 12, polled
 
 
+@pytest.mark.full
 def test_tables_that_exchange_their_names(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create table a (id int primary key, v text)",

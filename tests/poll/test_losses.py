@@ -15,7 +15,7 @@ from harness.database import Database
 from harness.polled import PolledMirror, polling
 from tests.conftest import NEWEST
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 @dataclass
@@ -97,6 +97,7 @@ def test_a_lower_id_that_commits_later(db: Database, tmp_path: Path, spark: Spar
         assert mirror.require_news("t").changes == 1
 
 
+@pytest.mark.full
 def test_a_transaction_larger_than_a_portion(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (naive, mirror):
         db.run("insert into t select i, 'one transaction' from generate_series(1, 2500) i")
@@ -121,6 +122,7 @@ def test_ids_of_subtransactions(db: Database, tmp_path: Path, spark: SparkSessio
         assert mirror.require_news("t").changes == 102
 
 
+@pytest.mark.full
 def test_keys_read_at_another_time_than_rows(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (naive, mirror):
         naive.by_greatest()
@@ -151,6 +153,7 @@ def test_rows_frozen_before_they_were_seen(db: Database, tmp_path: Path, spark: 
         assert polled is None or (polled.changes, polled.copied) == (0, 0)
 
 
+@pytest.mark.full
 def test_a_prepared_transaction_across_many_polls(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (_, mirror):
         for ended, changes in (("rollback", 0), ("commit", 2)):

@@ -43,7 +43,7 @@ from tidemark.source.capability import Mode
 from tidemark.source.selection import Selection
 from tidemark.sync.publishing import Meant
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,7 @@ def test_fold_and_vacuum_change_no_answer_that_is_kept(told: Told, tmp_path: Pat
     assert "(to be copied anew)" in here("status", str(copy.lake)).stdout
 
 
+@pytest.mark.full
 def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stands_still(
     plain: Database, few: SparkSession, tmp_path: Path
 ) -> None:
@@ -278,6 +279,7 @@ def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
             done.result()
 
 
+@pytest.mark.full
 def test_a_comparison_beside_a_running_mirror_is_by_its_next_poll(
     plain: Database, few: SparkSession, tmp_path: Path
 ) -> None:
@@ -380,6 +382,7 @@ def test_a_request_of_a_dead_process_is_nobodys(plain: Database, tmp_path: Path)
         assert not list((tmp_path / "_requests").iterdir())
 
 
+@pytest.mark.full
 def test_a_standby_lends_the_snapshot_of_a_poll_and_proves_nothing_without_it(
     plain: Database, few: SparkSession, tmp_path: Path
 ) -> None:

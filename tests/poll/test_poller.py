@@ -14,7 +14,7 @@ from harness.polled import polling
 from tests.conftest import NEWEST
 from tidemark.errors import NotAnswerable, NotTheSameSource
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 def test_every_kind_of_change_is_found(db: Database, tmp_path: Path, spark: SparkSession) -> None:
@@ -43,6 +43,7 @@ def test_every_kind_of_change_is_found(db: Database, tmp_path: Path, spark: Spar
         mirror.require_equal("orders")
 
 
+@pytest.mark.full
 def test_many_equal_rows_without_a_key_are_told_apart_no_further(
     db: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -53,6 +54,7 @@ def test_many_equal_rows_without_a_key_are_told_apart_no_further(
         assert mirror.require_news("bag").changes == 2
 
 
+@pytest.mark.full
 def test_rows_without_a_key_are_what_they_hold(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create table bag (a int, b float8, c text)",
@@ -74,6 +76,7 @@ def test_rows_without_a_key_are_what_they_hold(db: Database, tmp_path: Path, spa
         mirror.require_equal("bag")
 
 
+@pytest.mark.full
 def test_keys_of_every_kind_and_collation(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     collated = "collate public.caseless" if _has_caseless(db) else 'collate "C"'
     db.run(
@@ -100,6 +103,7 @@ def test_keys_of_every_kind_and_collation(db: Database, tmp_path: Path, spark: S
         mirror.require_equal(*tables)
 
 
+@pytest.mark.full
 def test_a_transaction_with_a_lower_id_that_commits_later_is_not_lost(
     db: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -122,6 +126,7 @@ def test_a_transaction_with_a_lower_id_that_commits_later_is_not_lost(
         assert mirror.require_news("t").changes == 38
 
 
+@pytest.mark.full
 def test_what_is_altered_is_followed_or_read_whole(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create type mood as enum ('sad', 'glad')",
@@ -156,6 +161,7 @@ def test_what_is_altered_is_followed_or_read_whole(db: Database, tmp_path: Path,
         assert moments.at(before).table("later").count() == 5
 
 
+@pytest.mark.full
 def test_partitions_are_read_and_their_root_is_their_union(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(
         "create table p (id int, v text, primary key (id)) partition by range (id)",

@@ -25,7 +25,7 @@ from tidemark.clock import Snapshot
 from tidemark.errors import TableChanged, TimedOut
 from tidemark.poll.horizon import Horizon
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 FEW = 8
 CYCLES = int(os.environ.get("CYCLES", FEW))
@@ -127,6 +127,7 @@ def run(mirror: PolledMirror, cycles: int, *tables: str, rests: threading.Event 
     return compared
 
 
+@pytest.mark.full
 def test_under_load_every_table_is_what_each_snapshot_showed(start: Start, spark: SparkSession, tmp_path: Path) -> None:
     cycles = -(-CYCLES // len(VERSIONS))
     db = create_database(start(wal_level="replica", max_prepared_transactions=20))
@@ -146,6 +147,7 @@ def from_xmax(earlier: Snapshot, later: Snapshot) -> Horizon | None:
     return Horizon(earlier.xmax, max(0, later.xmax.value - earlier.xmax.value))
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_horizon_that_begins_too_late_is_noticed(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +159,7 @@ def test_a_horizon_that_begins_too_late_is_noticed(
             run(mirror, 4, "ledger")
 
 
+@pytest.mark.full
 @NEWEST
 def test_rows_that_are_not_looked_for_are_noticed(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     create_all(db)

@@ -20,7 +20,7 @@ from tests.sync.test_faults import wrapped
 from tidemark.errors import SourceBusy
 from tidemark.poll import poller
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TABLES = ("t", "bag")
 
@@ -54,6 +54,7 @@ def change(db: Database, n: int) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_standby_is_polled_and_waited_for_and_promoted(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     primary = start(wal_level="replica", autovacuum=False)
     db = database(primary)
@@ -102,6 +103,7 @@ def ends_in_the_middle(db: Database, there: Database, mirror: PolledMirror) -> N
     mirror.require_equal(*TABLES)
 
 
+@pytest.mark.full
 def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
     start: Start, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
             db.run("insert into bag select i, 'again' from generate_series(1, 50) i")
 
 
+@pytest.mark.full
 def test_a_source_that_is_set_back_is_read_whole(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     server = start(wal_level="replica", autovacuum=False)
     db = database(server)
@@ -157,6 +160,7 @@ def test_a_source_that_is_set_back_is_read_whole(start: Start, tmp_path: Path, s
         assert mirror.require_news(*TABLES).copied == 0
 
 
+@pytest.mark.full
 def test_what_a_crash_takes_back_was_not_mirrored(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     """After a crash ids are given again that nobody had written down, to transactions that did other things."""
     server = start(wal_level="replica", autovacuum=False, wal_writer_delay="3s", synchronous_commit="on")

@@ -18,7 +18,7 @@ from harness.postgres import Server
 from tests.conftest import Start, installs_from
 
 install = installs_from(16)
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 WRAP = 1 << 32
 SEGMENT_IDS = 32 * 8192 * 4  # in a file of pg_xact
@@ -84,6 +84,7 @@ def next_id(db: Database) -> int:
     return int(xmax)
 
 
+@pytest.mark.full
 def test_rows_on_both_sides_of_the_wrap(start: Start, tmp_path: Path, spark: SparkSession) -> None:
     server = start(wal_level="replica", autovacuum=False)
     db = create_database(server)

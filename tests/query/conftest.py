@@ -6,14 +6,11 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import INTERPRETED
+
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.maxMetadataStringLength": "2000",  # so that explain() names every pushed filter
-}
-INTERPRETED = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 

@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.query.conftest import INTERPRETED, set_in
+from tests.conftest import INTERPRETED, quick_only
+from tests.query.conftest import set_in
 from tests.query.model import (
     PLANS,
     History,
@@ -39,7 +40,7 @@ from tidemark.errors import InvalidValue
 from tidemark.query.contents import contents
 from tidemark.query.shape import Facts, Shape, ShownColumn
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 META = "_change_type string, _commit_version bigint, _ordinal bigint, _unchanged string, _truncate int"
 UNSURE = Facts(only_inserts=False, truncates=True, marks=True, preimages=True)
@@ -379,7 +380,7 @@ def test_a_content_removed_more_often_than_added_fails_the_query(interpreted: Sp
 ODD = ["a.b", "tick`ed", 'quo"ted', "with space", "", "Case", "case", "commit", "v1", "ünï~text"]
 
 
-@pytest.mark.parametrize("key", [(1,), ()], ids=["keyed", "multiset"])
+@pytest.mark.parametrize("key", quick_only(((1,), ()), ()), ids=["keyed", "multiset"])
 def test_names_may_hold_anything_and_differ_in_case_alone(interpreted: SparkSession, key: tuple[int, ...]) -> None:
     shape = Shape(tuple(ShownColumn(name, n + 1, exact=n == 1) for n, name in enumerate(ODD)), key)
     types = ", ".join(f"c{n} string" for n in range(len(ODD) + 1))

@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidemark
 from harness.database import Database
-from harness.lake import Lakeside, Noted, Row, by_spark, following, lakeside
+from harness.lake import Lakeside, Noted, Row, by_spark, following, lakeside, spread
 from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.query import difference
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def expected(early: Noted, late: Noted, table: str, key: tuple[int, ...]) -> Cou
 
 def require_noted(side: Lakeside, table: str, key: tuple[int, ...]) -> None:
     mirror = side.open()
-    for early, late in combinations(side.notes, 2):
+    for early, late in combinations(spread(side.notes), 2):
         told = found(mirror.diff(table, early.lsn, str(late.lsn)))
         assert told == expected(early, late, table, key), f"{table} from {early.lsn} to {late.lsn}"
 
@@ -76,6 +76,7 @@ def test_a_diff_is_the_difference_of_what_postgresql_held(side: Lakeside) -> Non
     require_noted(side, "t", (0,))
 
 
+@pytest.mark.full
 def test_keys_without_a_twin_and_keys_in_another_order(side: Lakeside) -> None:
     side.run_and_note(
         [
@@ -93,6 +94,7 @@ def test_keys_without_a_twin_and_keys_in_another_order(side: Lakeside) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_without_a_key_rows_count_as_often_as_they_are_there(side: Lakeside) -> None:
     side.run_and_note(
         [
@@ -113,6 +115,7 @@ def test_without_the_changes_in_between_the_answer_is_the_same(side: Lakeside, m
     require_noted(side, "t", (0,))
 
 
+@pytest.mark.full
 def test_a_copy_in_between_changes_nothing(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)", "insert into t select i, 'v' from generate_series(1, 50) i")
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:

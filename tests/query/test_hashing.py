@@ -11,6 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.query.hashing import bucket_of
 
+pytestmark = pytest.mark.quick
+
 BUCKETS = 97
 
 

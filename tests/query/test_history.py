@@ -23,7 +23,7 @@ from tidemark.query.lives import LIFE
 from tidemark.query.mirror import Mirror
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 LARGE = "(select string_agg(md5(i::text || '{0}'), '') from generate_series(1, 300) i)"
 
@@ -150,6 +150,7 @@ def test_a_version_says_when_and_by_whom_it_began_and_ended(side: Lakeside) -> N
         assert abs((time - before).total_seconds()) < 60
 
 
+@pytest.mark.full
 def test_keys_of_several_columns_and_whole_old_rows(side: Lakeside) -> None:
     side.run_and_note(
         [
@@ -176,6 +177,7 @@ def test_keys_of_several_columns_and_whole_old_rows(side: Lakeside) -> None:
     assert len(told(mirror, "pair", ("it's", 1))) == 2
 
 
+@pytest.mark.full
 def test_a_key_that_is_large_and_not_sent_is_known_by_the_old_one(side: Lakeside) -> None:
     large = LARGE.format("key")
     side.run_and_note(
@@ -193,6 +195,7 @@ def test_a_key_that_is_large_and_not_sent_is_known_by_the_old_one(side: Lakeside
     require_noted(side.open(), "pair", keys, side.notes, 2)
 
 
+@pytest.mark.full
 def test_what_was_copied_or_is_out_of_the_window_says_so(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text, large text)")
     db.run(f"insert into t select i, 'copied', {LARGE.format('c')} from generate_series(1, 9) i")

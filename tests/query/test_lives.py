@@ -17,6 +17,8 @@ from tidemark.lake.columns import OURS
 from tidemark.query.lives import AT_FIRST, COPIED, STEP, lives
 from tidemark.query.shape import Shape, ShownColumn
 
+pytestmark = pytest.mark.quick
+
 NAMES = ("key", "large", "other", "number")
 SHAPE = Shape(tuple(ShownColumn(name, at + 2) for at, name in enumerate(NAMES)), (2,))
 KINDS = (pa.int64(), pa.string(), pa.string(), pa.int64())

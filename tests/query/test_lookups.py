@@ -9,8 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.query.conftest import INTERPRETED, set_in
+from tests.conftest import INTERPRETED
+from tests.query.conftest import set_in
 from tidemark.query.statement import Equalities, Kind, Literal, bind
+
+pytestmark = pytest.mark.quick
 
 KNOWN = [("public", "orders"), ("public", "lines"), ("crm", "orders"), ("public", "Odd `Name`")]
 
@@ -255,6 +258,7 @@ def answer(spark: SparkSession, text: str, frames: dict[str, Any]) -> list[str]:
     return sorted(map(str, spark.sql(text, **frames).collect()))
 
 
+@pytest.mark.full
 def test_rows_that_are_not_asked_for_change_no_answer(
     spark: SparkSession, frames: dict[tuple[str, str], DataFrame]
 ) -> None:

@@ -22,6 +22,8 @@ from harness.postgres import Install, Server, installs
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import InvalidValue, LakeMissing, NotAnswerable
 
+pytestmark = pytest.mark.quick
+
 BITING = [
     ('"O\'Hara"', '"it\'s ""quoted"""', ['"a b"', '"c,d;e"', '"{f}(g)"', '"h=i"', '"a.b"', '"k`l"', '"m\tn"']),
     ('"%41"', '".."', ['"select"', '"from"', '"_change_type"', '"_ORDINAL"', '"x~text"', '"x~2"']),
@@ -178,6 +180,7 @@ def test_names_that_bite_are_read_by_their_names(db: Database, spark: SparkSessi
         assert tuple(answer[0]) == ("4", "5")
 
 
+@pytest.mark.full
 def test_reading_works_on_a_spark_connect_session(side: Lakeside) -> None:
     program = (
         "import json, sys, tidemark\n"

@@ -24,7 +24,7 @@ from tidemark.apply.writer import LakeWriter
 from tidemark.errors import InvalidValue, NotAnswerable, NotTheSameSource
 from tidemark.query.mirror import Mirror
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
 TABLES = ("keyed", "bag")
@@ -97,6 +97,7 @@ def test_a_handle_stays_where_it_is_and_now_moves_on(side: Lakeside) -> None:
     mirror.close()
 
 
+@pytest.mark.full
 def test_under_load_the_mirror_gives_what_sessions_saw(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     create(db, *TABLES)
     with syncing(db, tmp_path, spark, *TABLES) as synced:
@@ -178,6 +179,7 @@ def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_altered_in_b
     mirror.close()
 
 
+@pytest.mark.full
 def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_copied_in_between(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

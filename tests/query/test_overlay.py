@@ -15,7 +15,7 @@ from tidemark.query.few import Few, merged_here
 from tidemark.query.overlay import overlaid
 from tidemark.query.shape import Shape, ShownColumn
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 KINDS = {"short": pa.int16(), "int": pa.int32(), "long": pa.int64(), "string": pa.string()}
 KEYS: dict[str, tuple[str, Sequence[Any]]] = {

@@ -13,9 +13,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.query.conftest import INTERPRETED, set_in
+from tests.conftest import INTERPRETED
+from tests.query.conftest import set_in
 from tidemark.errors import InvalidValue
 from tidemark.query.statement import Statement, bind
+
+pytestmark = pytest.mark.quick
 
 KNOWN = [
     ("public", "orders"),
@@ -471,6 +474,7 @@ def users_answers(
         quick.sql(f"drop database {schema} cascade")
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize("sql", QUERIES)
 def test_a_bound_query_answers_as_the_users_text_on_real_tables(

@@ -17,6 +17,8 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.polls import Polls
 from tidemark.query.times import committed_at, lsn_at, lsn_of_poll, polled_at
 
+pytestmark = pytest.mark.quick
+
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 
 

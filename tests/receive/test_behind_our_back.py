@@ -9,11 +9,11 @@ import pytest
 
 from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receive_all, receiving, streaming
-from harness.postgres import installs
+from tests.conftest import NEWEST
 from tidemark.errors import LogDiskFailed, ObjectExists, SlotAhead, SlotRecreated
 from tidemark.receive.points import Point
 
-pytestmark = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
+pytestmark = [pytest.mark.quick, NEWEST]
 INSERT = "insert into t select coalesce(max(id), 0) + 1 from t"
 
 

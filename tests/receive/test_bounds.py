@@ -23,7 +23,7 @@ from harness.mirrored import (
     said,
     streaming,
 )
-from tests.conftest import NEWEST, Start
+from tests.conftest import NEWEST, Start, quick_only
 from tidemark.clock import Lsn
 from tidemark.decode.frames import windows
 from tidemark.errors import InvalidValue, WalLimitReached
@@ -32,6 +32,8 @@ from tidemark.receive.control import page_start
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+
+pytestmark = pytest.mark.quick
 
 LIMIT_BYTES = 4 << 20
 
@@ -62,6 +64,7 @@ def messages_in(folder: Path) -> int:
     return count
 
 
+@pytest.mark.full
 @NEWEST
 def test_memory_does_not_grow_with_a_transaction(db: Database, tmp_path: Path) -> None:
     rows = 2_000_000
@@ -79,6 +82,7 @@ def test_memory_does_not_grow_with_a_transaction(db: Database, tmp_path: Path) -
     assert messages_in(mirror.options.folder) >= rows
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_log_that_is_full_holds_the_stream_and_not_the_server(start: Start, tmp_path: Path) -> None:
     database = create_database(start(wal_sender_timeout="3s"))
@@ -121,6 +125,7 @@ def test_a_budget_that_one_block_could_use_up_is_refused(tmp_path: Path) -> None
             ReceiveOptions(dsn, tmp_path, names, segment_bytes=segment_bytes, budget_bytes=budget_bytes)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_slow_disk_does_not_cost_the_connection(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +190,9 @@ def test_wal_held_back_is_spoken_of_at_half_at_four_fifths_and_at_the_limit(limi
 
 
 @NEWEST
-@pytest.mark.parametrize("policy", [WalPolicy.HOLD, WalPolicy.DROP], ids=lambda policy: policy.value)
+@pytest.mark.parametrize(
+    "policy", quick_only((WalPolicy.HOLD, WalPolicy.DROP), WalPolicy.HOLD), ids=lambda policy: policy.value
+)
 def test_at_the_limit_receiving_stops_and_the_slot_stays_or_goes(limited: Mirrored, policy: WalPolicy) -> None:
     outcome = {WalPolicy.HOLD: "receiving stops; the slot stays", WalPolicy.DROP: "the slot is dropped"}[policy]
     name = limited.options.names.slot

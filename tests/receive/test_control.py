@@ -23,6 +23,8 @@ from tidemark.receive import control
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.control import MOST_CLIENTS, NAME, at_folder, page_start
 
+pytestmark = pytest.mark.quick
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "receive-protocol.md"
 
 

@@ -14,6 +14,8 @@ from tidemark.clock import Lsn
 from tidemark.log.blocks import blocks
 from tidemark.log.reader import LogReader
 
+pytestmark = pytest.mark.quick
+
 BIG = "insert into t select i, repeat('x', 100) from generate_series({0}, {0} + 4999) i"
 
 
@@ -86,6 +88,7 @@ def test_a_commit_at_endpos_counts_and_one_a_byte_above_does_not(mirror: Mirrore
     require_published(mirror, at)
 
 
+@pytest.mark.full
 @NEWEST
 def test_an_endpos_already_reached_ends_at_once(mirror: Mirrored) -> None:
     mirror.database.run("insert into t values (1, 'a')")
@@ -132,6 +135,7 @@ def test_streamed_transactions_around_endpos(mirror: Mirrored) -> None:
     assert mirror.require_equal() >= 3
 
 
+@pytest.mark.full
 @NEWEST
 def test_endpos_at_each_end_of_a_streamed_transaction(mirror: Mirrored) -> None:
     for first in (0, 10_000):
@@ -164,6 +168,7 @@ def test_an_endpos_just_after_a_pages_header_is_reached_on_an_idle_server(mirror
     require_published(mirror, commits(mirror))
 
 
+@pytest.mark.full
 @NEWEST
 def test_an_endpos_in_the_future_is_waited_for(mirror: Mirrored) -> None:
     endpos = Lsn(now(mirror.database).value + 500_000)

@@ -16,10 +16,12 @@ from harness.mirrored import Mirrored, connected, eventually, mirrored, receivin
 from harness.postgres import Server
 from harness.postgres.server import Mode
 from harness.proxy import Proxy
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
 from tidemark.receive.points import Point
+
+pytestmark = pytest.mark.quick
 
 TABLES = ("create table t (id int primary key, v text)", "create table u (id int primary key, v text, n numeric)")
 
@@ -61,7 +63,7 @@ def test_under_load_the_log_holds_what_sql_says(mirror: Mirrored) -> None:
     assert reader.commits()["streamed"].sum() > 10
 
 
-@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("streaming", quick_only((True, False), True))
 @pytest.mark.parametrize("binary", [True, False])
 @NEWEST
 def test_streamed_or_whole_text_or_binary(db: Database, tmp_path: Path, streaming: bool, binary: bool) -> None:
@@ -98,7 +100,11 @@ def test_connections_lost_more_often_than_there_are_buffers(mirror: Mirrored) ->
     mirror.require_equal()
 
 
-@pytest.mark.parametrize("point", list(Point), ids=lambda point: point.name.lower())
+@pytest.mark.parametrize(
+    "point",
+    quick_only(Point, Point.SYNCED),
+    ids=lambda point: point.name.lower(),
+)
 @NEWEST
 def test_killed_at_every_point_and_started_again(
     mirror: Mirrored, point: Point, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +132,7 @@ def test_killed_at_every_point_and_started_again(
 ONCE = (Point.SESSION_BEGUN, Point.STREAM_STARTED, Point.ENDED)
 
 
+@pytest.mark.full
 @NEWEST
 def test_killed_at_any_time(mirror: Mirrored) -> None:
     with writing(mirror.database):
@@ -137,7 +144,7 @@ def test_killed_at_any_time(mirror: Mirrored) -> None:
     go_on_to_the_end(mirror)
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate", "crash"])
+@pytest.mark.parametrize("mode", quick_only(("fast", "immediate", "crash"), "crash"))
 def test_the_server_restarts(start: Callable[..., Server], tmp_path: Path, mode: Mode) -> None:
     server = start()
     database = create_database(server)
@@ -163,7 +170,7 @@ NETWORKS: dict[str, Callable[[Proxy], None]] = {
 }
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", quick_only(NETWORKS, "cut"))
 @NEWEST
 def test_the_network_fails(mirror: Mirrored, network: str) -> None:
     with closing(Proxy(mirror.database.server.port)) as proxy, receiving(mirror, mirror.through(proxy)) as process:

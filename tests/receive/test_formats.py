@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.database import Database
 from harness.mirrored import Mirrored, connected, eventually, mirrored, receiving, said
 from harness.printed import printed
@@ -12,6 +14,8 @@ from tidemark.clock import Lsn
 from tidemark.decode.changes import ChangeBatch
 from tidemark.decode.types import Types
 from tidemark.log.reader import LogReader
+
+pytestmark = pytest.mark.quick
 
 
 def decoded(mirror: Mirrored) -> list[tuple[str | None, ...]]:

@@ -22,6 +22,8 @@ from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 
 # What a parent does, and then no more: it is killed, and cannot clean up.

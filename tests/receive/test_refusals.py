@@ -38,6 +38,8 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
 
+pytestmark = pytest.mark.quick
+
 TABLE = "create table t (id int generated always as identity primary key, v text)"
 INSERT = "insert into t (v) values ('a')"
 
@@ -109,6 +111,7 @@ def test_a_slot_dropped_and_created_anew_has_missed_something(mirror: Mirrored) 
     refused(mirror, SlotRecreated, f"slot {name} starts at .* dropped and created anew")
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_slot_of_another_kind_is_not_ours(mirror: Mirrored) -> None:
     name, other = drop_slot(mirror), create_database(mirror.database.server)
@@ -153,6 +156,7 @@ def slot_pid(mirror: Mirrored) -> int | None:
     return pid
 
 
+@pytest.mark.full
 def test_a_slot_in_use_is_waited_for_and_then_its_user_is_named(mirror: Mirrored) -> None:
     impatient = replace(mirror.options, in_use_patience_s=0.5)
     with using_slot(mirror) as pid:
@@ -197,6 +201,7 @@ def test_another_cluster_and_another_database_are_other_sources(mirror: Mirrored
     goes_on(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_standby_promoted_below_what_we_hold_has_another_history(start: Start, tmp_path: Path) -> None:
     primary = start()
@@ -227,6 +232,7 @@ def leaving_out(mirror: Mirrored) -> Iterator[tuple[str, str, str]]:
     yield "leaves as their root", on, off
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_publication_that_leaves_something_out_is_refused_also_when_it_was_mended(mirror: Mirrored) -> None:
     for match, spoil, mend in leaving_out(mirror):
@@ -248,6 +254,7 @@ def test_a_publication_that_was_spoilt_and_mended_while_nobody_looked_is_refused
         refused(mirror, PublicationDiffers, "altered or created anew since")
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_more_in_the_publication_is_no_reason_to_stop(mirror: Mirrored) -> None:
     mirror.database.run("create table more (id int primary key)")
@@ -256,6 +263,7 @@ def test_a_table_more_in_the_publication_is_no_reason_to_stop(mirror: Mirrored) 
     goes_on(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_publication_that_is_spoilt_while_we_stream_stops_us(mirror: Mirrored) -> None:
     for match, spoil, mend in leaving_out(mirror):
@@ -287,6 +295,7 @@ def test_an_error_that_comes_together_with_the_streams_start_is_not_left_unread(
         assert Lsn.parse(dict(slots(mirror.database))[mirror.options.names.slot]) <= Lsn.parse(upto)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_right_that_is_revoked_stops_us_at_the_next_connection(mirror: Mirrored) -> None:
     role = f"role_{mirror.database.name}"
@@ -301,6 +310,7 @@ def test_a_right_that_is_revoked_stops_us_at_the_next_connection(mirror: Mirrore
     goes_on(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 @pytest.mark.skipif(find_pgbouncer() is None, reason="no PgBouncer here and none to be unpacked")
 def test_a_pooler_in_between_is_refused(mirror: Mirrored) -> None:
@@ -309,6 +319,7 @@ def test_a_pooler_in_between_is_refused(mirror: Mirrored) -> None:
     goes_on(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_wrong_password_and_another_mirrors_name_are_refused(mirror: Mirrored) -> None:
     wrong = Dsn(mirror.database.server.dsn(MIRROR, mirror.database.name, password="wrong"))

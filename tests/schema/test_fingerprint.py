@@ -6,6 +6,8 @@ from harness.database import Database
 from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
 from tidemark.source.catalog import read_catalog
 
+pytestmark = pytest.mark.quick
+
 START = (
     "create type mood as enum ('sad', 'ok', 'happy')",
     "create type pair as (x int, y int)",

@@ -22,6 +22,8 @@ from tidemark.source.facts import Facts, read_facts
 from tidemark.source.session import Session
 from tidemark.source.slot import create_slot
 
+pytestmark = pytest.mark.quick
+
 SENDERS = 2
 LOGICAL = Choice(Mode.LOGICAL, f"wal_level is logical, and role {MIRROR} may replicate")
 

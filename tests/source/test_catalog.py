@@ -11,6 +11,8 @@ from tidemark.errors import NotPermitted
 from tidemark.schema.table import Catalog, Generated, Kind, Persistence, ReplicaIdentity, Table
 from tidemark.source.catalog import only_element, read_catalog
 
+pytestmark = pytest.mark.quick
+
 
 def catalog(db: Database, role: str | None = None) -> Catalog:
     with db.session() as session, session.transaction():

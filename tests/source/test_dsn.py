@@ -11,6 +11,8 @@ import pytest
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 
+pytestmark = pytest.mark.quick
+
 CANARY = "c4n4ry"
 
 

@@ -1,10 +1,14 @@
 """Facts: what the server and our role can do, as real servers have it."""
 
+import pytest
+
 from harness.database import MIRROR, Database
 from tests.conftest import Start
 from tidemark.source.dsn import Dsn
 from tidemark.source.facts import read_facts, read_role
 from tidemark.source.session import Session
+
+pytestmark = pytest.mark.quick
 
 
 def test_a_server_as_it_is(db: Database) -> None:

@@ -13,6 +13,8 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.identity import Identity, Located, Switch, check_same, locate, parse_history
 from tidemark.source.session import Session
 
+pytestmark = pytest.mark.quick
+
 END = Lsn(2**64 - 1)
 
 

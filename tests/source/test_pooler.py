@@ -13,7 +13,10 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.facts import read_facts
 from tidemark.source.session import Session
 
-pytestmark = pytest.mark.skipif(find_pgbouncer() is None, reason="no PgBouncer here and none to be unpacked")
+pytestmark = [
+    pytest.mark.quick,
+    pytest.mark.skipif(find_pgbouncer() is None, reason="no PgBouncer here and none to be unpacked"),
+]
 
 
 @pytest.fixture

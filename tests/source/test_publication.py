@@ -11,6 +11,8 @@ from tidemark.source.names import MirrorNames, require_ours
 from tidemark.source.publication import Published, Wanted, bring_about, differences, mending, read_publication
 from tidemark.source.session import Session
 
+pytestmark = pytest.mark.quick
+
 TABLES = (
     "create table keyed (id int primary key, a int)",
     "create table keyless (a int)",

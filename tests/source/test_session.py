@@ -19,6 +19,8 @@ from tidemark.errors import Retry, policy_of
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import PINNED, Session, Timeouts
 
+pytestmark = pytest.mark.quick
+
 HOSTILE = {
     "datestyle": "'German, DMY'",
     "intervalstyle": "sql_standard",

@@ -14,7 +14,7 @@ from tests.conftest import NEWEST, Start
 from tidemark.errors import Conflict, ConnectionLost, TimedOut
 from tidemark.source.session import Timeouts
 
-pytestmark = NEWEST
+pytestmark = [pytest.mark.quick, NEWEST]
 
 COUNTED = "select count(*) from public.t"
 LATE = "delete from t where id <= 10; insert into t values (1000)"

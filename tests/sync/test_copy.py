@@ -15,12 +15,13 @@ from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
 from tidemark.lake.versions import read_versions
 from tidemark.sync import parts
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 install = installs_from(16)
 CORPUS = {**SCALARS, **ARRAYS, **AS_TEXT}
 
 
+@pytest.mark.full
 def test_every_type_is_copied_as_postgresql_prints_it(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     columns = ", ".join(f"c{at} {kind}" for at, kind in enumerate(CORPUS))
     db.run(f"create table t (id int primary key, {columns})")
@@ -97,6 +98,7 @@ def synced_columns(folder: Path) -> list[str]:
     return [field.name for field in DeltaTable(folder).schema().fields]
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_in_many_parts_and_buckets_is_whole(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

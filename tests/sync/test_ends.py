@@ -24,7 +24,7 @@ from tidemark.sync.publishing import Meant
 
 LIMIT_S = 300
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 def run_to_end(synced: Synced, until: Lsn | str) -> None:
@@ -59,6 +59,7 @@ def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: Spark
         assert above
 
 
+@pytest.mark.full
 def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         assert not list((again.options.lake / "_requests").iterdir())
 
 
+@pytest.mark.full
 def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
         again.require_equal("t")
 
 
+@pytest.mark.full
 def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -116,6 +119,7 @@ def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
         synced.require_noted()
 
 
+@pytest.mark.full
 def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

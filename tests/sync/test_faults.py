@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database, create_database
 from harness.syncing import Synced, syncing
-from tests.conftest import NEWEST, Start
+from tests.conftest import NEWEST, Start, quick_only
 from tidemark.apply.writer import LakeWriter
 from tidemark.errors import NotAnswerable
 from tidemark.lake.generation import Generation
@@ -22,7 +22,7 @@ from tidemark.lake.status import status_of
 from tidemark.sync import copying, parts, snapshots
 from tidemark.sync.rounds import Round
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TABLE = (
     "create table t (id int primary key, v text)",
@@ -59,7 +59,8 @@ def _is_of_t(_: LakeWriter, generation: Generation) -> bool:
     return generation.name == "public.t"
 
 
-PHASES: dict[str, Callable[[pytest.MonkeyPatch, Callable[[], object]], None]] = {
+Phase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
+PHASES: dict[str, Phase] = {
     "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_round", before=act),
     "planned": lambda patch, act: wrapped(patch, copying, "plan_round", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
@@ -76,6 +77,27 @@ ACTS = {
 }
 
 
+def test_what_becomes_of_a_table_in_each_phase_of_its_copy_is_right_in_the_end(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    """One thing in each phase; the next test has all in all."""
+    db.run(*TABLE)
+    with syncing(db, tmp_path, spark, "t") as synced:
+        synced.copy_all()
+        for phase, act in zip(PHASES, ("truncated", "rewritten", "altered", "renamed", "written"), strict=True):
+            _copied_while(synced, PHASES[phase], act)
+
+
+def _copied_while(synced: Synced, hook: Phase, act: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "LEAST_BYTES", 1 << 17)
+        hook(patch, lambda: synced.database.run(*ACTS[act], user="app"))
+        synced.resync("t")
+        synced.until(lambda: synced.mirroring.settled and not synced.mirroring.copies)
+        synced.require_equal("t")
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("act", ACTS)
 def test_whatever_becomes_of_a_table_while_it_is_copied_it_is_right_in_the_end(
     db: Database, spark: SparkSession, tmp_path: Path, act: str
@@ -84,17 +106,12 @@ def test_whatever_becomes_of_a_table_while_it_is_copied_it_is_right_in_the_end(
     with syncing(db, tmp_path, spark, "t") as synced:
         synced.copy_all()
         for hook in PHASES.values():
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(parts, "LEAST_BYTES", 1 << 17)
-                hook(patch, lambda: db.run(*ACTS[act], user="app"))
-                synced.resync("t")
-                synced.until(lambda: synced.mirroring.settled and not synced.mirroring.copies)
-                synced.require_equal("t")
+            _copied_while(synced, hook, act)
             if act == "swapped":
                 db.run("alter table t drop v", "alter table t rename w to v")
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", quick_only(PHASES, "planned"))
 def test_a_table_dropped_while_it_is_copied_is_gone(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -110,6 +127,7 @@ def test_a_table_dropped_while_it_is_copied_is_gone(
             tidemark.open(synced.options.lake, spark).at(synced.notes[0].lsn).table("t")
 
 
+@pytest.mark.full
 def test_the_holder_of_the_snapshot_and_connections_may_be_killed(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +155,7 @@ def test_the_holder_of_the_snapshot_and_connections_may_be_killed(
         synced.require_equal("t")
 
 
+@pytest.mark.full
 def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +193,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
 WAITING = ("locked", "hidden", "closed")
 
 
+@pytest.mark.full
 def test_who_keeps_a_table_from_being_copied_is_named(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run(*TABLE, "create table late (id int primary key)", "insert into late values (1)")
     with syncing(db, tmp_path, spark, "t") as synced, db.connect() as session:
@@ -190,6 +210,7 @@ def test_who_keeps_a_table_from_being_copied_is_named(db: Database, spark: Spark
         synced.require_equal("t", "late")
 
 
+@pytest.mark.full
 def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +232,7 @@ def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
         synced.require_equal("t", "u")
 
 
+@pytest.mark.full
 def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_and_holds_up_no_other(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import tidemark
 from harness.database import Database
 from harness.lake import following, lakeside, require_rows
 from harness.syncing import syncing
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, quick_only
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.fold.folder import Folder
 from tidemark.lake import points
@@ -23,7 +23,9 @@ from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+
+POINTS = (Point.GENERATION_COMMITTED, Point.HISTORY_TOLD)
 
 
 class Crash(BaseException):
@@ -86,7 +88,7 @@ def oid(db: Database) -> int:
     return int(db.admin("select 't'::regclass::oid::int")[0][0])
 
 
-@pytest.mark.parametrize("point", [Point.GENERATION_COMMITTED, Point.HISTORY_TOLD], ids=lambda each: each.value)
+@pytest.mark.parametrize("point", quick_only(POINTS, Point.GENERATION_COMMITTED), ids=lambda each: each.value)
 def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
     db: Database, spark: SparkSession, tmp_path: Path, point: Point
 ) -> None:
@@ -112,7 +114,7 @@ def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
         assert again.require_noted() == 2
 
 
-@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("folded", quick_only((True, False), True))
 def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession, tmp_path: Path, folded: bool) -> None:
     rows = "insert into t select i, 'a' from generate_series(1, 100) i"
     db.run("create table t (id int primary key, v text)", *([rows] if folded else []))
@@ -135,11 +137,14 @@ def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession
 
 @pytest.mark.parametrize(
     "ddl",
-    [
-        "alter table t alter column v type int using v::int * 100",
-        "alter table t drop constraint t_pkey, add primary key (v)",
+    quick_only(
+        (
+            "alter table t alter column v type int using v::int * 100",
+            "alter table t drop constraint t_pkey, add primary key (v)",
+            "alter table t alter column id type bigint",
+        ),
         "alter table t alter column id type bigint",
-    ],
+    ),
 )
 def test_ddl_that_needs_a_resync_starts_it(db: Database, spark: SparkSession, tmp_path: Path, ddl: str) -> None:
     db.run(
@@ -166,6 +171,7 @@ def test_ddl_that_needs_a_resync_starts_it(db: Database, spark: SparkSession, tm
         assert [begin <= before for begin, _ in table.readable] == [True, False]
 
 
+@pytest.mark.full
 def test_a_table_that_apply_was_waiting_for_is_copied(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key)", "insert into t values (1)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
@@ -178,6 +184,7 @@ def test_a_table_that_apply_was_waiting_for_is_copied(db: Database, spark: Spark
         synced.require_equal("t")
 
 
+@pytest.mark.full
 def test_a_request_waits_for_the_next_mirror(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key)", "insert into t values (1)")
     with syncing(db, tmp_path, spark, "t") as synced:

@@ -16,6 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.sync.hashing import buckets_of, by_bucket, can_hash
 
+pytestmark = pytest.mark.quick
+
 BUCKETS = 97
 CHANCE = random.Random(11)  # noqa: S311 - the same every time
 ROWS = 200

@@ -26,7 +26,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 SYNC = [sys.executable, "-c", "from tidemark.cli.main import main; main()", "sync"]
 JVM, WORKERS, RECEIVING = b"java", b"pyspark.daemon", b"tidemark.receive"
@@ -107,6 +107,7 @@ def require_ended_by_itself(running: Running) -> None:
     running.require_gone()
 
 
+@pytest.mark.full
 def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact(
     db: Database, spark: SparkSession, connect: str, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact
         assert again.require_noted() == 2 * len(TABLES)
 
 
+@pytest.mark.full
 def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tidemark.sync.lending import Imported, Lender, Spooled, read_part
 from tidemark.sync.parts import parts_of
 from tidemark.sync.reading import PartQuery
 
-pytestmark = NEWEST
+pytestmark = [pytest.mark.quick, NEWEST]
 
 ROWS, INTEGER = 50_000, 23
 LATE = f"delete from t where id <= 100; insert into t values ({ROWS} + 1)"

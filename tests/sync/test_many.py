@@ -13,11 +13,12 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.lake.registers import TABLES, read_events
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 COUNT = 30
 
 
+@pytest.mark.full
 def test_a_first_look_at_many_tables_is_one_commit_and_they_are_copied_by_one_snapshot(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

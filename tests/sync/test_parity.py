@@ -18,7 +18,7 @@ from harness.syncing import Synced, syncing
 from tests.conftest import Start, installs_from
 from tests.sync.load import create, writing
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 COMPARISONS = int(os.environ.get("COMPARISONS", "210"))  # over all versions
 install = installs_from(15)
@@ -26,6 +26,7 @@ NOTES, UNFOLDED_EVERY = 4, 4
 TABLES = ("orders", "items", "bag_of_events", "late", "later")
 
 
+@pytest.mark.full
 def test_under_load_every_table_is_exact_at_every_position(start: Start, spark: SparkSession, tmp_path: Path) -> None:
     db = create_database(start(max_prepared_transactions=20))
     create(db, *TABLES)

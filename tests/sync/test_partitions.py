@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import Database
-from harness.lake import Row, by_spark
+from harness.lake import Row, by_spark, spread
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 def whole(db: Database) -> tuple[Lsn, list[Row]]:
@@ -26,7 +26,7 @@ def whole(db: Database) -> tuple[Lsn, list[Row]]:
 
 def require(synced: Synced, noted: list[tuple[Lsn, list[Row]]]) -> None:
     mirror = tidemark.open(synced.options.lake, synced.spark)
-    for lsn, rows in noted:
+    for lsn, rows in spread(noted):
         columns, found = by_spark(mirror.at(lsn).table("root"))
         assert columns == ("id", "v", "day")
         assert sorted(found.elements(), key=lambda row: int(row[0] or 0)) == rows, lsn

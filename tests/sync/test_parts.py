@@ -6,6 +6,8 @@ import pytest
 
 from tidemark.sync.parts import LEAST_BYTES, PART_BYTES, Part, parts_of, together
 
+pytestmark = pytest.mark.quick
+
 PAGE = 8192
 
 

@@ -16,7 +16,7 @@ from tidemark.source.selection import Pattern, Selection
 from tidemark.sync import publishing
 from tidemark.sync.publishing import Meant, Publishing, publish
 
-pytestmark = NEWEST
+pytestmark = [pytest.mark.quick, NEWEST]
 WATCHED_S = 7.0  # within which whoever receives has looked at the publications
 
 
@@ -29,6 +29,7 @@ def published(db: Database) -> list[str]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_a_mirror_whose_only_table_is_dropped_goes_on_when_it_is_there_again(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

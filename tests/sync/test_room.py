@@ -29,7 +29,7 @@ from tidemark.sync import job as copy_job
 from tidemark.sync.rounds import Round
 from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 Run = Callable[..., Iterator[pa.RecordBatch]]
 
@@ -81,6 +81,7 @@ def test_a_full_disk_is_named_and_waited_for(
         again.require_equal("t")
 
 
+@pytest.mark.full
 def test_what_a_failed_copy_has_written_goes_by_vacuum(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

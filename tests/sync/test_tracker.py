@@ -10,6 +10,8 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 from tidemark.sync.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, Phase, Tracker
 
+pytestmark = pytest.mark.quick
+
 
 def generation(oid: int) -> Generation:
     table = Fingerprint(oid, "public", f"t{oid}", 1, Persistence.PERMANENT, (), (), None, None, (), ())

@@ -21,7 +21,7 @@ from tests.query.parity.run import ACCOUNT, SPARK, TABLES, by_its_lsn_alone, par
 from tests.sync.load import ACCOUNTS
 from tidemark.clock import Lsn
 
-pytestmark = [pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 SNAPSHOTS, FEW, ROUNDS = 300, 6, 20
 
@@ -32,6 +32,7 @@ def small(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
+@pytest.mark.full
 def test_under_load_the_mirror_gives_what_every_session_saw(start: Start, small: SparkSession, tmp_path: Path) -> None:
     with parity(create_database(start()), tmp_path, small) as run:
         found, said = run.compare(SNAPSHOTS), "\n".join(run.mirror.said)
@@ -42,6 +43,7 @@ def test_under_load_the_mirror_gives_what_every_session_saw(start: Start, small:
     assert said.count("copied as of") > len(TABLES), "nothing was copied anew"
 
 
+@pytest.mark.full
 def test_it_notices_when_what_a_snapshot_does_not_see_is_shown(
     start: Start, small: SparkSession, tmp_path: Path
 ) -> None:
@@ -52,6 +54,7 @@ def test_it_notices_when_what_a_snapshot_does_not_see_is_shown(
     assert run.found.mismatches
 
 
+@pytest.mark.full
 def test_it_notices_when_one_change_was_not_applied(start: Start, small: SparkSession, tmp_path: Path) -> None:
     with parity(create_database(start()), tmp_path, small, folds=False) as run:
         db, mirror = run.database, tidemark.open(run.mirror.options.lake, small)

@@ -1,0 +1,360 @@
+"""Deliberate defects that the quick tests must notice: `python -m tests.mutations [NAME ...]`, or `make mutations`.
+
+Each mutation is applied to a copy of the checkout, where the quick ones of the tests that are named for it run. It is
+noticed if one of them fails. A mutation whose tests pass, time out or cannot run is reported with the end of pytest's
+output, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("src", "tests", "harness")
+LIMIT_S = 900.0
+TAIL_LINES = 30
+TESTS_FAILED = 1  # pytest's exit code
+_FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A defect: `old` occurs once in `file`, a path below src/tidemark, and becomes `new`.
+
+    `tests` are the arguments that select the tests for pytest.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a mutation's tests. `code` is pytest's exit code, None if the time limit was reached."""
+
+    code: int | None
+    seconds: float
+    failed: str | None
+    output: str
+
+    @property
+    def noticed(self) -> bool:
+        """Whether a test failed; an error in a fixture is not enough, since a missing server causes one too."""
+        return self.code == TESTS_FAILED and self.failed is not None
+
+
+MUTATIONS = (
+    Mutation(
+        "clock: a boundary does not see the commit at its own LSN",
+        "clock/boundary.py",
+        "return commit <= self.lsn and commit not in",
+        "return commit < self.lsn and commit not in",
+        ("tests/clock/test_worked_examples.py",),
+    ),
+    Mutation(
+        "clock: a commit at the snapshot's LSN is shown although it was still running",
+        "clock/boundary.py",
+        "if commit <= lsn and not snapshot.sees(xid)",
+        "if commit < lsn and not snapshot.sees(xid)",
+        ("tests/clock/test_small_worlds.py", "-k", "sees_exactly_the_commits"),
+    ),
+    Mutation(
+        "schema: another key is taken for a change of metadata",
+        "schema/fingerprint.py",
+        'yield Effect.RESYNC, f"its key went from columns',
+        'yield Effect.METADATA, f"its key went from columns',
+        ("tests/schema/test_fingerprint.py", "-k", "resync and moved"),
+    ),
+    Mutation(
+        "decode: the last digits of a numeric are read at the wrong scale",
+        "decode/values/numeric.py",
+        "min(4, scale - 4 * (-group - 1))",
+        "min(4, scale)",
+        ("tests/decode/test_numeric.py", "-k", "every_size"),
+    ),
+    Mutation(
+        "decode: an infinite timestamp is read as 1970",
+        "decode/values/dates.py",
+        "array = fixed(kind, out, cells.lengths, strange)",
+        "array = fixed(kind, out, cells.lengths)",
+        ("tests/lake/test_rows.py", "-k", "twin"),
+    ),
+    Mutation(
+        "decode: a rollback to a savepoint drops the other rows of its transaction",
+        "decode/assembly.py",
+        "self.streamed[xid].aborted.add(subxid)",
+        "self.streamed[xid].aborted.add(xid)",
+        ("tests/log/test_reader.py", "-k", "every_moment_of_writing"),
+    ),
+    Mutation(
+        "decode: a commit exactly at endpos is left out",
+        "decode/events.py",
+        """\
+            if lsn > endpos:
+                beyond = True
+                break
+            count = _emit(events, count, _E_COMMIT,""",
+        """\
+            if lsn >= endpos:
+                beyond = True
+                break
+            count = _emit(events, count, _E_COMMIT,""",
+        ("tests/receive/test_endpos.py", "-k", "one_a_byte_above"),
+    ),
+    Mutation(
+        "log: a torn tail is not cut",
+        "log/recovery.py",
+        "if read.end < disk.size(segment_path(folder, number)):",
+        "if read.end > disk.size(segment_path(folder, number)):",
+        ("tests/log/test_damage.py", "-k", "torn_tail_of_zeros"),
+    ),
+    Mutation(
+        "log: a snapshot's search in the commit index stops one commit early",
+        "log/index.py",
+        'np.uint64(lsn.value), side="right")',
+        'np.uint64(lsn.value), side="left")',
+        ("tests/log/test_index.py", "-k", "very_position"),
+    ),
+    Mutation(
+        "log: a slice has the commit at its start and lacks the one at its end",
+        "log/reader.py",
+        'np.array([after.value, upto.value], np.uint64), "right")',
+        'np.array([after.value, upto.value], np.uint64), "left")',
+        ("tests/log/test_reader.py", "-k", "came_later"),
+    ),
+    Mutation(
+        "log: what is written counts as durable before it is synced",
+        "log/writer.py",
+        "return Lsn(self._durable)",
+        "return Lsn(self._tail.position)",
+        ("tests/log/test_power_loss.py", "-k", "after_any_operation"),
+    ),
+    Mutation(
+        "receive: a record that ends just after a page's header counts as received too early",
+        "receive/control.py",
+        "header = 40 if lsn.value % wal_segment_bytes == 40 else 24",
+        "header = 40 if lsn.value % 8192 == 40 else 24",
+        ("tests/receive/test_control.py", "-k", "pages_header"),
+    ),
+    Mutation(
+        "receive: the source is told that everything received is flushed",
+        "receive/pump.py",
+        "return progress.durable if endpos is None",
+        "return progress.received if endpos is None",
+        ("tests/receive/test_behind_our_back.py", "-k", "removed_under_us"),
+    ),
+    Mutation(
+        "lake: an unchanged TOAST value is taken from the wrong row",
+        "lake/rows.py",
+        "chosen = np.where(borrowed, len(batch) + old_of[order.change], chosen)",
+        "chosen = np.where(borrowed, len(batch) + order.old, chosen)",
+        ("tests/lake/test_rows.py", "-k", "old_row_that_is_whole"),
+    ),
+    Mutation(
+        "lake: a table takes the changes of one cycle twice",
+        "lake/commits.py",
+        "if what.lsn <= applied(table) and not what.anew:",
+        "if what.lsn < applied(table) and not what.anew:",
+        ("tests/apply/test_one_writer.py", "-k", "never_goes_back"),
+    ),
+    Mutation(
+        "lake: a commit that a copy did not see is not applied after it",
+        "lake/versions.py",
+        "return base if versions is None or versions.folded == base.lsn else Boundary(versions.folded)",
+        "return base if versions is None else Boundary(versions.folded)",
+        ("tests/sync/test_faults.py", "-k", "logged_and_not_seen"),
+    ),
+    Mutation(
+        "apply: a table begins while transactions older than its publication run",
+        "apply/tables.py",
+        "look.snapshot.xmin >= seen[1].xmax",
+        "look.snapshot.xmax >= seen[1].xmax",
+        ("tests/apply/test_schema.py", "-k", "older_than_its_publication"),
+    ),
+    Mutation(
+        "fold: a delete does not end the row that it removes",
+        "fold/merge.py",
+        "ends = np.where(ordered.goes_on, np.append",
+        "ends = np.where(ordered.goes_on & np.append(ordered.is_row[1:], False), np.append",
+        ("tests/fold/test_model.py", "-k", "default and not truncated"),
+    ),
+    Mutation(
+        "fold: a TRUNCATE ends the rows after it and not those before it",
+        "fold/merge.py",
+        "np.array([*(commit for commit, _ in sorted(truncates)), _NEVER], np.int64)",
+        "np.array([_NEVER, *(commit for commit, _ in sorted(truncates))], np.int64)",
+        ("tests/fold/test_model.py", "-k", "default and truncated"),
+    ),
+    Mutation(
+        "query: folded rows are shown although their commits are excluded",
+        "query/versions.py",
+        "below = boundary.floor",
+        "below = boundary.lsn",
+        ("tests/fold/test_model.py", "-k", "default and not truncated"),
+    ),
+    Mutation(
+        "query: a TRUNCATE keeps the rows that its own transaction had inserted",
+        "query/contents.py",
+        '(F.col("ordinal") > ordinal)',
+        '(F.col("ordinal") != ordinal)',
+        ("tests/query/test_contents.py", "-k", "a_truncate_removes"),
+    ),
+    Mutation(
+        "query: a read at the time of a commit does not see it",
+        "query/times.py",
+        'np.searchsorted(latest, micros, side="right")',
+        'np.searchsorted(latest, micros, side="left")',
+        ("tests/query/test_times.py", "-k", "the_time_of_a_position"),
+    ),
+    Mutation(
+        "sync: the last page of every part is not copied",
+        "sync/reading.py",
+        'sql.Literal(f"({part.end},0)")',
+        'sql.Literal(f"({part.end - 1},0)")',
+        ("tests/sync/test_lending.py", "-k", "what_the_snapshot_shows"),
+    ),
+    Mutation(
+        "poll: the xmin window ends one transaction early",
+        "poll/horizon.py",
+        "span = later.xmax.value - earlier.xmin.value",
+        "span = later.xmax.value - earlier.xmin.value - 1",
+        ("tests/poll/test_horizon.py", "-k", "became_visible"),
+    ),
+    Mutation(
+        "poll: of two rows with one hash both are deleted when one is gone",
+        "poll/apart.py",
+        "minlength=len(self.numbers)) == fewer)",
+        "minlength=len(self.numbers)) >= fewer)",
+        ("tests/poll/test_apart.py", "-k", "there_twice"),
+    ),
+    Mutation(
+        "poll: deleted rows are looked for one poll late",
+        "poll/poller.py",
+        "self._unreconciled + 1 >= self._options.reconcile_every",
+        "self._unreconciled + 1 > self._options.reconcile_every",
+        ("tests/poll/test_poller.py", "-k", "until_they_are_looked_for"),
+    ),
+    Mutation(
+        "compare: only the columns of the key are compared",
+        "compare/comparison.py",
+        "ComparedTable(fingerprint, tuple(columns.values()), key,",
+        "ComparedTable(fingerprint, key or tuple(columns.values()), key,",
+        ("tests/compare/test_compare.py", "-k", "found_by_its_key"),
+    ),
+    Mutation(
+        "vacuum: the window moves past the position of a lease",
+        "vacuum/vacuum.py",
+        "retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))",
+        "retained = max(before, wanted)",
+        ("tests/fold/test_vacuum.py", "-k", "open_handle"),
+    ),
+    Mutation(
+        "vacuum: files that an open read needs are removed",
+        "vacuum/vacuum.py",
+        "age = max(options.grace_s, held)",
+        "age = min(options.grace_s, held)",
+        ("tests/fold/test_vacuum.py", "-k", "open_handle"),
+    ),
+)
+
+
+def mutated(mutation: Mutation, root: Path) -> str:
+    """The text of the mutated file in the checkout at `root`; ValueError unless `old` occurs exactly once."""
+    text = (root / "src" / "tidemark" / mutation.file).read_text()
+    if (count := text.count(mutation.old)) != 1:
+        raise ValueError(f"{mutation.name}: {mutation.old!r} occurs {count} times in {mutation.file}, expected once")
+    return text.replace(mutation.old, mutation.new)
+
+
+def outcome_of(mutation: Mutation) -> Outcome:
+    """Run the tests of a mutation in a mutated copy of the checkout, which shares the checkout's cache."""
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="tidemark-mutation-", ignore_cleanup_errors=True) as name:
+        copy = Path(name)
+        for folder in COPIED:
+            shutil.copytree(ROOT / folder, copy / folder)  # compiled modules and kernels too: they fit by their times
+        shutil.copy2(ROOT / "pyproject.toml", copy)
+        (copy / ".cache").symlink_to(ROOT / ".cache")
+        (copy / "src" / "tidemark" / mutation.file).write_text(mutated(mutation, copy))
+        return _tested(mutation, copy)
+
+
+def _tested(mutation: Mutation, copy: Path) -> Outcome:
+    """Run pytest; its output goes to a file, because servers may hold a pipe open after it has ended."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--quick", *mutation.tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}  # takes precedence over the editable installation
+    log, begin, code = copy / "output.txt", time.monotonic(), None
+    with log.open("w") as out:
+        try:
+            code = subprocess.run(
+                command,
+                cwd=copy,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            out.write(f"\ntime limit of {LIMIT_S:g} s reached\n")
+    output = log.read_text(errors="replace")
+    failed = _FAILED.search(output)
+    return Outcome(code, time.monotonic() - begin, failed[1] if failed else None, output)
+
+
+def report(mutation: Mutation, outcome: Outcome) -> None:
+    """Print one line, and the end of pytest's output where no test failed."""
+    verdict = "noticed    " if outcome.noticed else "NOT NOTICED"
+    shown = outcome.failed if outcome.noticed else f"pytest exit code {outcome.code}"
+    _print(f"{verdict} {mutation.name} ({outcome.seconds:.1f} s): {shown}")
+    if not outcome.noticed:
+        _print("\n".join(f"    {line}" for line in outcome.output.splitlines()[-TAIL_LINES:]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all mutations, or those whose names contain one of the given texts; 1 if one is not noticed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="run the mutations whose names contain this text")
+    parser.add_argument("--list", action="store_true", help="print the mutations and their tests")
+    options = parser.parse_args(arguments)
+    chosen = [each for each in MUTATIONS if not options.names or any(name in each.name for name in options.names)]
+    if not chosen:
+        parser.error(f"no mutation has a name with {' or '.join(options.names)}")
+    if options.list:
+        for mutation in chosen:
+            _print(f"{mutation.name}: {shlex.join(mutation.tests)}")
+        return 0
+    for mutation in chosen:
+        mutated(mutation, ROOT)  # an outdated list fails at once, not after minutes
+    noticed = 0
+    for mutation in chosen:
+        outcome = outcome_of(mutation)
+        report(mutation, outcome)
+        noticed += outcome.noticed
+    _print(json.dumps({"bench": "mutations", "figures": {"mutations": len(chosen), "noticed": noticed}}))
+    return 0 if noticed == len(chosen) else 1
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
