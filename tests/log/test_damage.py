@@ -182,6 +182,7 @@ def test_every_bit_flipped_of_a_closed_index_is_damage_for_writer_and_reader(tmp
             LogReader(opening.folder(world))
 
 
+@pytest.mark.full
 def test_every_bit_flipped_of_the_live_index_loses_nothing(tmp_path: Path, opening: Opening) -> None:
     small = write(tmp_path / "log", synced=True)
     for _, world in small.flipped(small.index, step=7):

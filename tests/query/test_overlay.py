@@ -30,11 +30,11 @@ SHAPE = Shape((ShownColumn("k", 1), ShownColumn("v", 2)), (1,))
 
 
 @pytest.mark.parametrize("which", KEYS)
-def test_rows_with_touched_keys_are_gone_and_others_stay(spark: SparkSession, which: str) -> None:
+def test_rows_with_touched_keys_are_gone_and_others_stay(spark: SparkSession, which: str, short: bool) -> None:
     kind, keys = KEYS[which]
     chance = random.Random(which)  # noqa: S311 - the same every time
     rows = spark.createDataFrame([(key, "old") for key in keys], f"v1 {kind}, v2 string")
-    for share in (0.01, 0.5, 1.0):
+    for share in (0.5,) if short else (0.01, 0.5, 1.0):
         touched = sorted(chance.sample(list(keys), max(1, int(len(keys) * share))))
         new = touched[::2]
         arrow = {"v1": pa.array(new, KINDS[kind]), "v2": pa.array(["new"] * len(new), pa.string())}

@@ -14,7 +14,7 @@ import pytest
 
 from harness.database import PASSWORD, Database
 from harness.mirrored import Mirrored, connected, ended, eventually, mirrored, receiving, said, streaming
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, LogInUse, ReceiveFailed
 from tidemark.log.reader import LogReader
@@ -120,7 +120,7 @@ def gone(pid: int) -> bool:
 
 
 @NEWEST
-@pytest.mark.parametrize("reachable", [True, False], ids=["streaming", "trying to connect"])
+@pytest.mark.parametrize("reachable", quick_only((True, False), True), ids=["streaming", "trying to connect"])
 def test_a_child_ends_when_its_parent_is_killed(mirror: Mirrored, reachable: bool) -> None:
     with receiving(mirror) as process:
         mirror.catch_up()
