@@ -166,6 +166,20 @@ MUTATIONS = (
         ("tests/lake/test_rows.py", "-k", "old_row_that_is_whole"),
     ),
     Mutation(
+        "lake: files have bounds of floating-point columns, which leave NaN out",
+        "lake/files.py",
+        "if pa.types.is_nested(kind) or pa.types.is_floating(kind):",
+        "if pa.types.is_nested(kind):",
+        ("tests/query/test_floats.py",),
+    ),
+    Mutation(
+        "lake: files have dictionaries of floating-point columns, in which 0 is not -0",
+        "lake/files.py",
+        "pa.types.is_boolean(kind) or pa.types.is_floating(kind):",
+        "pa.types.is_boolean(kind):",
+        ("tests/query/test_floats.py",),
+    ),
+    Mutation(
         "lake: a table takes the changes of one cycle twice",
         "lake/commits.py",
         "if what.lsn <= applied(table) and not what.anew:",

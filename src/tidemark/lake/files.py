@@ -4,6 +4,10 @@ Rows are gathered to row groups of some megabytes. Dictionaries only for columns
 and room. Numbers and times that lie near each other are packed as differences, which is smaller and sooner compressed.
 Decimals of up to 18 digits are integers, as Spark has them. A file is synced to disk before anyone is told of it; one
 that nobody is told of is vacuum's.
+
+Floating-point columns have neither bounds nor dictionaries. Parquet's bounds leave NaN out, which PostgreSQL sorts
+above all numbers, and take -0.0 for less than 0.0, which equals it; parquet-mr looks values up in dictionaries by their
+bits. Readers that trust either skip rows that a filter selects.
 """
 
 from __future__ import annotations
@@ -105,13 +109,18 @@ class FileWriter:
                     compression_level=1,
                     use_dictionary=list(self._encodings.few),
                     column_encoding=dict.fromkeys(self._encodings.near, "DELTA_BINARY_PACKED"),
-                    write_statistics=self._text_bounds
-                    or [each.name for each in group.schema if not _is_text(each.type)],
+                    write_statistics=[each.name for each in group.schema if self._has_bounds(each.type)],
                     store_decimal_as_integer=True,
                     store_schema=False,
                 )
             self._writer.write_table(group, row_group_size=len(group) or None)
         self._gathered, self._bytes = [], 0
+
+    def _has_bounds(self, kind: pa.DataType) -> bool:
+        """Whether readers may skip rows by the least and greatest value of a column."""
+        if pa.types.is_nested(kind) or pa.types.is_floating(kind):
+            return False
+        return self._text_bounds or not _is_text(kind)
 
     def close(self) -> DataFile:
         """Finish the file; it is durable after this."""
@@ -158,7 +167,8 @@ def sync(path: Path) -> None:
 
 
 def _few_values(sample: pa.ChunkedArray) -> bool:
-    if pa.types.is_nested(sample.type) or pa.types.is_boolean(sample.type):
+    kind = sample.type
+    if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return False
     return bool(pc.count_distinct(sample).as_py() <= max(2, _FEW * len(sample)))
 
