@@ -32,11 +32,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     file: Path | None = item.config.getoption("costs")
     if file is None:
         return (yield)
-    before = time.monotonic(), cpu_s(), spark_jobs()
+    before = _so_far()
     result = yield
-    wall, cpu, jobs = (
-        after - then for after, then in zip((time.monotonic(), cpu_s(), spark_jobs()), before, strict=True)
-    )
+    wall, cpu, jobs = (after - then for after, then in zip(_so_far(), before, strict=True))
     line = {"test": item.nodeid, "seconds": round(wall, 2), "cpu_s": round(cpu, 2), "spark_jobs": jobs}
     with file.open("a") as out:
         out.write(json.dumps(line) + "\n")

@@ -138,7 +138,8 @@ def test_every_reader_of_every_history_sees_the_models_rows(
     """As of every commit of some eighty histories, with and without hidden commits, each against the model's rows.
 
     All readers of an identity are rows of two tables, one of them truncated, so two plans, which Spark runs with the
-    settings of a lake's: adaptive and compiled. The rules below are interpreted, where no plan is looked at.
+    settings of a lake's: adaptive and compiled, but for the short form. The rules below are interpreted, where no plan
+    is looked at.
     """
     keyed = identity in KEYED_BY
     cases = readers(make, keyed)
