@@ -102,7 +102,7 @@ TYPES: tuple[TypeRow, ...] = (
 
 BY_OID: Mapping[int, TypeRow] = MappingProxyType({row.oid: row for row in TYPES})
 ELEMENTS: Mapping[int, int] = MappingProxyType({row.array_oid: row.oid for row in TYPES})
-_NUMERIC, _INTERVAL = 1700, 1186
+NUMERIC, _INTERVAL = 1700, 1186
 _VECTORS = frozenset({22, 30})  # int2vector and oidvector: arrays to the catalogue, but printed like nothing else
 
 
@@ -142,7 +142,7 @@ def _built_in(oid: int, typmod: int, types: Types) -> Decoding:
     row = BY_OID[oid]
     if oid == _INTERVAL and types.version_num < 170000:
         return Decoding(row.arrow, times.finite_interval, _one(times.finite_interval))
-    if oid == _NUMERIC and (limits := decimal_limits(typmod)):
+    if oid == NUMERIC and (limits := decimal_limits(typmod)):
         precision, scale = limits
         decode = partial(numeric.decimal, precision=precision, scale=scale)
         return Decoding(pa.decimal128(precision, scale), decode, row.text_of)

@@ -119,11 +119,11 @@ def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[
     cells: list[tuple[spark_types.DataType, Column]] = []
     for column in table.columns:
         home = homes.get(column.attnum)
-        cells.append((spark_type(column.type), _value(column, home)))
+        beside = home.companion().name if home is not None else ""
+        value, text = _missing(column) if home is None else _stored(home, column.type, beside in names)
+        cells.append((spark_type(column.type), value))
         if column.exact:
-            text = home.companion().name if home is not None else ""
-            value = F.col(quoted(text)) if text in names else _text(column, home is None)
-            cells.append((spark_types.StringType(), value))
+            cells.append((spark_types.StringType(), text))
     return cells
 
 
@@ -141,17 +141,27 @@ def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] |
     return found
 
 
-def _value(column: Shown, home: StoredColumn | None) -> Column:
-    if home is None:
-        value = None if column.missing is None else column.missing.array[0]
-        return literal(value, column.type)
-    there = F.col(quoted(home.name))
-    return there if home.type == column.type else there.cast(spark_type(column.type))
+def _missing(column: Shown) -> tuple[Column, Column]:
+    """The value that rows older than a column have, and the text beside it."""
+    missing = column.missing
+    exact = None if missing is None or missing.exact is None else missing.exact[0].as_py()
+    return literal(None if missing is None else missing.array[0], column.type), F.lit(exact).cast("string")
 
 
-def _text(column: Shown, older: bool) -> Column:
-    exact = column.missing.exact if older and column.missing is not None else None
-    return F.lit(None if exact is None else exact[0].as_py()).cast("string")
+def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[Column, Column]:
+    """A stored column's value as this type has it, and the text beside it.
+
+    A column is read under a type that it had earlier where its rows were folded since: all values that such a read sees
+    have a place in the earlier type, and others are cast to null.
+    """
+    value = F.col(quoted(home.name))
+    text = F.col(quoted(home.companion().name)) if has_text else F.lit(None).cast("string")
+    if home.type == kind:
+        return value, text
+    if pa.types.is_string(kind):  # the text that PostgreSQL prints: in ANSI mode Spark writes no exponents
+        return (F.coalesce(text, value.cast("string")) if has_text else value.cast("string")), text
+    narrowed = value.try_cast(spark_type(kind))
+    return narrowed, F.when(narrowed.isNull(), value) if pa.types.is_string(home.type) else text
 
 
 def literal(value: pa.Scalar | None, kind: pa.DataType) -> Column:

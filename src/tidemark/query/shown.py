@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemark.clock import Lsn
 from tidemark.decode.cells import Cells
 from tidemark.decode.cells import Column as Values
-from tidemark.decode.types import Types, decoding_of
+from tidemark.decode.types import NUMERIC, Types, decimal_limits, decoding_of
 from tidemark.lake.columns import OURS, TEXT_SUFFIX, StoredColumn, free_name
 from tidemark.lake.history import Span, TableHistory
 from tidemark.query.shape import Shape, ShownColumn
@@ -68,8 +68,17 @@ def shown_table(
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
         missing = missing_value(history.missing(column.attnum), column, types)
         exact = column.attnum in texts or (missing is not None and missing.exact is not None)
+        if pa.types.is_decimal(kind) and not exact:
+            exact = _was_unlimited(history, column.attnum)
+        exact = exact and not pa.types.is_string(kind)
         columns.append(Shown(name, column.name, column.attnum, kind, exact, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def _was_unlimited(history: TableHistory, attnum: int) -> bool:
+    """Whether a decimal became a numeric of any size: since then it is kept as text, NaN among the numbers."""
+    columns = (column for event in history.events for column in event.fingerprint.columns if column.attnum == attnum)
+    return any(each.type.oid == NUMERIC and decimal_limits(each.typmod) is None for each in columns)
 
 
 def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact: Collection[int] = ()) -> Shape:

@@ -21,7 +21,8 @@ from tidemark.decode.changes import ChangeBatch
 from tidemark.decode.messages import Relation
 from tidemark.decode.types import Types
 from tidemark.errors import NotAnswerable
-from tidemark.lake.columns import CHANGE_TYPE, OURS, TRUNCATE, UNCHANGED, StoredColumn
+from tidemark.lake.columns import CHANGE_TYPE, OURS, TEXT_SUFFIX, TRUNCATE, UNCHANGED, StoredColumn
+from tidemark.lake.conversion import converted
 from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Plan, Slice
@@ -109,14 +110,11 @@ def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTa
     arrays: list[pa.ChunkedArray | pa.Array] = []
     for column in table.columns:
         name = by_attnum.get(column.attnum)
-        values = rows[name].cast(column.type) if name else _repeated(column.missing, column.type, len(rows), False)
-        arrays.append(values)
-        text = f"{name}~text" if name else ""
+        values = _stored(rows, name, column.type) if name else _repeated(column.missing, column.type, len(rows))
+        arrays.append(values.array)
         if column.exact:
-            known = rows[text] if text in rows.column_names else None
-            missing = None if name else column.missing
-            arrays.append(known if known is not None else _repeated(missing, pa.string(), len(rows), True))
-        elif text in rows.column_names:
+            arrays.append(values.exact if values.exact is not None else pa.nulls(len(rows), pa.string()))
+        elif values.exact is not None:
             raise NotAnswerable(
                 f"a value of column {column.name} is not applied yet and has no twin in Spark",
                 "again when it is applied: then its text stands beside it",
@@ -124,9 +122,15 @@ def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTa
     return pa.table([*arrays, *(rows[name] for name in OURS.names)], schema=arrow_schema(table))
 
 
-def _repeated(value: Values | None, kind: pa.DataType, count: int, text: bool) -> pa.Array:
-    array = None if value is None else value.exact if text else value.array
-    return pa.nulls(count, kind) if array is None else pa.repeat(array[0], count)
+def _stored(rows: pa.Table, name: str, kind: pa.DataType) -> Values:
+    text = name + TEXT_SUFFIX
+    return converted(Values(rows[name], rows[text] if text in rows.column_names else None), kind)
+
+
+def _repeated(value: Values | None, kind: pa.DataType, count: int) -> Values:
+    if value is None:
+        return Values(pa.nulls(count, kind))
+    return Values(*(None if each is None else pa.repeat(each[0], count) for each in (value.array, value.exact)))
 
 
 def _facts(rows: pa.Table) -> Facts:

@@ -98,6 +98,7 @@ Finding = tuple[Effect, str]
 
 # Types whose stored bytes and text are the same, so that PostgreSQL changes one to the other without a rewrite.
 _TEXTS = frozenset({25, 1043})  # text, varchar
+_NUMERICS = 1231  # numeric[]: an array with a NaN is stored as text where its elements are decimals, and only there
 
 
 def compare(old: Fingerprint | None, new: Fingerprint | None) -> Comparison:
@@ -156,7 +157,8 @@ def _changed(was: Column, now: Column, rewritten: bool) -> Iterator[Finding]:
     if was.type != now.type:
         yield _type_effect(was.type, now.type), f"column {name} went from type {was.type.name} to {now.type.name}"
     elif was.typmod != now.typmod:
-        yield Effect.METADATA, f"column {name} has another type modifier"
+        effect = Effect.RESYNC if was.type.oid == _NUMERICS else Effect.METADATA
+        yield effect, f"column {name} has another type modifier"
     if (was.generated, was.expression) != (now.generated, now.expression):
         virtual = was.generated is now.generated is Generated.VIRTUAL
         yield Effect.METADATA if virtual else Effect.RESYNC, f"column {name} is generated otherwise"
