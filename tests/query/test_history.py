@@ -74,6 +74,26 @@ def require_noted(
             assert [v.row for v in found if v.lives(noted.lsn)] == there, f"{table} {key} at {noted.lsn}"
 
 
+def test_a_dropped_column_whose_values_were_not_sent_again_is_not_missed(side: Lakeside) -> None:
+    db = side.database
+    db.run(
+        f"insert into t values (1, 'a', {LARGE.format('one')}, null)",
+        f"insert into whole values (1, 'a', {LARGE.format('two')})",
+    )
+    side.apply_all()
+    db.run(*(f"update {table} set v = 'b'" for table in ("t", "whole")), "update t set id = 2")
+    side.apply_all()
+    db.run(*(f"alter table {table} drop large" for table in ("t", "whole")))
+    side.apply_all()
+    side.note("t", "whole")
+    side.run_and_note(["update t set v = 'c'", "update whole set v = 'c'"], "t", "whole")
+    side.apply_all()
+    side.require_noted()
+    moment = side.open().at()
+    assert [row.v for row in moment.history("t", 2).collect()] == ["b", "c"]
+    assert [row.v for row in moment.history("whole", 1).collect()] == ["a", "b", "c"]
+
+
 def hows(found: list[Version]) -> list[tuple[str, str | None]]:
     return [version.how for version in found]
 

@@ -47,7 +47,7 @@ class Completed:
 
 def completed(steps: Steps, newest: Longs, shape: Shape) -> Completed | None:
     """The newest rows of their keys, with what others sent for them; None if that cannot be told here."""
-    large = _attnums(steps.marks)
+    large = _attnums(steps.marks) & {column.attnum for column in shape.columns}
     if large & set(shape.key):
         return None  # a key that was not sent stands in the old row
     sent = _sent(steps, sorted(large))

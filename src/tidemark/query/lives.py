@@ -81,7 +81,7 @@ def lives(steps: pa.Table, key: pa.Table, shape: Shape) -> pa.Table:
     keys = pa.concat_tables([steps.select(list(shape.key_cells)), key])
     numbers = numbers_of(keys, shape.key_cells, zeros_apart=False)
     held = _Held(int(numbers[-1]))
-    large = sorted(_attnums(steps["marks"]) - set(shape.key))
+    large = sorted(_attnums(steps["marks"]) & {column.attnum for column in shape.columns} - set(shape.key))
     _follow(steps, numbers, held, large)
     begins = pa.array([life.begin for life in held.lives], pa.int64())
     ends = pa.array([life.end for life in held.lives], pa.int64())
