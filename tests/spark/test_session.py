@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidValue, JavaMissing, SparkSettingsDiffer
-from tidemark.spark import PINNED, SparkOptions, spark_session
+from tidemark.spark import PINNED, SparkOptions, require_pinned, spark_session
 from tidemark.spark.java import java_version, provide_java
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
@@ -39,6 +40,9 @@ def test_an_active_session_is_taken_as_it_is(spark: SparkSession) -> None:
         ("spark.sql.ansi.enabled", "false"),
         ("spark.sql.files.ignoreMissingFiles", "true"),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.decimalOperations.allowPrecisionLoss", "true"),
+        ("spark.sql.variable.substitute", "true"),
+        ("spark.sql.legacy.nullInEmptyListBehavior", "true"),
     ],
 )
 def test_an_active_session_that_could_change_an_answer_is_refused_and_left_alone(
@@ -52,6 +56,28 @@ def test_an_active_session_that_could_change_an_answer_is_refused_and_left_alone
         assert spark.conf.get(key) == value
     finally:
         spark.conf.set(key, PINNED[key])
+
+
+def test_every_pinned_option_is_one_of_spark(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    entries = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
+    assert [key for key in PINNED if not entries.containsConfigKey(key)] == []
+
+
+def test_a_session_whose_options_change_is_looked_at_again(spark: SparkSession) -> None:
+    require_pinned(spark)
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    with pytest.raises(SparkSettingsDiffer, match="ansi"):
+        require_pinned(spark)
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    require_pinned(spark)
+
+
+def test_decimals_never_lose_digits_in_silence(spark: SparkSession) -> None:
+    product = "select cast({0} as decimal(38,20)) * cast({0} as decimal(38,20))"
+    with pytest.raises(ArithmeticException, match="NUMERIC_VALUE_OUT_OF_RANGE"):
+        spark.sql(product.format("1.12345678901234567891")).collect()
 
 
 def test_an_option_that_contradicts_a_pinned_one_is_refused() -> None:

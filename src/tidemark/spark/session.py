@@ -11,23 +11,70 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidValue, SparkSettingsDiffer
 from tidemark.spark.java import provide_java
 
+# Every option by which the same statement on the same rows has another result. Most are Spark's defaults.
 PINNED: Mapping[str, str] = MappingProxyType(
     {
+        # values and types
         "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timestampType": "TIMESTAMP_LTZ",
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",  # else a product may silently lose digits
+        "spark.sql.function.concatBinaryAsString": "false",
+        "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
+        "spark.sql.legacy.castComplexTypesToString.enabled": "false",
+        "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
+        "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+        "spark.sql.legacy.interval.enabled": "false",
+        "spark.sql.legacy.literal.pickMinimumPrecision": "true",
+        "spark.sql.legacy.percentileDiscCalculation": "false",
+        "spark.sql.legacy.statisticalAggregate": "false",
+        "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+        "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
+        # what a statement means
         "spark.sql.caseSensitive": "false",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+        "spark.sql.ansi.relationPrecedence": "false",
+        "spark.sql.groupByOrdinal": "true",
+        "spark.sql.orderByOrdinal": "true",
+        "spark.sql.parser.escapedStringLiterals": "false",
+        "spark.sql.parser.quotedRegexColumnNames": "false",
+        "spark.sql.variable.substitute": "false",  # else `${…}` is replaced, also inside a text
+        "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+        "spark.sql.legacy.cteDuplicateAttributeNames": "false",
+        "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+        "spark.sql.legacy.duplicateBetweenInput": "false",
+        "spark.sql.legacy.followThreeValuedLogicInArrayExists": "true",
+        "spark.sql.legacy.groupingIdWithAppendedUserGroupBy": "false",
+        "spark.sql.legacy.inSubqueryNullability": "false",
+        "spark.sql.legacy.nullInEmptyListBehavior": "false",
+        "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
+        "spark.sql.legacy.scalarSubqueryAllowGroupByNonEqualityCorrelatedPredicate": "false",
+        "spark.sql.legacy.scalarSubqueryCountBugBehavior": "false",
+        "spark.sql.legacy.setopsPrecedence.enabled": "false",
+        "spark.sql.analyzer.failAmbiguousSelfJoin": "true",
+        "spark.sql.orderingAwareLimitOffset": "true",
+        "spark.sql.retainGroupColumns": "true",
+        "spark.sql.selfJoinAutoResolveAmbiguity": "true",
+        # which rows of a file are read
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",
+        "spark.sql.files.ignoredPathSegmentRegex": "^[._]",
+        "spark.sql.parquet.aggregatePushdown": "false",  # bounds leave NaN out
+        "spark.sql.parquet.binaryAsString": "false",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.fieldId.read.enabled": "false",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.recordLevelFilter.enabled": "false",  # parquet-mr tells 0.0 from -0.0
     }
 )
 
@@ -100,11 +147,33 @@ def tasks_beside(session: SparkSession) -> int:
 
 
 def require_pinned(session: SparkSession) -> None:
-    """Refuse a session whose options could change an answer."""
-    found = {key: session.conf.get(key) for key in PINNED}
-    wrong = [key for key, wanted in PINNED.items() if str(found[key]).lower() != wanted.lower()]
+    """Refuse a session whose options could change an answer. This is cheap as long as its options stay as they were."""
+    settings = _settings(session)
+    if settings is not None and _FIT.get(session) == settings:
+        return
+    found = {key: _setting(session, key) for key in PINNED}
+    wrong = [key for key, wanted in PINNED.items() if str(found[key] or wanted).lower() != wanted.lower()]
     if wrong:
         raise SparkSettingsDiffer(
             "the Spark session's options could change an answer: " + ", ".join(f"{key}={found[key]}" for key in wrong),
             "; ".join(f'spark.conf.set("{key}", "{PINNED[key]}")' for key in wrong),
         )
+    if settings is not None:
+        _FIT[session] = settings
+
+
+_FIT: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()  # the settings with which a session was found fit
+
+
+def _settings(session: SparkSession) -> str | None:
+    """All that is set in a session, in one call to the JVM; None for Spark Connect, which has no such call."""
+    java = getattr(session, "_jsparkSession", None)
+    return None if java is None else str(java.conf().getAllAsJava().toString())
+
+
+def _setting(session: SparkSession, key: str) -> str | None:
+    """An option's value; None if this version of Spark does not have it, or no default for it."""
+    try:
+        return session.conf.get(key)
+    except PySparkException:
+        return None
