@@ -6,6 +6,7 @@ only what lies above it. `_cycles` is told last. So a crash anywhere leaves a la
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.apply.job import PassedOver, Work, Written, write_changes
@@ -21,6 +24,7 @@ from tidemark.clock import Lsn
 from tidemark.decode.messages import Relation
 from tidemark.decode.rows import Rows
 from tidemark.decode.types import Types
+from tidemark.lake.columns import COMMIT_VERSION, TRUNCATE
 from tidemark.lake.commits import ChangeTable, is_there
 from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
@@ -96,6 +100,11 @@ def run_cycle(
     with ThreadPoolExecutor(COMMITTERS) as pool:
         list(pool.map(lambda item: _commit(tables.path(item[0]), item[1], plan.upto, changes), by_table.items()))
     reached(Point.ALL_COMMITTED)
+    for oid, files in by_table.items():
+        if not tables.may_be_emptied(oid):
+            continue
+        if (lsn := _last_truncate(lake.path / tables.path(oid) / CHANGES, files)) is not None:
+            tables.truncated(oid, lsn)
     rows = sum(each.file.rows for each in written)
     return Applied(plan.upto, plan.transactions, rows, len(by_table), plan.size_bytes)
 
@@ -104,6 +113,16 @@ def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTab
     table = changes.find(path) or changes.create(path, written)
     table.require_columns([column for each in written for column in each.columns])
     table.append([each.file for each in written], upto)
+
+
+def _last_truncate(folder: Path, written: Sequence[Written]) -> Lsn | None:
+    """The last commit in these files that truncated the table."""
+    found: list[int] = []
+    for each in written:
+        if json.loads(each.file.stats)["nullCount"][TRUNCATE] < each.file.rows:
+            rows = pq.read_table(folder / each.file.path, columns=[COMMIT_VERSION, TRUNCATE])
+            found += rows.filter(pc.field(TRUNCATE).is_valid())[COMMIT_VERSION].to_pylist()
+    return Lsn(max(found)) if found else None
 
 
 def _layouts(

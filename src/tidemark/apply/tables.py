@@ -69,6 +69,8 @@ class WrittenTables:
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
         self._copying: set[int] = set()
+        self._whole_since: dict[int, Lsn] = {}  # the stream has every change of a table that is copied, and which
+        self._truncated: dict[int, Lsn] = {}
         self._asked_for: set[int] = set()
         self._untold: list[Event] = []
         self.pending: dict[int, Pending] = {}
@@ -169,10 +171,44 @@ class WrittenTables:
     def copying(self, oid: int) -> None:
         """Take note that a table is copied from now on. What is passed over in its changes spoils the copy."""
         self._copying.add(oid)
+        if self._last is not None:
+            self._whole_since.setdefault(oid, self._last.lsn)
 
     def stopped_copying(self, oid: int) -> None:
         """Take note that nobody copies it any more."""
         self._copying.discard(oid)
+
+    def needs_copy(self, oid: int) -> bool:
+        """Whether a table is there that can only be read, or read on, by a copy."""
+        table = self._present.get(oid)
+        return table is not None and self._needs_copy(oid, table)
+
+    def may_be_emptied(self, oid: int) -> bool:
+        """Whether a table could begin at a TRUNCATE, without the copy that it waits for."""
+        return oid in self._whole_since
+
+    def truncated(self, oid: int, lsn: Lsn) -> None:
+        """Take note that a commit truncated such a table."""
+        if lsn > self._whole_since[oid]:
+            self._truncated[oid] = lsn
+
+    def emptied(self) -> dict[int, Lsn]:
+        """The tables that can begin at a TRUNCATE: a look after it found them as they were before it."""
+        upto = self._last.lsn if self._last else Lsn.ZERO
+        return {oid: lsn for oid, lsn in self._truncated.items() if lsn <= upto and oid not in self.pending}
+
+    def begin_emptied(self, oid: int, lsn: Lsn) -> None:
+        """Tell that a table can be read from a commit on that truncated it."""
+        self._beginnings.pop(oid, None)
+        self._asked_for.discard(oid)
+        self._forget_copy(oid)
+        self._tell(Kind.EMPTIED, self._present[oid], max(lsn, self.known), lsn, excluded=frozenset({lsn}))
+        self._tell_all()
+
+    def _forget_copy(self, oid: int) -> None:
+        self._copying.discard(oid)
+        self._whole_since.pop(oid, None)
+        self._truncated.pop(oid, None)
 
     def may_take(self, generation: Generation) -> bool:
         """Whether a copy is of the table as it still is, and all that came after it is there."""
@@ -187,7 +223,7 @@ class WrittenTables:
         base = generation.base
         before = max(base.lsn, self.known)  # who reads there already goes by what it was
         self._beginnings.pop(generation.fingerprint.oid, None)
-        self._copying.discard(generation.fingerprint.oid)
+        self._forget_copy(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
         held, seen = base.excluded, generation.snapshot
         self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
@@ -256,7 +292,7 @@ class WrittenTables:
         if oid not in self._events:
             return
         self.pending.pop(oid, None)
-        self._copying.discard(oid)
+        self._forget_copy(oid)
         history = self.history(oid)
         reason = "it was altered more than once between two looks at the source: it needs a resync"
         if history.live or history.last.reason != reason:
@@ -311,7 +347,7 @@ class WrittenTables:
             self._present[oid] = new
         if new is not None and earlier is None and replace(old, filenode=new.filenode) == new:
             return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
-        self._copying.discard(oid)
+        self._forget_copy(oid)
         if not live:
             self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
             return False

@@ -2,6 +2,7 @@
 
     waiting   published, and not readable yet: why
     begun     readable from `lsn` on: it held nothing there, and `base` says which changes came after it
+    emptied   readable from `lsn` on: a TRUNCATE committed there, and that commit's changes count
     copied    readable from `lsn` on: what it held there lies in the generation of its versions that is based there
     altered   as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
     gap       readable up to `after` and not above, until it is begun anew: why
@@ -29,6 +30,7 @@ class Kind(Enum):
 
     WAITING = "waiting"
     BEGUN = "begun"
+    EMPTIED = "emptied"
     COPIED = "copied"
     ALTERED = "altered"
     GAP = "gap"
@@ -37,7 +39,7 @@ class Kind(Enum):
     UNION = "union"
 
 
-_BEGINNING = frozenset({Kind.BEGUN, Kind.COPIED, Kind.UNION})
+_BEGINNING = frozenset({Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.UNION})
 _STOPPING = frozenset({Kind.GAP, Kind.DROPPED})
 _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
@@ -65,8 +67,9 @@ class Event:
 class Span:
     """Positions from one to another, both included, at which a table can be read, and as what.
 
-    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing. `snapshot`
-    is the one in which it was seen to be so. What is `observed` is known only as polls saw it, at their positions.
+    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing. A table
+    that was `emptied` begins with a commit that truncated it: what it held before is not known. `snapshot` is the one
+    in which it was seen to be so. What is `observed` is known only as polls saw it, at their positions.
     """
 
     begin: Lsn
@@ -76,6 +79,7 @@ class Span:
     copied: bool = False
     snapshot: Snapshot | None = None
     observed: bool = False
+    emptied: bool = False
 
     def holds(self, lsn: Lsn) -> bool:
         """Whether the position lies in it."""
@@ -123,10 +127,12 @@ class TableHistory:
                 spans = [_closed(span, event.after) for span in spans]
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
-                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed))
+                span = Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed)
+                spans.append(replace(span, emptied=event.kind is Kind.EMPTIED))
             elif event.kind is Kind.ALTERED and open_one:
-                base, copied = spans[-1].base, spans[-1].copied
-                spans.append(Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed))
+                last, seen = spans[-1], event.snapshot
+                altered = replace(last, begin=event.lsn, end=None, fingerprint=event.fingerprint)
+                spans.append(replace(altered, snapshot=seen, observed=event.observed))
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 
     def at(self, lsn: Lsn) -> Span:

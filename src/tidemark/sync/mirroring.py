@@ -216,6 +216,8 @@ class Mirroring:
 
     def _take_copies(self) -> None:
         for result in self._copying.results():
+            if isinstance(result, Failed) and self._began_meanwhile(result.fingerprint.oid):
+                continue
             if isinstance(result, Failed):
                 self._note(result)
                 self._over(result.fingerprint, result.error.message)
@@ -229,8 +231,18 @@ class Mirroring:
                 self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
                 self._tell(f"{generation.name} copied as of {generation.base.lsn}")
-            else:
+            elif not self._began_meanwhile(oid):
                 self._over(generation.fingerprint, "it was altered meanwhile")
+
+    def _began_meanwhile(self, oid: int) -> bool:
+        """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
+        tables = self.writer.tables
+        if tables.needs_copy(oid) or not tables.history(oid).live:
+            return False
+        self._tracker.dropped(oid)
+        self._unable.pop(oid, None)
+        self._requests.fulfilled(oid)
+        return True
 
     def _note(self, failed: Failed) -> None:
         if policy_of(failed.error).retry is Retry.NEVER:

@@ -75,6 +75,11 @@ class Tracker:
         self._states[oid] = _State(Phase.WANTED, now + pause, pause)
         return pause
 
+    def dropped(self, oid: int) -> None:
+        """Its copy is over and not needed: it is at rest."""
+        self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
+        del self._states[oid]
+
     def busy(self) -> frozenset[int]:
         """The tables in flight or copied."""
         return frozenset(oid for oid, state in self._states.items() if state.phase is not Phase.WANTED)
