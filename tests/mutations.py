@@ -173,6 +173,27 @@ MUTATIONS = (
         ("tests/query/test_floats.py",),
     ),
     Mutation(
+        "lake: decimals become texts with exponents",
+        "lake/conversion.py",
+        "texts = decimal_texts(values.array)",
+        "texts = values.array.cast(pa.string())",
+        ("tests/query/test_numeric_text.py",),
+    ),
+    Mutation(
+        "query: a dropped column is looked for where its values were not sent",
+        "query/lives.py",
+        """& {column.attnum for column in shape.columns} - set(shape.key)""",
+        """- set(shape.key)""",
+        ("tests/query/test_history.py",),
+    ),
+    Mutation(
+        "apply: a TRUNCATE during a copy is no beginning",
+        "apply/tables.py",
+        "if lsn > self._whole_since[oid]:",
+        "if lsn < self._whole_since[oid]:",
+        ("tests/sync/test_truncates.py",),
+    ),
+    Mutation(
         "lake: files have dictionaries of floating-point columns, in which 0 is not -0",
         "lake/files.py",
         "pa.types.is_boolean(kind) or pa.types.is_floating(kind):",

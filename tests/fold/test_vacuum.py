@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidemark
 from harness.database import PATIENT, Database
 from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import eventually
@@ -17,6 +18,7 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.lake.leases import read_leases
 from tidemark.lake.registers import read_retained
+from tidemark.lake.status import status_of
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
@@ -104,6 +106,28 @@ def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: Sp
         assert len(read_leases(side.options.lake)) == 1, "a frame remembers its handle"
         del frame
         eventually(lambda: not read_leases(side.options.lake))
+
+
+@pytest.mark.full
+def test_a_handle_that_nobody_closes_is_refused_after_its_time_and_keeps_nothing(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        forgotten = tidemark.open(side.options.lake, spark, hold_s=3600).at(side.notes[0].lsn)
+        assert forgotten.table("t").count() > 0
+        later = time.time() + 3601
+        monkeypatch.setattr("tidemark.lake.leases.time.time", lambda: later)
+        done = let_go(side, side.notes[1].lsn)
+        assert (done.retained, done.leases) == (side.notes[1].lsn, ())
+        with pytest.raises(NotAnswerable, match="has ended"):
+            forgotten.table("t")
+        with pytest.raises(NotAnswerable, match="has ended"):
+            forgotten.sql("select * from t")
+        assert [reader.in_force for reader in status_of(side.options.lake).readers] == [False]
+        assert side.open().at().table("t").count() > 0
+        forgotten.close()
 
 
 def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSession, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue
-from tidemark.lake.leases import FOLDER, Lease, needed_from, read_leases
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.leases import FOLDER, Lease, leases_in_force, needed_from, read_leases, require_hold
 from tidemark.vacuum.vacuum import VacuumOptions
 
 pytestmark = pytest.mark.quick
@@ -40,7 +41,7 @@ def test_what_a_lease_says_can_be_read_by_people(tmp_path: Path) -> None:
     lease.needs_tail(Lsn(12))
     lease.needs_tail(Lsn(11))
     (path,) = (tmp_path / FOLDER).iterdir()
-    assert json.loads(path.read_bytes())[-2:] == ["0/9", "0/B"]
+    assert json.loads(path.read_bytes())[-3:] == ["0/9", "0/B", None]
     (held,) = read_leases(tmp_path)
     assert (held.lsn, held.tail) == (Lsn(9), Lsn(11))
     assert needed_from(Lsn(20), [held]) == Lsn(11)
@@ -51,8 +52,26 @@ def test_what_a_lease_says_can_be_read_by_people(tmp_path: Path) -> None:
     assert read_leases(tmp_path) == ()
 
 
+def test_a_readers_lease_ends_while_its_owner_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, readers = Lease(tmp_path, Lsn(3)), Lease(tmp_path, Lsn(9), hold_s=60)
+    readers.require_in_force()
+    assert {lease.lsn for lease in leases_in_force(tmp_path)} == {Lsn(3), Lsn(9)}
+    later = time.time() + 61
+    monkeypatch.setattr("tidemark.lake.leases.time.time", lambda: later)
+    assert [lease.lsn for lease in leases_in_force(tmp_path)] == [Lsn(3)]
+    assert any(", ended " in str(lease) for lease in read_leases(tmp_path)), "and it is shown as long as it is held"
+    with pytest.raises(NotAnswerable, match=r"this handle at 0/9 has ended: it kept what it reads for 60 s"):
+        readers.require_in_force()
+    ours.require_in_force()
+    for lease in (ours, readers):
+        lease.close()
+
+
 def test_bad_options_are_refused() -> None:
     with pytest.raises(InvalidValue, match="both a time and a position"):
         VacuumOptions(keep_s=1.0, before=Lsn(1))
     with pytest.raises(InvalidValue, match="negative"):
         VacuumOptions(grace_s=-1.0)
+    for hold_s in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InvalidValue, match="a handle that keeps what it reads for"):
+            require_hold(hold_s)

@@ -117,6 +117,25 @@ def test_a_log_that_is_full_holds_the_stream_and_not_the_server(start: Start, tm
     assert len(by_sql) >= 300
 
 
+@pytest.mark.full
+@NEWEST
+def test_a_reader_that_needs_the_log_holds_it_only_within_the_budget(start: Start, tmp_path: Path) -> None:
+    database = create_database(start())
+    database.run("create table t (id int primary key, v text)")
+    mirror = mirrored(database, tmp_path, "t", segment_bytes=1 << 18, budget_bytes=1 << 21)
+    with receiving(mirror) as process, connected(mirror.options.folder) as client:
+        needed = client.nudge()
+        for first in range(0, 20_000, 500):
+            database.run(
+                f"insert into t select i, repeat(md5(i::text), 10) from generate_series({first}, {first} + 499) i"
+            )
+            client.nudge()
+            client.applied(client.sync(), needed)
+        assert client.position().received > needed
+        process.stop()
+        ended(process)
+
+
 def test_a_budget_that_one_block_could_use_up_is_refused(tmp_path: Path) -> None:
     """The segment that is written cannot be removed: were it alone too much, nothing could ever be received again."""
     dsn, names = Dsn("host=h"), MirrorNames("m")

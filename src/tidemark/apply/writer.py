@@ -37,7 +37,7 @@ from tidemark.errors import (
 )
 from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
-from tidemark.lake.leases import needed_from, read_leases
+from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
@@ -143,7 +143,16 @@ class LakeWriter:
                 self.cycle = replace(self.cycle, safe=upto)
         changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
         self.tables.settle(self.cycle.safe, changed_at, self.reader)
+        self._begin_emptied()
         return applied
+
+    def _begin_emptied(self) -> None:
+        """Have tables that were truncated while they were copied begin there."""
+        for oid, lsn in self.tables.emptied().items():
+            if read_retained(self._options.lake) < lsn <= self.cycle.safe:
+                self.tables.begin_emptied(oid, lsn)
+                table = self.tables.history(oid).fingerprint
+                self._tell(f"{table.schema}.{table.name} begins at {lsn}, where it was truncated")
 
     def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
         """Have tables go on from copies; for each of which that can be seen, whether it can.
@@ -277,7 +286,7 @@ class LakeWriter:
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
-            self._client.applied(needed_from(safe, read_leases(self._options.lake)))
+            self._client.applied(safe, needed_from(safe, leases_in_force(self._options.lake)))
         except ReceiveFailed:
             self._leave_receiver()
 

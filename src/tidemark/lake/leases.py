@@ -3,6 +3,9 @@
 A lease is a file, held by `flock` while its owner lives: a dead one is nobody's. It is there before its owner looks at
 the lake, and vacuum looks at leases after it has told what it lets go. So either vacuum sees the lease, or the reader
 sees what is gone.
+
+A reader's lease ends after a while (`until`), also if its owner lives on: a notebook that nobody closes must not keep
+the past for ever. After that its owner is refused. The log is kept for readers only within its budget (`receive`).
 """
 
 from __future__ import annotations
@@ -11,34 +14,47 @@ import json
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.flocked import HeldFile, held_files
 from tidemark.lake.lock import Owner, myself
 
 FOLDER = "_leases"
+HOLD_S = 24 * 3600.0  # how long a reader's lease lasts, unless the reader asks for another time
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Someone's lease. What lies in the log above `tail` is needed, if that is said."""
+    """Someone's lease. What lies in the log above `tail` is needed, if that is said. It ends at `until`, if ever."""
 
     owner: Owner
     lsn: Lsn
     tail: Lsn | None
+    until: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.owner}, at {self.lsn}"
+        if self.until is None:
+            return f"{self.owner}, at {self.lsn}"
+        end = datetime.fromtimestamp(self.until, UTC).isoformat(" ", "seconds")
+        return f"{self.owner}, at {self.lsn}, {'until' if self.in_force else 'ended'} {end}"
+
+    @property
+    def in_force(self) -> bool:
+        """Whether what it names is still kept."""
+        return self.until is None or time.time() < self.until
 
 
 class Lease:
-    """Held from here to `close`. Where nothing can be written there is none, and nobody knows of the reader."""
+    """Held from here to `close`, at most for `hold_s`. Where nothing can be written, nobody knows of the reader."""
 
-    def __init__(self, lake: Path, lsn: Lsn) -> None:
-        self._leased = Leased(myself(), lsn, None)
+    def __init__(self, lake: Path, lsn: Lsn, hold_s: float | None = None) -> None:
+        self._hold_s = hold_s
+        self._leased = Leased(myself(), lsn, None, None if hold_s is None else time.time() + hold_s)
         self._file: HeldFile | None = None
         with suppress(OSError):
             self._file = HeldFile(_folder(lake), _SUFFIX)
@@ -47,8 +63,16 @@ class Lease:
     def needs_tail(self, after: Lsn) -> None:
         """Say that the log is needed above a position."""
         tail = self._leased.tail
-        self._leased = Leased(self._leased.owner, self._leased.lsn, after if tail is None else min(tail, after))
+        self._leased = replace(self._leased, tail=after if tail is None else min(tail, after))
         self._write()
+
+    def require_in_force(self) -> None:
+        """Refuse to go on when its time is over: what it named may be gone."""
+        if not self._leased.in_force:
+            raise NotAnswerable(
+                f"this handle at {self._leased.lsn} has ended: it kept what it reads for {self._hold_s:g} s",
+                "another handle; for a longer time, tidemark.open(…, hold_s=…)",
+            )
 
     def close(self) -> None:
         """Let go."""
@@ -60,12 +84,24 @@ class Lease:
             return
         owner, tail = self._leased.owner, self._leased.tail
         plain = [owner.host, owner.pid, owner.command, owner.since]
-        said = [*plain, str(self._leased.lsn), str(tail) if tail is not None else None]
+        said = [*plain, str(self._leased.lsn), str(tail) if tail is not None else None, self._leased.until]
         self._file.write(json.dumps(said).encode())
 
 
+def require_hold(hold_s: float) -> float:
+    """A time for which a reader may keep what it reads."""
+    if not 0 < hold_s < float("inf"):
+        raise InvalidValue(f"a handle that keeps what it reads for {hold_s:g} s", "a positive number of seconds")
+    return hold_s
+
+
+def leases_in_force(lake: Path) -> tuple[Leased, ...]:
+    """Those that count."""
+    return tuple(lease for lease in read_leases(lake) if lease.in_force)
+
+
 def read_leases(lake: Path) -> tuple[Leased, ...]:
-    """All that are held; those of the dead are removed."""
+    """All that are held, those that have ended too; those of the dead are removed."""
     found = []
     for path in held_files(lake / FOLDER, _SUFFIX):
         with suppress(OSError):  # let go just now
@@ -95,7 +131,8 @@ def _folder(lake: Path) -> Path:
 def _read(path: Path) -> Leased:
     """One that is held but not written yet is at the beginning of everything."""
     try:
-        host, pid, command, since, lsn, tail = json.loads(path.read_bytes())
+        host, pid, command, since, lsn, tail, until = json.loads(path.read_bytes())
     except ValueError:
         return Leased(Owner("", 0, "someone", path.stat().st_mtime), Lsn.ZERO, Lsn.ZERO)
-    return Leased(Owner(host, pid, command, since), Lsn.parse(lsn), None if tail is None else Lsn.parse(tail))
+    owner = Owner(host, pid, command, since)
+    return Leased(owner, Lsn.parse(lsn), None if tail is None else Lsn.parse(tail), until)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.lake import Lake
-from tidemark.lake.leases import Lease
+from tidemark.lake.leases import HOLD_S, Lease, require_hold
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.log.reader import LogReader
 from tidemark.query.gate import LIMIT_S, Passed, pass_gate
@@ -42,8 +42,9 @@ _PAGE_HEADER_BYTES = 40
 class Mirror:
     """A lake that can be read."""
 
-    def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None) -> None:
+    def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
         require_pinned(spark)
+        self._hold_s = require_hold(hold_s)
         self.lake = Lake.open(lake)
         self.spark = spark
         self._reader = log_reader(self.lake)
@@ -185,7 +186,8 @@ class Mirror:
     ) -> Moment:
         view = self.view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
-        lease = Lease(self.lake.path, boundary.floor if look is None else min(boundary.floor, view.cycle.known))
+        needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
+        lease = Lease(self.lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
             return Moment(self, boundary, lease, look, passed, snapshot)
@@ -234,10 +236,12 @@ def open_mirror(
     spark: SparkSession | None = None,
     options: SparkOptions | None = None,
     source: str | Dsn | None = None,
+    hold_s: float = HOLD_S,
 ) -> Mirror:
     """Open a lake for reading, on this Spark session, on the active one, or on a new one with these options.
 
-    `source` is for reads at now: the connection string of the database that the lake mirrors.
+    `source` is for reads at now: the connection string of the database that the lake mirrors. For `hold_s` seconds a
+    handle keeps what it reads from being removed; after that it is refused.
     """
     dsn = Dsn(source) if isinstance(source, str) else source
-    return Mirror(Path(lake), spark if spark is not None else spark_session(options), dsn)
+    return Mirror(Path(lake), spark if spark is not None else spark_session(options), dsn, hold_s)

@@ -32,6 +32,7 @@ from tidemark.query.statement import Equalities, bind
 from tidemark.query.union import named, together
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.source.look import Look
+from tidemark.spark import require_pinned
 
 if TYPE_CHECKING:
     from tidemark.query.mirror import Mirror
@@ -104,6 +105,7 @@ class Moment:
 
     def table(self, name: str) -> DataFrame:
         """The rows of a table there."""
+        self._require_usable()
         return self._remembering(self._table(parsed(name)))
 
     def leaves(self, name: str | None = None) -> tuple[TableHistory, ...]:
@@ -115,10 +117,12 @@ class Moment:
 
     def exact(self, history: TableHistory) -> tuple[Fingerprint, DataFrame]:
         """A table as it is defined there, and its rows, with the texts of values without a twin beside them."""
+        self._require_usable()
         return history.at(self.lsn).fingerprint, self._remembering(self._frame(history, {}))
 
     def sql(self, statement: str) -> DataFrame:
         """The answer to a query in Spark's SQL, every table of it as it was there."""
+        self._require_usable()
         bound = bind(statement, list(self._names))
         frames: dict[str, Any] = {
             placeholder: self._kept(key, bound.lookups[placeholder]) for placeholder, key in bound.tables.items()
@@ -131,6 +135,7 @@ class Moment:
         Columns are the table's as it is here. A value that was not sent because it did not change is null, and
         `_unchanged` names its column by attnum.
         """
+        self._require_usable()
         history = find(self._names, parsed(name))
         if history.is_union:
             raise NotAnswerable(f"{name} has no changes of its own", "the changes of its partitions")
@@ -138,7 +143,8 @@ class Moment:
         if (why := self._redefined(history, span)) is not None:
             raise NotAnswerable(f"{name} {why}", _LATER)
         first = Lsn.parse(start) if isinstance(start, str) else start
-        if first < span.base.lsn and (span.copied or span.base != history.spans()[0].base):
+        begun_empty = not (span.copied or span.emptied) and span.base == history.spans()[0].base
+        if first < span.base.lsn and not begun_empty:
             raise NotAnswerable(
                 f"{name} began at {span.base.lsn}: what changed between {first} and there is not known whole",
                 f"changes from {span.base.lsn} on",
@@ -157,6 +163,7 @@ class Moment:
         here; a value without a twin is null, with its text beside it. What was there when the table was copied began
         as `copy`, what was there where the window begins as `before`: when and by whom is not known then.
         """
+        self._require_usable()
         history = find(self._names, parsed(name))
         if history.is_union:
             raise NotAnswerable(f"{name} has no history of its own", "the history of its partitions")
@@ -181,6 +188,7 @@ class Moment:
         `_change_type` is Delta's: with a key also update_preimage and update_postimage, in the key's order. What was
         changed and is as it was is left out. A value without a twin is null, with its text beside it.
         """
+        self._require_usable()
         early = self._mirror.at(start)
         if early.lsn > self.lsn:
             raise InvalidValue(f"{early.lsn} lies above {self.lsn}", "the earlier position first")
@@ -196,6 +204,11 @@ class Moment:
         names = {column for frame in rows for column in frame.columns}
         shape = shape_of(span.fingerprint, self._mirror.lake.version_num, names)
         return self._remembering(difference(*rows, changes, shape), early)
+
+    def _require_usable(self) -> None:
+        """Refuse a handle whose time is over, and a session whose options have become such as change an answer."""
+        self._lease.require_in_force()
+        require_pinned(self._mirror.spark)
 
     def _remembering(self, frame: DataFrame, *others: Moment) -> DataFrame:
         vars(frame)["_tidemark_moment"] = self, *others
@@ -232,6 +245,8 @@ class Moment:
         hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
         if hidden and not history.is_union:
             return f"began at {span.base.lsn} with what was committed at {hidden[0]}, which this boundary does not see"
+        if span.emptied and span.base.lsn in self.boundary.excluded:
+            return f"began at {span.base.lsn}, when it was truncated, which this boundary does not see"
         return self._redefined(history, span)
 
     def _redefined(self, history: TableHistory, span: Span) -> str | None:

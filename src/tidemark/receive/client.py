@@ -66,9 +66,12 @@ class ReceiveClient:
         """Have the server asked for its position."""
         self._ask("reply")
 
-    def applied(self, lsn: Lsn) -> None:
-        """Say that the lake has everything up to `lsn`: segments that hold no more than that can go."""
-        self._ask(f"applied {lsn}")
+    def applied(self, lsn: Lsn, needed: Lsn | None = None) -> None:
+        """Say that the lake has everything up to `lsn`, and that readers need the log above `needed`, if any do.
+
+        Segments that nobody needs go. Those that only readers need go when the log has reached its budget.
+        """
+        self._ask(f"applied {lsn} {needed or lsn}")
 
     def _ask(self, line: str) -> str:
         try:

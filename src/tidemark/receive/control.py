@@ -34,7 +34,7 @@ class Wishes:
 
     reply: bool = False
     sync: bool = False
-    applied: Lsn | None = None
+    applied: tuple[Lsn, Lsn] | None = None
 
 
 @dataclass(slots=True)
@@ -182,8 +182,8 @@ class Control:
                 case "reply", []:
                     self.wishes.reply = True
                     return "ok"
-                case "applied", [lsn]:
-                    self.wishes.applied = Lsn.parse(lsn)
+                case "applied", [lsn, *needed] if len(needed) <= 1:
+                    self.wishes.applied = Lsn.parse(lsn), Lsn.parse(needed[0] if needed else lsn)
                     return "ok"
                 case _:
                     return f"error {line[:80]!r} is no question; docs/receive-protocol.md lists them"

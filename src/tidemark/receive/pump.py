@@ -79,7 +79,7 @@ class Pump:
     def _holding(self) -> bool:
         """Whether nothing may be read now: the log has no more room, or the disk is behind."""
         station, budget_bytes = self._station, self._station.options.budget_bytes
-        full = station.progress.size_bytes >= budget_bytes
+        full = station.is_full
         station.become(f"holding the log has reached its budget of {budget_bytes:,} bytes" if full else "streaming")
         if not full and self._buffer is None:
             self._buffer = station.writing.free_buffer()

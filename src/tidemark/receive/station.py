@@ -36,6 +36,7 @@ class Station:
         self._stopping = stopping
         self._parent = parent
         self._state = "connecting"
+        self._applied: Lsn | None = None
 
     @property
     def progress(self) -> Progress:
@@ -124,8 +125,17 @@ class Station:
             wishes.sync = False
             self.writing.sync()
         if wishes.applied is not None:
-            self.writing.trim(wishes.applied)
+            self._applied, needed = wishes.applied
             wishes.applied = None
+            self.writing.trim(min(self._applied, needed))
+        if self.is_full and self._applied is not None:
+            self.writing.trim(self._applied)
+            self._applied = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the log has reached its budget."""
+        return self.progress.size_bytes >= self.options.budget_bytes
 
 
 def stop_signal() -> int:

@@ -24,7 +24,7 @@ from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import is_there, let_go, opened
 from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
-from tidemark.lake.leases import Leased, needed_from, oldest, read_leases
+from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, Lock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
@@ -81,7 +81,7 @@ def vacuum(path: Path, options: VacuumOptions, *, dry_run: bool = False) -> Vacu
 
 def _vacuumed(lake: Lake, options: VacuumOptions, dry_run: bool) -> Vacuumed:
     path = lake.path
-    leases = read_leases(path)
+    leases = leases_in_force(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.safe, cycle.known)
     retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
@@ -122,7 +122,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
 
 def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Removal]:
     """Remove files from the disk that tables let go, and those of jobs that failed."""
-    held = time.time() - oldest(read_leases(lake.path))
+    held = time.time() - oldest(leases_in_force(lake.path))
     age = max(options.grace_s, held)
     retained = read_retained(lake.path)
     with ExitStack() as locks:
@@ -179,7 +179,8 @@ def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -
     """Segments, by the one who writes them; and the index of those that are gone, as far as it is below the window."""
     if not dry_run:
         with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
-            client.applied(needed_from(lake.cycle().safe, leases))
+            safe = lake.cycle().safe
+            client.applied(safe, needed_from(safe, leases))
     gone: dict[Path, int] = {}
     with suppress(LogError):
         gone = forget(lake.log, retained, dry_run=dry_run)
