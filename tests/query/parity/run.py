@@ -28,8 +28,10 @@ import tidemark
 from bench.figures import report
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Install, installs, start_server
+from tests.query.parity import odd
 from tests.query.parity.following import Following, chores, commits_that_hang, following
 from tests.query.parity.judge import Taken, difference, every_prefix_is_wrong, prefixes, read, take, total
+from tests.query.parity.odd import writing_oddly
 from tests.sync.load import ACCOUNTS, Manner, create, writing
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
@@ -41,12 +43,14 @@ from tidemark.spark import SparkOptions, spark_session
 ACCOUNT, CHANGED = "accounts", ("keyed", "bag")
 KEYED = (ACCOUNT, "keyed")
 TABLES = (ACCOUNT, *CHANGED)
+ODD = (ACCOUNT, *odd.TABLES)
 MONEY = ACCOUNTS * (ACCOUNTS + 1) // 2  # each has its number at first
 KEYS, PAUSE_S, HELD_S = 120, 0.15, 3.0
 READERS, BURST, BETWEEN_S = 3, 10, 0.1  # snapshots of each reader in a burst
 SHOWN, FEW_PREFIXES = 2, 12
 STUCK_S = 180.0
-KEYLESS_EVERY, TOLD_EVERY = 5, 150
+KEYLESS_EVERY, ODD_EVERY, TOLD_EVERY = 5, 3, 150
+WIDENED_AFTER = 3  # bursts
 # Small files and many plans: what is read in parts, or planned anew while it runs, takes longer.
 SPARK = {
     "spark.sql.adaptive.enabled": "false",
@@ -82,6 +86,7 @@ class Findings:
 
     snapshots: int = 0
     keyless: int = 0
+    odd: int = 0
     without_plain_lsn: int = 0
     shown: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -101,6 +106,7 @@ class Findings:
         return {
             "snapshots": self.snapshots,
             "with_keyless_table": self.keyless,
+            "with_odd_tables": self.odd,
             "without_plain_lsn": self.without_plain_lsn,
             "every_lsn_wrong": self.shown,
             "refused": self.refused.total(),
@@ -112,14 +118,15 @@ class Findings:
 class Parity:
     """A database under load and its mirror, compared as often as one asks.
 
-    The table without a key, which takes longest to read, is read by one snapshot of `keyless_every`, and the accounts
-    alone by some others.
+    The table without a key, which takes longest to read, is read by one snapshot of `keyless_every`, the odd ones by
+    one of `odd_every`, and the accounts alone by some others.
     """
 
     database: Database
     mirror: Following
     at: At = as_the_session_saw
     keyless_every: int = KEYLESS_EVERY
+    odd_every: int = ODD_EVERY
     found: Findings = field(default_factory=Findings)
     bursts: int = 0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -127,7 +134,7 @@ class Parity:
     def compare(self, snapshots: int) -> Findings:
         """Until so many more snapshots are compared, a burst and a chore after the other."""
         wanted = self.found.snapshots + snapshots
-        doing = chores(self.database, self.mirror, TABLES)
+        doing = chores(self.database, self.mirror, (*TABLES, *odd.TABLES))
         mirror = tidemark.open(self.mirror.options.lake, self.mirror.spark)
         log = LogReader(self.mirror.options.log_folder)
         with ThreadPoolExecutor(READERS) as pool:
@@ -141,7 +148,10 @@ class Parity:
     def _burst(self, pool: ThreadPoolExecutor, each: int) -> list[Taken]:
         """What several readers see while everybody writes."""
         self.bursts += 1
+        if self.bursts == WIDENED_AFTER:
+            self.database.run(odd.WIDENED)
         with (
+            writing_oddly(self.database, self.bursts),
             writing(self.database, *CHANGED, writers=len(WRITERS), seed=self.bursts, manners=WRITERS),
             commits_that_hang(self.database.server),
         ):
@@ -151,7 +161,7 @@ class Parity:
         taken = []
         for n in range(snapshots):
             time.sleep(BETWEEN_S)
-            fewer = KEYED if n % 2 else (ACCOUNT,)
+            fewer = ODD if n % self.odd_every == 1 else KEYED if n % 2 else (ACCOUNT,)
             taken.append(take(self.database, fewer if n % self.keyless_every else TABLES))
         return taken
 
@@ -181,6 +191,7 @@ class Parity:
         with self._one_at_a_time:
             self.found.snapshots += 1
             self.found.keyless += taken.tables == TABLES
+            self.found.odd += taken.tables == ODD
             self.found.without_plain_lsn += bool(places)
             self.found.shown += shown
             if what:
@@ -200,8 +211,9 @@ def parity(
     """A database whose writers write, and whose mirror follows, until the context ends."""
     create(db, *CHANGED, rows=KEYS // 2)
     create(db, ACCOUNT, rows=ACCOUNTS)
+    db.run(*odd.CREATE)
     with (
-        following(db, folder, spark, TABLES, **options) as mirror,
+        following(db, folder, spark, (*TABLES, *odd.TABLES), **options) as mirror,
         writing(db, *CHANGED, writers=len(LONG), manners=LONG),
     ):
         yield Parity(db, mirror, at)
