@@ -33,7 +33,6 @@ TREE = (
 READ = ("parent", "only parent", "one", "only one", "three")
 
 
-@pytest.mark.quick
 def test_every_poll_shows_the_tree_that_its_snapshot_shows(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run(*TREE)
     with polling(db, tmp_path, spark) as mirror:

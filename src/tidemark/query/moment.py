@@ -302,7 +302,7 @@ class Moment:
             try:
                 children = self._clear(history).fingerprint.children
             except NotAnswerable as error:
-                if whole and history is root:
+                if history is root and (whole or root.is_union):
                     raise
                 if whole:
                     raise self._incomplete(root, error.message, error.hint) from error
