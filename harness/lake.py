@@ -28,9 +28,11 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.decode.cells import Column
 from tidemark.fold.folder import Folded, Folder
 from tidemark.query.mirror import Mirror
+from tidemark.query.moment import Moment
 from tidemark.query.names import parsed
 from tidemark.source.session import Session
 
+ONLY = "only "
 Row = tuple[str | None, ...]
 Item = TypeVar("Item")
 
@@ -116,8 +118,13 @@ class Lakeside:
         for noted in spread(self.notes):
             moment = mirror.at(noted.lsn)
             for table, (columns, rows) in noted.tables.items():
-                require_rows(moment.table(table), columns, rows, f"{table} at {noted.lsn}")
+                require_rows(read(moment, table), columns, rows, f"{table} at {noted.lsn}")
         return len(self.notes)
+
+
+def read(moment: Moment, table: str) -> DataFrame:
+    """A table of a mirror; `only table` for its own rows."""
+    return moment.table(table.removeprefix(ONLY), only=table.startswith(ONLY))
 
 
 def spread(notes: Sequence[Item]) -> list[Item]:
@@ -151,11 +158,9 @@ def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counte
 
 
 def read_table(session: Session, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
-    """The same in a session, as its snapshot shows it; a partitioned table with its partitions."""
-    schema, name = parsed(table)
-    is_root = "select relkind = 'p' from pg_class where relname = %s and relnamespace = %s::regnamespace"
-    whole = session.row(is_root, [name, sql.Identifier(schema).as_string(session.connection)])[0]
-    named = sql.SQL("{}" if whole else "only {}").format(sql.Identifier(schema, name))
+    """The same in a session, as its snapshot shows it, with the rows of its children unless it says `only table`."""
+    only = sql.SQL("only {}" if table.startswith(ONLY) else "{}")
+    named = only.format(sql.Identifier(*parsed(table.removeprefix(ONLY))))
     columns = session.connection.execute(sql.SQL("select * from {} limit 0").format(named)).description or []
     names = tuple(column.name for column in columns)
     shown = [

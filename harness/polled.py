@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database
-from harness.lake import read_table, require_rows
+from harness.lake import ONLY, read, read_table, require_rows
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.fold.folder import Folder
@@ -72,7 +72,7 @@ class PolledMirror:
         for lsn, tables in self.notes.items():
             with mirror.at(lsn) as moment:
                 for table, (columns, rows) in tables.items():
-                    require_rows(moment.table(table), columns, rows, f"{table} at {lsn}")
+                    require_rows(read(moment, table), columns, rows, f"{table} at {lsn}")
         return sum(len(tables) for tables in self.notes.values())
 
     def require_equal(self, *tables: str) -> Polled | None:
@@ -85,7 +85,7 @@ class PolledMirror:
 
 def _is_as_seen(session: Session, table: str) -> bool:
     """Lock a table; whether it is still the one of the snapshot. PostgreSQL shows nothing of one that was truncated."""
-    named = sql.Identifier(*parsed(table))
+    named = sql.Identifier(*parsed(table.removeprefix(ONLY)))
     session.execute(sql.SQL("lock table only {} in access share mode").format(named), "locking")
     quoted = named.as_string(session.connection)
     (then, now) = session.row(

@@ -250,6 +250,20 @@ MUTATIONS = (
         ("tests/query/test_contents.py", "-k", "a_truncate_removes"),
     ),
     Mutation(
+        "query: a parent does not show the rows of the tables that inherit from it",
+        "query/moment.py",
+        "if not history.is_union and (only or not span.fingerprint.children):",
+        "if not history.is_union:",
+        ("tests/sync/test_inheritance.py",),
+    ),
+    Mutation(
+        "compare: a parent is compared without its children",
+        "compare/comparison.py",
+        "if is_parent:",
+        "if False:",
+        ("tests/compare/test_compare.py", "-k", "as_a_session_sees_it"),
+    ),
+    Mutation(
         "query: a read at the time of a commit does not see it",
         "query/times.py",
         'np.searchsorted(latest, micros, side="right")',

@@ -138,6 +138,38 @@ def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, t
         _when(lake, two)
 
 
+@pytest.mark.full
+def test_a_parent_and_its_own_rows_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table parent (id int primary key)", "create table child (primary key (id)) inherits (parent)")
+    with following(lakeside(db, tmp_path, spark, "only parent", "only child")) as side:
+        lake = str(side.options.lake)
+        first = str(side.apply_all())
+        db.run("insert into parent values (1)", "insert into child values (2)")
+        side.apply_all()
+        for table, ids in (("parent", ["1", "2"]), ("only parent", ["1"])):
+            query = here("query", lake, f"select id from {table} order by id", "--format", "csv")
+            assert query.stdout.splitlines() == ["id", *ids], query.stderr
+        refused = here("history", lake, "parent", "1")
+        assert refused.returncode == ExitCode.NOT_ANSWERABLE
+        assert "public.child inherits from parent" in refused.stderr
+        assert "--only" in refused.stderr
+        told = here("history", lake, "parent", "1", "--only", "--format", "json")
+        assert json.loads(told.stdout)["id"] == 1, told.stderr
+        for only, ids in (([], ["1,insert", "2,insert"]), (["--only"], ["1,insert"])):
+            differ = here("diff", lake, "parent", first, "--format", "csv", *only)
+            assert sorted(differ.stdout.splitlines()[1:]) == ids, differ.stderr
+        compare = ["compare", lake, "--source", side.options.source.reveal()]
+        equal = here(*compare)
+        assert [line.split()[:-3] for line in equal.stdout.splitlines()[1:]] == [
+            ["equal", "public.child", "1", "rows"],
+            ["equal", "public.parent", "2", "rows"],
+            ["equal", "only", "public.parent", "1", "rows"],
+        ], equal.stderr
+        plain = [json.loads(line) for line in here(*compare, "--json").stdout.splitlines()]
+        assert [each["table"] for each in plain] == ["public.child", "public.parent", "public.parent"]
+        assert [each["only"] for each in plain] == [False, False, True]
+
+
 def _when(lake: str, version: dict[str, Any]) -> None:
     """A position's time and back, without a JVM."""
     begin, xid = version["_begin_lsn"], version["_begin_xid"]

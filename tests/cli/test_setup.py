@@ -169,6 +169,24 @@ def test_patterns_choose_tables_and_leaves_follow_their_root(db: Database, capsy
     assert without == [], "an excluded root excludes its leaves"
 
 
+def test_a_chosen_parent_brings_what_inherits_from_it_and_an_excluded_one_does_not(
+    db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db.run(
+        "create table parent (a int primary key)",
+        "create table child (primary key (a)) inherits (parent)",
+        "create table grandchild (primary key (a)) inherits (child)",
+        "create table other (a int primary key)",
+    )
+    for chosen, listed in (
+        (["--table", "parent"], ["child", "grandchild", "parent"]),
+        (["--table", "parent", "--exclude", "child"], ["grandchild", "parent"]),
+        (["--exclude", "parent"], ["child", "grandchild", "other"]),
+    ):
+        (publication,) = [each for each in printed(db, capsys, *chosen) if each.startswith("create publication")]
+        assert "for table " + ", ".join(f'only "public"."{name}"' for name in listed) + " with" in publication
+
+
 def test_in_double_quotes_a_pattern_means_itself(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     db.run(*(f'create table "{name}" (i int primary key)' for name in ("a[b]", "a*", "abc")))
     for pattern, listed in {'"a*"': ["a*"], "a*": ["a*", "a[b]", "abc"], "a[b]": ["a[b]"], "a?c": ["abc"]}.items():

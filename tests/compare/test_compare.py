@@ -25,6 +25,7 @@ from tidemark.compare.comparison import Compared, CompareOptions, Comparison, Ve
 from tidemark.compare.looking import HeldLook
 from tidemark.compare.narrowing import Difference
 from tidemark.errors import InvalidValue
+from tidemark.query.moment import Moment
 from tidemark.source.dsn import Dsn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -77,7 +78,7 @@ VALUES = {
 def compared(side: Lakeside, *names: str, source: Dsn | None = None, **options: object) -> dict[str, Compared]:
     mirror = tidemark.open(side.options.lake, side.spark)
     comparison = Comparison(mirror, source or side.options.source, CompareOptions(**options))  # type: ignore[arg-type]
-    return {each.table: each for each in comparison.run(names)}
+    return {f"{'only ' * each.only}{each.table}": each for each in comparison.run(names)}
 
 
 @pytest.fixture
@@ -185,6 +186,80 @@ def test_what_differs_is_found_by_its_key_and_shown_when_asked(side: Lakeside, m
     assert limited.found is not None
     assert limited.found.more
     assert len(limited.found.differing) == 2
+
+
+def test_a_parent_is_compared_as_a_session_sees_it_and_alone(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run(
+        "create table parent (id int primary key, v float8)",
+        "create table one (extra text, primary key (id)) inherits (parent)",
+        "create table two (primary key (id)) inherits (parent)",
+        "create table three (primary key (id)) inherits (one, two)",
+    )
+    names = ("parent", "one", "two", "three")
+    with following(lakeside(db, tmp_path, spark, *(f"only {name}" for name in names))) as side:
+        db.run(*(f"insert into {name} select i, i from generate_series(1, 20) i" for name in names))
+        side.apply_all()
+        rows = {"parent": 80, "one": 40, "two": 40, "only parent": 20, "only one": 20, "only two": 20, "three": 20}
+        wanted = {name.replace(" ", " public.") if " " in name else f"public.{name}": n for name, n in rows.items()}
+        done = compared(side)
+        assert {name: each.source.rows for name, each in done.items() if each.source is not None} == wanted
+        assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Moment, "_tree", lambda _, root, **__: [root])
+            done = compared(side, "parent")
+            assert done["public.parent"].verdict is Verdict.DIFFERENT, "a parent without its children is none"
+            assert done["only public.parent"].verdict is Verdict.EQUAL
+
+        spoil(side, "three", lambda rows: rows.filter(pc.field("id") != 7))
+        done = compared(side, "parent", values=True)
+        assert set(done) == set(wanted), "the tables below it are compared as well"
+        assert {name for name, each in done.items() if each.verdict is Verdict.EQUAL} == {
+            "only public.parent", "only public.one", "only public.two",
+        }  # fmt: skip
+        assert differing(done["public.three"]) == [(Difference.MISSING, "(7)")]
+        assert differing(done["public.parent"]) == [(Difference.MISSING, None)]
+        (missing,) = done["public.parent"].found.differing  # type: ignore[union-attr]
+        assert missing.source == ("(7,401c000000000000)",)
+
+
+@pytest.mark.full
+def test_a_tree_that_changes_after_the_snapshot_is_compared_as_the_snapshot_has_it(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run(
+        "create table parent (id int primary key)",
+        "create table leaves (primary key (id)) inherits (parent)",
+        "create table joins (id int primary key)",
+    )
+    with following(lakeside(db, tmp_path, spark, "only parent", "only leaves", "joins")) as side:
+        db.run(*(f"insert into {name} values (1), (2)" for name in ("parent", "leaves", "joins")))
+        side.apply_all()
+
+        def alter() -> None:
+            db.run("alter table leaves no inherit parent", "alter table joins inherit parent")
+
+        wrapped(monkeypatch, HeldLook, "_keep", after=alter)
+        done = compared(side, "parent")["public.parent"]
+        assert done.verdict is Verdict.EQUAL, done
+        assert done.source is not None
+        assert done.source.rows == 4
+
+
+@pytest.mark.full
+def test_a_parent_with_a_child_that_is_not_mirrored_is_not_compared_and_its_own_rows_are(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table parent (id int primary key)", "create table child (primary key (id)) inherits (parent)")
+    with following(lakeside(db, tmp_path, spark, "only parent")) as side:
+        db.run("insert into parent values (1)", "insert into child values (2)")
+        side.apply_all()
+        done = compared(side)
+        assert done["public.parent"].verdict is Verdict.NOT_COMPARED
+        assert "public.child (oid" in done["public.parent"].reason
+        assert done["only public.parent"].verdict is Verdict.EQUAL
 
 
 @pytest.mark.full

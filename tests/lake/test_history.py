@@ -12,7 +12,7 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import Column, Generated, Persistence, PgType
+from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
 pytestmark = pytest.mark.quick
 
@@ -85,11 +85,13 @@ def test_a_copy_is_read_from_its_base_on_and_whoever_stood_above_it_goes_by_what
 
 
 def test_a_partitioned_table_is_the_union_of_what_its_partitions_are() -> None:
-    root = replace(OLD, partitions=(1, 2))
-    union = history(event(Kind.UNION, 20, 20, root), event(Kind.UNION, 30, 40, replace(root, partitions=(1, 2, 3))))
+    two = (Child(1, "public.a"), Child(2, "public.b"))
+    three = (*two, Child(3, "public.c"))
+    root = replace(OLD, children=two)
+    union = history(event(Kind.UNION, 20, 20, root), event(Kind.UNION, 30, 40, replace(root, children=three)))
     assert union.is_union
     assert ranges(union) == [(20, 30), (40, None)]
-    assert union.at(Lsn(50)).fingerprint.partitions == (1, 2, 3)
+    assert union.at(Lsn(50)).fingerprint.children == three
     assert ranges(history(*union.events, event(Kind.DROPPED, 60, 70, root))) == [(20, 30), (40, 60)]
 
 

@@ -227,6 +227,58 @@ def test_each_kind_of_relation_is_found(sql: str, text: str) -> None:
     assert bind(f"select * from {sql}", KNOWN, PATH).text == f"select * from {text}"
 
 
+@pytest.mark.parametrize(
+    ("sql", "text", "only"),
+    [
+        ("only public.orders", "  {t0} AS `orders`", {"t0"}),
+        ("ONLY orders o", "  {t0} o", {"t0"}),
+        ("only(crm.orders)o", "  {t0} o", {"t0"}),
+        ("only ( `orders` ) as o", "    {t0}   as o", {"t0"}),
+        ("only orders tablesample (5 rows)", "  {t0} tablesample (5 rows) AS `orders`", {"t0"}),
+        ("lines, only orders", "{t0} AS `lines`,   {t1} AS `orders`", {"t1"}),
+        ("orders a join only orders b using (id)", "{t0} a join   {t1} b using (id)", {"t1"}),
+        ("only orders a, only public.orders b", "  {t0} a,   {t0} b", {"t0"}),
+        ("orders*", "{t0}  AS `orders`", set()),
+        ("orders * o, lines * where o.id > 2 * 3", "{t0}   o, {t1}   AS `lines` where o.id > 2 * 3", set()),
+        ("(select * from only orders) x", "(select * from   {t0} AS `orders`) x", {"t0"}),
+    ],
+)
+def test_postgresqls_only_and_star_are_understood_and_taken_out(sql: str, text: str, only: set[str]) -> None:
+    bound = bind(f"select * from {sql}", KNOWN, PATH)
+    assert bound.text == f"select * from {text}"
+    assert bound.only == only
+
+
+def test_only_is_a_name_where_no_name_follows_it() -> None:
+    known = [("public", "only"), ("only", "orders")]
+    assert bind("select * from only where id = 1", known).text == "select * from {t0} AS `only` where id = 1"
+    assert bind("select * from only as o", known).text == "select * from {t0} as o"
+    assert bind("select * from `only` o", known).text == "select * from {t0} o"
+    assert bind("select * from only.orders", known).text == "select * from {t0} AS `orders`"
+    assert bind("select * from only only", known).only == {"t0"}
+
+
+def test_a_key_is_looked_up_by_only_as_well() -> None:
+    bound = bind("select * from only orders where id = 5", KNOWN)
+    assert {name: literal.text for name, literal in bound.lookups["t0"].items()} == {"id": "5"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("select * from only (select * from orders)", "ONLY takes the name of one table"),
+        ("select * from only (orders, lines)", "ONLY takes the name of one table"),
+        ("select * from only orders *", "ONLY takes the name of one table"),
+        ("select * from only range(3)", "ONLY takes the name of one table"),
+        ("select * from only (5)", "a table cannot be 5"),
+        ("with x as (select 1) select * from only x", "x is a query of a WITH"),
+        ("with x as (select 1) select * from x *", "x is a query of a WITH"),
+    ],
+)
+def test_only_of_what_is_no_table_is_refused(sql: str, what: str) -> None:
+    assert what in refusal(sql)
+
+
 def test_hints_stay_and_still_name_the_table() -> None:
     sql = "select /*+ broadcast(orders), coalesce(3) */ * from {}"
     assert text_of(sql.format("orders")) == sql.format("{t0} AS `orders`")

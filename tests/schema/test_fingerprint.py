@@ -174,6 +174,11 @@ def test_inheritance_is_noticed(db: Database) -> None:
     db.run("alter table child inherit parent")
     after = {p.name: p for p in prints(db).values()}
     assert compare(before["child"], after["child"]).reasons == ("the tables it inherits from changed",)
+    inherited = compare(before["parent"], after["parent"])
+    assert inherited == Comparison(Effect.METADATA, ("the tables that inherit from it changed",))
+    db.run("alter table child rename to other")
+    renamed = {p.name: p for p in prints(db).values()}
+    assert compare(after["parent"], renamed["parent"]).effect is Effect.SAME
 
 
 def test_renaming_what_a_generated_column_uses_is_only_a_rename(db: Database) -> None:

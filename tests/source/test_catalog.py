@@ -8,7 +8,7 @@ from psycopg import sql
 
 from harness.database import Database
 from tidemark.errors import NotPermitted
-from tidemark.schema.table import Catalog, Generated, Kind, Persistence, ReplicaIdentity, Table
+from tidemark.schema.table import Catalog, Child, Generated, Kind, Persistence, ReplicaIdentity, Table
 from tidemark.source.catalog import only_element, read_catalog
 
 pytestmark = pytest.mark.quick
@@ -148,7 +148,8 @@ def test_partitions_know_their_place(db: Database) -> None:
     seen = catalog(db)
     root = seen.by_name["public", "root"]
     assert (root.kind, root.filenode, root.parent) == (Kind.PARTITIONED, 0, None)
-    assert [leaf.name for leaf in seen.leaves(root)] == ["high1", "low"]
+    assert [child.name for child in root.children] == ["public.low", "public.high"]
+    assert [child.name for child in seen.by_name["public", "high"].children] == ["public.high1"]
     low = seen.by_name["public", "low"]
     assert low.parent == root.oid
     assert low.bound != seen.by_name["public", "high"].bound
@@ -160,6 +161,22 @@ def test_inheritance_is_not_partitioning(db: Database) -> None:
     db.run("create table parent (a int)", "create table child () inherits (parent)")
     child, parent = table(db, "child"), table(db, "parent")
     assert (child.parent, child.inherits) == (None, (parent.oid,))
+    assert parent.children == (Child(child.oid, "public.child"),)
+
+
+def test_a_parent_names_every_child_once_but_for_temporary_ones(db: Database) -> None:
+    db.run(
+        "create table a (x int)",
+        "create table b () inherits (a)",
+        "create unlogged table c () inherits (a)",
+        "create table d () inherits (b, c)",
+        "alter table d rename to e",
+    )
+    with db.connect() as session:
+        session.execute("create temporary table t () inherits (a)")
+        seen = {each.name: each for each in catalog(db).tables}
+    assert [child.name for child in seen["a"].children] == ["public.b", "public.c"]
+    assert seen["b"].children == seen["c"].children == (Child(seen["e"].oid, ""),)
 
 
 def test_a_key_on_a_generated_column_names_rows_only_where_the_stream_carries_it(db: Database) -> None:

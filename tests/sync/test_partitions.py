@@ -69,6 +69,7 @@ def test_the_root_is_the_union_of_its_leaves_through_attach_detach_and_truncate(
         moment = mirror.at(noted[1][0])
         assert moment.sql("select v from root where id = 250").collect()[0][0] == "x"
         assert {"public.root", "public.middle", "public.low"} <= set(moment.tables)
+        assert moment.sql("select * from only root").collect() == db.admin("select * from only root") == []
         with pytest.raises(NotAnswerable, match="no changes of its own"):
             moment.changes("root", noted[0][0])
         db.run("create table more partition of root for values from (400) to (500)", "insert into root values (450)")

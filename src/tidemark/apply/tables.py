@@ -100,9 +100,14 @@ class WrittenTables:
 
     @property
     def watched(self) -> Watched:
-        """What a look at the source is to watch the locks of."""
+        """What a look at the source is to watch the locks of.
+
+        DROP TABLE and NO INHERIT lock the child and not its parent; a child that is not mirrored has no events.
+        """
         types = [self.types[oid] for oid in self.types]
-        return Watched(tuple(self._events), tuple({each.oid for outer in types for each in outer.whole()}))
+        children = {child.oid for events in self._events.values() for child in events[-1].fingerprint.children}
+        tables = tuple(self._events.keys() | children)
+        return Watched(tables, tuple({each.oid for outer in types for each in outer.whole()}))
 
     def history(self, oid: int) -> TableHistory:
         """What became of a table."""

@@ -49,7 +49,8 @@ def compare(
 
     PostgreSQL and Spark each count a table's rows and add up the hashes of their canonical texts. Where these differ,
     ranges of the key are compared until the rows that differ are found. A table is locked as by a SELECT, for as long
-    as it is read. Ends with 12 if something differs, and with 11 if something could not be compared.
+    as it is read. A table from which others inherit is compared with their rows, and alone. Ends with 12 if something
+    differs, and with 11 if something could not be compared.
 
     A mirror that is polled is compared in the snapshot of a poll: of the next one, if `tidemark sync` runs; otherwise
     of the last one, if the source shows just that.
@@ -88,6 +89,7 @@ def _plain(done: Compared, comparison: Comparison, values: bool) -> dict[str, An
     found, boundary = done.found, comparison.boundary
     return {
         "table": done.table,
+        "only": done.only,
         "verdict": done.verdict.value,
         "lsn": str(boundary.lsn) if boundary is not None else None,
         "excluded": [str(lsn) for lsn in sorted(boundary.excluded)] if boundary is not None else [],
@@ -107,9 +109,10 @@ def _plain_row(each: Differing, values: bool) -> dict[str, Any]:
 
 
 def _lines(done: Compared, values: bool) -> list[str]:
+    name = f"only {done.table}" if done.only else done.table
     if done.source is None or done.mirror is None:
-        return [f"{done.verdict.value:<12}  {done.table}: {done.reason}"]
-    first = f"{done.verdict.value:<12}  {done.table}  {done.source.rows:,} rows  {done.source}  {done.seconds:.1f} s"
+        return [f"{done.verdict.value:<12}  {name}: {done.reason}"]
+    first = f"{done.verdict.value:<12}  {name}  {done.source.rows:,} rows  {done.source}  {done.seconds:.1f} s"
     if done.found is None:
         return [first]
     lines = [f"{first}\n{'':<12}  in the mirror {done.mirror.rows:,} rows  {done.mirror}"]

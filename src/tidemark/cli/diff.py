@@ -17,10 +17,11 @@ from tidemark.errors import ExitCode
 @click.argument("table")
 @click.argument("start", metavar="FROM")
 @click.argument("end", metavar="TO", default="latest")
+@click.option("--only", is_flag=True, help="Leave out the rows of tables that inherit from TABLE.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True)
 @spark_options
 def diff(
-    lake: Path, table: str, start: str, end: str, form: str,
+    lake: Path, table: str, start: str, end: str, only: bool, form: str,
     master: str | None, remote: str | None, conf: tuple[str, ...],
 ) -> ExitCode:  # fmt: skip
     """Tell how TABLE in LAKE at TO differs from what it was at FROM: LSNs, times or latest.
@@ -36,7 +37,7 @@ def diff(
 
     mirror = open_mirror(lake.absolute(), session)
     with mirror.at(start) as early, mirror.at(end) as late:
-        differing = late.diff(table, early.boundary)
+        differing = late.diff(table, early.boundary, only=only)
         for moment in (early, late):
             say_observed(moment.observed)
         FORMATS[form](differing)

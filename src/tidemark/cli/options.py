@@ -120,7 +120,7 @@ def selection_options(command: Command) -> Command:
         multiple=True,
         type=PatternType(),
         help='Mirror only tables that match: schema.table with * and ?; without a dot in schema public; "Odd.name" in '
-        "double quotes. Repeatable.",
+        "double quotes; with their partitions, and the tables that inherit from them. Repeatable.",
     )
     leave = click.option(
         "--exclude",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +60,10 @@ class CompareOptions:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One table: what either side has of it, and what differs, or why it was not compared."""
+    """One table: what either side has of it, and what differs, or why it was not compared.
+
+    A table from which others inherit is compared twice: as a session sees it, and `only` its own rows.
+    """
 
     table: str
     verdict: Verdict
@@ -69,6 +72,24 @@ class Compared:
     mirror: Digest | None = None
     found: Found | None = None
     reason: str = ""
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is compared: a table alone, or with the rows of its children; and whether it has any."""
+
+    history: TableHistory
+    children: bool = False
+    is_parent: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.history.fingerprint.schema}.{self.history.fingerprint.name}"
+
+    @property
+    def only(self) -> bool:
+        return self.is_parent and not self.children
 
 
 class Comparison:
@@ -98,33 +119,33 @@ class Comparison:
                 finally:
                     tables.shutdown(cancel_futures=True)
 
-    def _compared(self, moment: Moment, history: TableHistory, sides: ThreadPoolExecutor) -> Compared:
-        begin = time.monotonic()
-        name = f"{history.fingerprint.schema}.{history.fingerprint.name}"
+    def _compared(self, moment: Moment, subject: _Subject, sides: ThreadPoolExecutor) -> Compared:
+        begin, name, only = time.monotonic(), subject.name, subject.only
         try:
-            fingerprint, frame = moment.exact(history)
-            table = self._table(fingerprint, frame.columns)
+            fingerprint, frame = moment.exact(subject.history, only=not subject.children)
+            members = moment.members(subject.history) if subject.children else (fingerprint,)
+            table = self._table(fingerprint, frame.columns, children=subject.children)
             here = MirrorSide(frame, table)
             digesting = sides.submit(here.whole)
-            with self._there(fingerprint, table) as there:
+            with self._there(members, table) as there:
                 source = there.whole()
             mirror = digesting.result()
             if source.is_same(mirror):
-                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror)
-            with self._there(fingerprint, table) as there:
+                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror, only=only)
+            with self._there(members, table) as there:
                 found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
-            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found)
+            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found, only=only)
         except TidemarkError as error:
-            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error))
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error), only=only)
         except PySparkException as error:
-            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=what_failed(error))
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=what_failed(error), only=only)
 
     @contextmanager
-    def _there(self, fingerprint: Fingerprint, table: ComparedTable) -> Iterator[SourceSide]:
-        with self._held.seeing(fingerprint) as session:
+    def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[SourceSide]:
+        with self._held.seeing(*members) as session:
             yield SourceSide(session, table, utf8=_is_utf8(session))
 
-    def _table(self, fingerprint: Fingerprint, there: Sequence[str]) -> ComparedTable:
+    def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
         lake = self._mirror.lake
         types = Types(types_of(lake.tables().values()), lake.version_num)
         columns = {
@@ -136,16 +157,20 @@ class Comparison:
             )
             for column, name in shown_names(fingerprint.columns, lake.version_num)
         }
-        key = tuple(columns[attnum] for attnum in fingerprint.key)
-        return ComparedTable(fingerprint, tuple(columns.values()), key, self._options.sample)
+        key = () if children else tuple(columns[attnum] for attnum in fingerprint.key)
+        return ComparedTable(fingerprint, tuple(columns.values()), key, self._options.sample, children)
 
 
-def _chosen(moment: Moment, names: Sequence[str]) -> Collection[TableHistory]:
-    """The tables that hold rows, a partitioned one's partitions in its place."""
+def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
+    """The tables that hold rows, a partitioned one's partitions in its place; parents also with their children's."""
     leaves = [leaf for name in names for leaf in moment.leaves(name)] if names else moment.leaves()
     if not leaves:
         raise InvalidValue("there is no table to compare", "tidemark status, which names them")
-    return {leaf.fingerprint.oid: leaf for leaf in leaves}.values()
+    for leaf in {leaf.fingerprint.oid: leaf for leaf in leaves}.values():
+        is_parent = moment.is_parent(leaf)
+        if is_parent:
+            yield _Subject(leaf, children=True, is_parent=True)
+        yield _Subject(leaf, is_parent=is_parent)
 
 
 def _is_utf8(session: Session) -> bool:

@@ -40,13 +40,14 @@ class Held(ABC):
         """Hold a snapshot; the mirror as it is there. Waited for at most so long, or as long as it commonly takes."""
 
     @contextmanager
-    def seeing(self, table: Fingerprint) -> Iterator[Session]:
-        """A session in that snapshot, with the table locked against being altered."""
+    def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
+        """A session in that snapshot, with the tables locked against being altered."""
         if self._shared is None:
             raise RuntimeError("no snapshot is held")
         with self._shared.session("compare", self._timeouts) as session:
             session.execute(_ALONE.format(), "being content with one process")
-            require_same(session, table)
+            for table in tables:
+                require_same(session, table)
             yield session
 
     def close(self) -> None:

@@ -45,10 +45,10 @@ class HeldPoll(Held):
         return self._mirror.at(self._settled(until))
 
     @contextmanager
-    def seeing(self, table: Fingerprint) -> Iterator[Session]:
+    def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
         """The same; a table that was emptied or rewritten before the poll lies elsewhere than where it was told of."""
-        filenode = self._filenodes.get(table.oid, table.filenode)
-        with super().seeing(replace(table, filenode=filenode)) as session:
+        present = (replace(each, filenode=self._filenodes.get(each.oid, each.filenode)) for each in tables)
+        with super().seeing(*present) as session:
             yield session
 
     def _settled(self, until: float) -> Lsn:

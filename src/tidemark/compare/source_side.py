@@ -15,12 +15,24 @@ from tidemark.compare.table import ComparedTable
 from tidemark.source.session import Session
 from tidemark.source.sqlstate import translated
 
+# The table and all tables below it, as the session's snapshot has them. The planner takes the children of a parent as
+# they are now, and so may miss one that left it since the snapshot, or take in one that joined it.
+_TREE = """
+    with recursive tree(oid) as (
+        select %s::oid
+        union select i.inhrelid from pg_inherits i join tree on i.inhparent = tree.oid
+    )
+    select n.nspname, c.relname
+      from tree join pg_class c on c.oid = tree.oid join pg_namespace n on n.oid = c.relnamespace
+     where c.relpersistence <> 't'
+     order by c.oid
+"""
 _FIGURES = sql.SQL("count(*), coalesce(sum({hash}), 0), coalesce(min(at), 0), coalesce(max(at), 0)")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSide:
-    """One table in a session that has the comparison's snapshot, and a lock on it."""
+    """One table in a session that has the comparison's snapshot, and a lock on all whose rows are read."""
 
     session: Session
     table: ComparedTable
@@ -54,7 +66,7 @@ class SourceSide:
 
     def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
         """Rows: what each says, where it lies, and whatever else is wanted."""
-        position, fingerprint = self._position(), self.table.fingerprint
+        position = self._position()
         conditions: list[sql.Composable] = []
         if within is not None:
             conditions.append(
@@ -65,13 +77,23 @@ class SourceSide:
             conditions.append(
                 sql.SQL("{} % {} < {}").format(located, sql.Literal(WHOLE), sql.Literal(self.table.sample))
             )
-        return sql.SQL("(select {} said, {} at{} from only {}{}) rows").format(
+        return sql.SQL("(select {} said, {} at{} from {}{}) rows").format(
             source_row(self.table.columns),
             position,
             sql.SQL(", {}").format(also) if also is not None else sql.SQL(""),
-            sql.Identifier(fingerprint.schema, fingerprint.name),
+            self._rows_read(),
             sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
         )
+
+    def _rows_read(self) -> sql.Composable:
+        """The table's own rows, or those of all tables below it as well, as an item of a FROM."""
+        fingerprint = self.table.fingerprint
+        if not self.table.children:
+            return sql.SQL("only {}").format(sql.Identifier(fingerprint.schema, fingerprint.name))
+        columns = sql.SQL(", ").join(sql.Identifier(column.source_name) for column in self.table.columns)
+        tables = self.session.rows(_TREE, [fingerprint.oid])
+        each = (sql.SQL("select {} from only {}").format(columns, sql.Identifier(*table)) for table in tables)
+        return sql.SQL("({}) tree").format(sql.SQL(" union all ").join(each))
 
     def _position(self) -> sql.Composable:
         if (key := self.table.by_value) is not None:

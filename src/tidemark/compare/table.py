@@ -13,12 +13,16 @@ from tidemark.schema.fingerprint import Fingerprint
 
 @dataclass(frozen=True, slots=True)
 class ComparedTable:
-    """`sample` of ten thousand rows are looked at: those whose key's hash leaves a remainder below it."""
+    """`sample` of ten thousand rows are looked at: those whose key's hash leaves a remainder below it.
+
+    With `children`, the rows of tables that inherit from it count as well; then no key tells rows apart.
+    """
 
     fingerprint: Fingerprint
     columns: tuple[ComparedColumn, ...]
     key: tuple[ComparedColumn, ...]
     sample: int = WHOLE
+    children: bool = False
 
     @property
     def by_value(self) -> ComparedColumn | None:

@@ -8,7 +8,7 @@
     gap       readable up to `after` and not above, until it is begun anew: why
     dropped   gone since some position above `after`
     seen      defined otherwise, in a way that no reader notices
-    union     a partitioned table: from `lsn` on what its partitions are together, as `fingerprint` names them
+    union     a partitioned table: from `lsn` on what its partitions are together, the children in `fingerprint`
 
 A reader above the position up to which the schema is known at all asks too early; that is not a table's affair.
 """

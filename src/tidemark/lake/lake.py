@@ -15,7 +15,7 @@ from tidemark.lake.registers import Cycle, read_cycle, read_events
 from tidemark.source.identity import Identity
 
 NAME = "_tidemark.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,22 +84,24 @@ class Mirror:
         if self._present is not None:
             self._present.close()
 
-    def table(self, name: str) -> DataFrame:
+    def table(self, name: str, *, only: bool = False) -> DataFrame:
         """A table as it was latest."""
-        return self.at().table(name)
+        return self.at().table(name, only=only)
 
     def sql(self, statement: str) -> DataFrame:
         """A query, every table as it was latest."""
         return self.at().sql(statement)
 
-    def changes(self, name: str, start: str | Lsn, end: str | Lsn = LATEST) -> DataFrame:
+    def changes(self, name: str, start: str | Lsn, end: str | Lsn = LATEST, *, only: bool = False) -> DataFrame:
         """What was changed in a table by commits from `start` to `end`, both included."""
         moment = self.at(end)
-        return moment.changes(name, start)
+        return moment.changes(name, start, only=only)
 
-    def diff(self, name: str, start: str | Lsn | datetime, end: str | Lsn | datetime = LATEST) -> DataFrame:
+    def diff(
+        self, name: str, start: str | Lsn | datetime, end: str | Lsn | datetime = LATEST, *, only: bool = False
+    ) -> DataFrame:
         """What became of a table between two positions, as the net of all changes."""
-        return self.at(end).diff(name, start)
+        return self.at(end).diff(name, start, only=only)
 
     def time_of(self, lsn: str | Lsn) -> Committed:
         """When the last commit at or below a position was, and whose; `latest` is the time to read at for all of it."""

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemark.schema.table import Column, Generated, Membership, Persistence, PgType, Table
+from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType, Table
 
 
 class Effect(Enum):
@@ -40,6 +40,7 @@ class Fingerprint:
 
     `marked` are the columns that the stream marks as those that name a row, None all of them: a change under another
     mark was named by something else than this key. `constraint` is the oid of the primary key that the key is, if any.
+    `children` are the tables one level down, whose rows a reader of this one sees as well.
     """
 
     oid: int
@@ -53,16 +54,13 @@ class Fingerprint:
     bound: str | None
     inherits: tuple[int, ...]
     memberships: tuple[Membership, ...]
-    partitions: tuple[int, ...] = ()
+    children: tuple[Child, ...] = ()
     marked: tuple[int, ...] | None = ()
     constraint: int = 0
 
     @classmethod
-    def of(cls, table: Table, publications: Collection[str], partitions: tuple[int, ...] = ()) -> Fingerprint:
-        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's.
-
-        A partitioned table's has the oids of its partitions, one level down.
-        """
+    def of(cls, table: Table, publications: Collection[str]) -> Fingerprint:
+        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's."""
         key = table.identity_key or table.primary_key
         return cls(
             oid=table.oid,
@@ -76,7 +74,7 @@ class Fingerprint:
             bound=table.bound,
             inherits=table.inherits,
             memberships=tuple(m for m in table.memberships if m.publication in publications),
-            partitions=partitions,
+            children=table.children,
             marked=table.marked,
             constraint=key.constraint if key else 0,
         )
@@ -124,6 +122,8 @@ def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
         yield Effect.METADATA, "its place among partitions changed"
     if old.inherits != new.inherits:
         yield Effect.METADATA, "the tables it inherits from changed"
+    if old.children != new.children:
+        yield Effect.METADATA, "the tables that inherit from it changed"
     if old.memberships != new.memberships:
         yield Effect.RESYNC, "it was out of its publication for a while, or the publication was altered"
     if old.key != new.key:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import Column, Generated, Membership, Persistence, PgType, TypePart
+from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType, TypePart
 
 
 def to_plain(fingerprint: Fingerprint) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def from_plain(plain: Mapping[str, Any]) -> Fingerprint:
         bound=plain["bound"],
         inherits=tuple(plain["inherits"]),
         memberships=tuple(Membership(**each) for each in plain["memberships"]),
-        partitions=tuple(plain["partitions"]),
+        children=tuple(Child(**each) for each in plain["children"]),
         marked=None if plain["marked"] is None else tuple(plain["marked"]),
         constraint=plain["constraint"],
     )

@@ -130,10 +130,22 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Child:
+    """A table one level below another: a partition of it, or a table that inherits from it.
+
+    `name` is `schema.table` when the catalogue was read, for messages: a child that was renamed is the same child.
+    """
+
+    oid: int
+    name: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One table, partitioned table, partition or foreign table.
 
-    `marked` are the columns that the stream marks as those that name a row; None says all.
+    `marked` are the columns that the stream marks as those that name a row; None says all. `children` are in the order
+    of their oids, without temporary tables: those are part of what one session sees, and of no other.
     """
 
     oid: int
@@ -151,6 +163,7 @@ class Table:
     parent: int | None
     bound: str | None
     inherits: tuple[int, ...]
+    children: tuple[Child, ...]
     memberships: tuple[Membership, ...]
     row_security: bool
     schema_usable: bool
@@ -195,20 +208,9 @@ class Catalog:
         """Tables by schema and name."""
         return {(table.schema, table.name): table for table in self.tables}
 
-    def children(self, root: Table) -> tuple[Table, ...]:
-        """The partitions of `root`, one level down."""
-        return tuple(table for table in self.tables if table.parent == root.oid)
-
     def ancestors(self, leaf: Table) -> Iterator[Table]:
         """The partitioned tables that a table is a partition of, from the nearest up."""
         parent = self.by_oid.get(leaf.parent) if leaf.parent is not None else None
         if parent is not None:
             yield parent
             yield from self.ancestors(parent)
-
-    def leaves(self, root: Table) -> tuple[Table, ...]:
-        """The partitions below `root` that hold rows."""
-        found: list[Table] = []
-        for table in self.children(root):
-            found.extend(self.leaves(table) if table.kind is Kind.PARTITIONED else [table])
-        return tuple(found)

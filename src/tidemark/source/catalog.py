@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemark.schema.table import (
     Catalog,
+    Child,
     Column,
     Generated,
     Key,
@@ -31,6 +32,10 @@ _TABLES = """
            (select inhparent from pg_inherits where inhrelid = c.oid and c.relispartition and not inhdetachpending),
            c.relpartbound::text,
            array(select inhparent from pg_inherits where inhrelid = c.oid and not c.relispartition order by inhseqno),
+           coalesce((select jsonb_agg(jsonb_build_array(k.oid::bigint, s.nspname || '.' || k.relname) order by k.oid)
+                       from pg_inherits i join pg_class k on k.oid = i.inhrelid
+                            join pg_namespace s on s.oid = k.relnamespace
+                      where i.inhparent = c.oid and not i.inhdetachpending and k.relpersistence <> 't'), '[]'),
            c.relrowsecurity and not coalesce(r.rolsuper or r.rolbypassrls
                or not c.relforcerowsecurity and pg_has_role(r.oid, c.relowner, 'USAGE'), false),
            coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
@@ -161,8 +166,8 @@ def _table(
     identity: Key | None,
     memberships: list[Membership],
 ) -> Table:
-    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, rls, *rights = row
-    usable, selectable, schema_owned, owned = rights
+    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, children, *rights = row
+    rls, usable, selectable, schema_owned, owned = rights
     return Table(
         oid=oid,
         schema=schema,
@@ -179,6 +184,7 @@ def _table(
         parent=parent,
         bound=bound,
         inherits=tuple(inherits),
+        children=tuple(Child(child, called) for child, called in children),
         memberships=tuple(memberships),
         row_security=rls,
         schema_usable=usable,

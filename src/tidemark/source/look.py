@@ -112,8 +112,7 @@ def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
 def roots_of(catalog: Catalog, tables: Iterable[int]) -> dict[int, Fingerprint]:
     """The partitioned tables above some tables."""
     found = {root.oid: root for oid in tables for root in catalog.ancestors(catalog.by_oid[oid])}
-    partitions = {oid: tuple(sorted(each.oid for each in catalog.children(root))) for oid, root in found.items()}
-    return {oid: Fingerprint.of(root, (), partitions[oid]) for oid, root in found.items()}
+    return {oid: Fingerprint.of(root, ()) for oid, root in found.items()}
 
 
 def _is_empty(session: Session, table: Fingerprint) -> bool:

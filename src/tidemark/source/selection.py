@@ -64,22 +64,28 @@ class Chosen:
 
 
 def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Chosen:
-    """Apply the patterns. A partitioned table stands for its leaves; strictly, a pattern must match something."""
+    """Apply the patterns; strictly, each must match something.
+
+    A partitioned table stands for its partitions. A table that is taken brings the tables that inherit from it, since
+    their rows are part of what it shows; one that is left out does not take them with it: they are tables of their own.
+    """
     for pattern in (*selection.take, *selection.leave) if strict else ():
         if not any(pattern.matches(table) for table in catalog.tables):
             raise InvalidValue(f"no table matches {pattern.text!r}", _HINT)
-    taken = _matched(catalog, selection.take) if selection.take else {table.oid for table in catalog.tables}
+    every = {table.oid for table in catalog.tables}
+    taken = _matched(catalog, selection.take, inheriting=True) if selection.take else every
     meant = taken - _matched(catalog, selection.leave)
     wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not Kind.PARTITIONED]
     skipped = tuple(Skipped(table, reason) for table in wanted if (reason := why_not(table)))
     return Chosen(tuple(table for table in wanted if not why_not(table)), skipped)
 
 
-def _matched(catalog: Catalog, patterns: Iterable[Pattern]) -> set[int]:
-    """The tables that a pattern matches, and all partitions below them."""
+def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:
+    """The tables that a pattern matches, all partitions below them, and the tables `inheriting` from them if wanted."""
     listed = tuple(patterns)
     matched = {table.oid for table in catalog.tables if any(pattern.matches(table) for pattern in listed)}
-    while below := {table.oid for table in catalog.tables if table.parent in matched} - matched:
+    above = {table.oid: {table.parent, *(table.inherits if inheriting else ())} for table in catalog.tables}
+    while below := {oid for oid, parents in above.items() if parents & matched} - matched:
         matched |= below
     return matched
 

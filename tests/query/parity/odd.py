@@ -1,4 +1,4 @@
-"""Tables on which mirrors went wrong: floats with NaN and -0, numeric keys, inheritance, and one emptied all the time."""
+"""Tables on which mirrors went wrong: floats with NaN and -0, numeric keys, inheritance, one truncated often."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from tidemark.query.statement.catalog import Catalog, TableKey
 from tidemark.query.statement.limits import check_is_one_query, check_is_plain
 from tidemark.query.statement.lookups import Lookups
 from tidemark.query.statement.mentions import Mentions
-from tidemark.query.statement.references import Finder
+from tidemark.query.statement.references import Finder, without_marks
+from tidemark.query.statement.refusal import refuse
 from tidemark.query.statement.splice import Statement, spliced
 from tidemark.query.statement.tokens import read
 from tidemark.query.statement.tree import agreed, is_cte, parse
@@ -23,16 +24,18 @@ def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("p
     tokens, masked = read(sql)
     check_is_one_query(sql, tokens)
     references = Finder(sql, tokens).references()
+    tokens, masked = without_marks(tokens, masked, references)
     for reference in references:
         check_is_plain(sql, tokens, reference)
     nodes = agreed(sql, references, parse(sql, masked))
     names = {token.start: token.name for token in tokens if token.is_name}
     catalog = Catalog(sql, tuple(known), tuple(search_path))
-    bound = {
-        reference.start: catalog.find(reference)
-        for reference in references
-        if not is_cte(reference, nodes[reference.start], names)
-    }
+    bound: dict[int, TableKey] = {}
+    for reference in references:
+        if not is_cte(reference, nodes[reference.start], names):
+            bound[reference.start] = catalog.find(reference)
+        elif reference.marks:
+            refuse(sql, reference.start, f"{reference} is a query of a WITH", f"write {reference} alone")
     mentions = Mentions(sql, references, bound, nodes, names, catalog).edits()
     statement = spliced(sql, references, bound, mentions)
     return replace(statement, lookups=Lookups(tokens, nodes).of_tables(statement.tables, bound))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.query.statement.refusal import refuse, refuse_table_keyword
@@ -22,11 +22,17 @@ _FROM_AS_ARGUMENT = {"EXTRACT", "TRIM", "SUBSTR", "SUBSTRING", "OVERLAY"}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name where a table must stand: its parts, its alias if it has one, and where one would be added."""
+    """A name where a table must stand: its parts, its alias if it has one, and where one would be added.
+
+    `only` says that ONLY stands before it. `marks` are the tokens of PostgreSQL's syntax that Spark does not have: ONLY
+    with its brackets, and the * of `name *`.
+    """
 
     parts: tuple[Token, ...]
     alias: Token | None
     alias_at: int
+    only: bool = False
+    marks: tuple[Token, ...] = ()
 
     @property
     def start(self) -> int:
@@ -96,10 +102,41 @@ class Finder:
         if token.keyword == "VALUES":
             level.in_values = True
             return at + 1
-        return self._name(at)
+        return self._only(at) if self._is_only(at) else self._name(at)
+
+    def _is_only(self, at: int) -> bool:
+        """Whether ONLY stands here before a name, and is not itself a name."""
+        after = self._at(at + 1)
+        is_name = after.is_name and after.keyword not in _NOT_AN_ALIAS | {"AS", "TABLESAMPLE"}
+        return self._at(at).keyword == "ONLY" and (is_name or after.text == "(")
+
+    def _only(self, at: int) -> int:
+        """Take ONLY name, or ONLY (name)."""
+        marks = [self._at(at)]
+        bracketed = self._at(at + 1).text == "("
+        parts, end = self._parts(at + 2 if bracketed else at + 1)
+        if bracketed:
+            marks += [self._at(at + 1), self._at(end)]
+        if (bracketed and self._at(end).text != ")") or self._at(end).text in {"(", "*"}:
+            refuse(self.sql, self._at(at).start, "ONLY takes the name of one table", "write ONLY schema.table")
+        end += bracketed
+        self.found.append(self._reference(parts, end, only=True, marks=tuple(marks)))
+        return end
 
     def _name(self, at: int) -> int:
-        """Take a name: of a table function, which is left alone, or of a table."""
+        """Take a name: of a table function, which is left alone, or of a table, which a * may follow."""
+        parts, end = self._parts(at)
+        if self._at(end).text == "*":
+            self.found.append(self._reference(parts, end + 1, marks=(self._at(end),)))
+            return end + 1
+        if self._at(end).text != "(":
+            self.found.append(self._reference(parts, end))
+        elif any(part.kind == "word" and part.text.upper() in {"IDENTIFIER", "STREAM"} for part in parts):
+            refuse(self.sql, parts[0].start, f"{parts[-1].text}(...) hides which table is read", "write its name")
+        return end
+
+    def _parts(self, at: int) -> tuple[tuple[Token, ...], int]:
+        """The parts of a name, and where what follows it begins."""
         if not self._at(at).is_name:
             hint = "write a name, in `backticks` if it needs quotes"
             refuse(self.sql, self._at(at).start, f"a table cannot be {self._at(at).text[:40] or 'missing'}", hint)
@@ -107,13 +144,11 @@ class Finder:
         while self._at(at + 1).text == "." and self._at(at + 2).is_name:
             at += 2
             parts.append(self._at(at))
-        if self._at(at + 1).text != "(":
-            self.found.append(self._reference(tuple(parts), at + 1))
-        elif any(part.kind == "word" and part.text.upper() in {"IDENTIFIER", "STREAM"} for part in parts):
-            refuse(self.sql, parts[0].start, f"{parts[-1].text}(...) hides which table is read", "write its name")
-        return at + 1
+        return tuple(parts), at + 1
 
-    def _reference(self, parts: tuple[Token, ...], at: int) -> Reference:
+    def _reference(
+        self, parts: tuple[Token, ...], at: int, *, only: bool = False, marks: tuple[Token, ...] = ()
+    ) -> Reference:
         """Look for an alias, which in Spark comes after TABLESAMPLE."""
         if self._at(at).keyword == "TABLESAMPLE":
             while self._at(at).text not in {"(", ""}:
@@ -122,9 +157,9 @@ class Finder:
             at = self._after_bracket(at + 1) if self._at(at).keyword == "REPEATABLE" else at
         token = self._at(at)
         if token.keyword == "AS":
-            return Reference(parts, self._at(at + 1), token.start)
+            return Reference(parts, self._at(at + 1), token.start, only, marks)
         is_alias = token.is_name and token.keyword not in _NOT_AN_ALIAS
-        return Reference(parts, token if is_alias else None, self._at(at - 1).end)
+        return Reference(parts, token if is_alias else None, self._at(at - 1).end, only, marks)
 
     def _after_bracket(self, at: int) -> int:
         depth = 0
@@ -180,3 +215,11 @@ class Finder:
         if self._at(at - 1).keyword == "DISTINCT":
             return self._at(at - 2).keyword in {"IS", "NOT"}
         return level.opener in _FROM_AS_ARGUMENT and not level.in_select
+
+
+def without_marks(tokens: Sequence[Token], masked: str, references: Iterable[Reference]) -> tuple[list[Token], str]:
+    """The tokens and the masked text as Spark's syntax has them: spaces where PostgreSQL's own marks stand."""
+    marks = {mark.start: mark for reference in references for mark in reference.marks}
+    for mark in marks.values():
+        masked = masked[: mark.start] + " " * (mark.end - mark.start) + masked[mark.end :]
+    return [token for token in tokens if token.start not in marks], masked

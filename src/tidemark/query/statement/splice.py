@@ -17,6 +17,8 @@ from tidemark.query.statement.tokens import comments
 class Statement:
     """A text for `spark.sql(text, **frames)`, what each placeholder stands for, and which of its rows are asked for.
 
+    `only` are the placeholders of tables that are read by ONLY.
+
     Where there are tables, the text is a format string and the user's own braces are doubled. Where there are none it
     is the user's text as it was, because Spark formats only when frames are given.
     """
@@ -24,17 +26,22 @@ class Statement:
     text: str
     tables: Mapping[str, TableKey]
     lookups: Mapping[str, Equalities] = field(default_factory=dict)
+    only: frozenset[str] = frozenset()
 
 
 def spliced(
     sql: str, references: Sequence[Reference], bound: Mapping[int, TableKey], mentions: Iterator[Edit]
 ) -> Statement:
-    """The text with placeholders, aliases and mentions in place; a table that is read twice has one placeholder."""
-    placeholders: dict[TableKey, str] = {}
+    """The text with placeholders, aliases and mentions in place.
+
+    A table that is read twice has one placeholder, and another one where it is read by ONLY.
+    """
+    placeholders: dict[tuple[TableKey, bool], str] = {}
     edits = [(start, end, _escaped(text)) for start, end, text in mentions]
     for reference in references:
         if reference.start in bound:
-            name = placeholders.setdefault(bound[reference.start], f"t{len(placeholders)}")
+            name = placeholders.setdefault((bound[reference.start], reference.only), f"t{len(placeholders)}")
+            edits += [(mark.start, mark.end, " ") for mark in reference.marks]
             edits.append((reference.start, reference.end, _apart(sql, reference, name)))
             if reference.alias is None:
                 alias = _escaped(quoted(reference.known_as))
@@ -44,7 +51,9 @@ def spliced(
         text += _escaped(sql[at:start]) + replacement
         at = end
     text += _escaped(sql[at:])
-    return Statement(text if placeholders else sql, {name: key for key, name in placeholders.items()})
+    tables = {name: key for (key, _), name in placeholders.items()}
+    only = frozenset(name for (_, only), name in placeholders.items() if only)
+    return Statement(text if placeholders else sql, tables, only=only)
 
 
 def _escaped(text: str) -> str:
