@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from tidemark.clock import Lsn
 from tidemark.lake.lake import Lake
 from tidemark.query.names import parsed
 
@@ -43,6 +44,27 @@ def delta_of(lake: Path, entry: Entry) -> DeltaTable:
     """The versions of a table as the catalog names them."""
     versions = entry["versions"]
     return DeltaTable(lake / versions["path"], version=versions["delta_version"])
+
+
+def require_there(lake: Path) -> int:
+    """All that the catalog names is there; how many tables it has."""
+    found = catalog_of(lake)
+    for entry in found["tables"]:
+        if entry["versions"] is not None:
+            table = delta_of(lake, entry)
+            names = {column[of] for column in entry["columns"] for of in ("stored", "text")} - {None}
+            rows = pa.table(table.to_pyarrow_table())
+            assert {*names, "_begin_lsn", "_end_lsn"} <= set(rows.column_names)
+            assert table.transaction_version("tidemark") == Lsn.parse(entry["versions"]["lsn"]).value
+        if entry["changes"] is not None:
+            DeltaTable(lake / entry["changes"]["path"])
+    for entry in found["dropped"]:
+        if entry["versions"] is not None:
+            versions = lake / entry["versions"]["path"]
+            assert pa.table(DeltaTable(versions).to_pyarrow_table()).num_rows == 0
+            if entry["last"] is not None:
+                DeltaTable(versions, version=entry["last"]["delta_version"]).to_pyarrow_table()
+    return len(found["tables"])
 
 
 class Filter:

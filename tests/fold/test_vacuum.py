@@ -31,7 +31,7 @@ def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Vacuumed:
 
 
 def parquet(side: Lakeside) -> set[Path]:
-    files = (side.options.lake / "public" / "t").rglob("*.parquet")
+    files = (side.options.lake / path_of(side.options.lake, "t")).rglob("*.parquet")
     return {path for path in files if "_delta_log" not in path.parts}
 
 

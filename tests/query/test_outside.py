@@ -16,11 +16,16 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from harness.database import Database
-from harness.outside import Filter, catalog_of, delta_of, entry_of, selected
+from harness.lake import following, lakeside
+from harness.outside import Filter, catalog_of, delta_of, entry_of, require_there, selected
+from harness.polled import polling
 from harness.shell import NO_SPARK
 from harness.shell import tidemark as shell
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
+from tests.striking import striking
+from tidemark.lake.points import Point
+from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
@@ -245,3 +250,122 @@ def test_columns_are_named_by_what_they_are_stored_as_also_before_a_rename_is_fo
     assert "where _end_lsn is null" in printed.stdout
     as_json = shell("catalog", str(tmp_path / "lake"), "--json", program=NO_SPARK)
     assert json.loads(as_json.stdout) == catalog_of(tmp_path / "lake")
+
+
+POINTS = (Point.HISTORY_TOLD, Point.CYCLE_TOLD, Point.VERSIONS_ENDED)
+
+
+def test_whenever_a_writer_ends_the_next_one_brings_the_catalog_up_to_date(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    names = [f"gone{n}" for n in range(len(POINTS))]
+    db.run(*(f"create table {name} (id int primary key)" for name in (*names, "t")))
+    with following(lakeside(db, tmp_path, spark, *names, "t")) as side:
+        lake = side.options.lake
+        db.run(*(f"insert into {name} values (1), (2)" for name in names))
+        side.note(*names, "t")
+        side.apply_all()
+        side.fold()
+        oids = {name: entry_of(lake, name)["oid"] for name in (*names, "t")}
+        for number, point in enumerate(POINTS):
+            db.run(
+                f"drop table gone{number}",
+                f"alter table t rename to gone{number}",
+                f"insert into gone{number} values ({number})",
+            )
+            with striking(point), side.writing() as writer:
+                writer.catch_up(side.position())
+            require_there(lake)
+            assert f"gone{number}" not in {each["name"] for each in catalog_of(lake)["dropped"]}
+            side.apply_all()
+            assert entry_of(lake, f"gone{number}")["oid"] == oids["t"]
+            assert oids[f"gone{number}"] in {each["oid"] for each in catalog_of(lake)["dropped"]}
+            assert require_there(lake) == len(POINTS) - number
+            db.run(f"alter table gone{number} rename to t")
+            side.apply_all()
+        assert side.require_noted_now() == 1
+        (lake / "catalog.json").unlink()
+        (lake / "catalog.json.new").write_text("{")
+        with side.writing():
+            assert [entry_of(lake, "t")["oid"], len(catalog_of(lake)["dropped"])] == [oids["t"], len(POINTS)]
+            assert require_there(lake) == 1
+
+
+def test_a_dropped_table_can_be_read_until_it_is_out_of_the_window_and_then_is_not_named(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    db.run(
+        "create table gone (id int primary key)", "create table t (id int primary key)", "insert into gone values (1)"
+    )
+    with syncing(db, tmp_path, spark, "gone", "t", folds=False) as synced:
+        synced.copy_all()
+        db.run("insert into gone values (2)")
+        synced.note("gone")
+        require_catalog(synced, "gone", "t")
+        db.run("insert into gone values (3)")
+        synced.note("gone")
+        synced.catch_up()
+        before = entry_of(lake, "gone")
+        db.run("drop table gone", "insert into t values (1)")
+        require_catalog(synced, "t")
+        vacuum(lake, VacuumOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+        require_dropped(synced, before, [1, 2])
+        assert synced.require_noted_here() == 2
+        vacuum(lake, VacuumOptions(keep_s=None, before=synced.catch_up(), grace_s=0))
+        (entry,) = catalog_of(lake)["dropped"]
+        assert (entry["oid"], entry["last"]) == (before["oid"], None)
+        assert require_there(lake) == 1
+        assert not list((lake / before["versions"]["path"]).glob("*.parquet"))
+
+
+def test_a_mirror_that_polls_keeps_its_catalog(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    db.run("create table orders (id int primary key)", "create table other (id int primary key)")
+    db.run("insert into orders values (1)", "insert into other values (2), (3)")
+    with polling(db, tmp_path, spark) as polled:
+        polled.poll()
+        swapped = {name: entry_of(lake, name)["oid"] for name in ("orders", "other")}
+        db.run("alter table orders rename to gone; alter table other rename to orders", "insert into orders values (4)")
+        polled.poll()
+        polled.fold()
+        assert entry_of(lake, "orders")["oid"] == swapped["other"]
+        assert sorted(delta_of(lake, entry_of(lake, "orders")).to_pyarrow_table()["id"].to_pylist()) == [2, 3, 4]
+        db.run("drop table gone")
+        polled.poll()
+        (entry,) = catalog_of(lake)["dropped"]
+        assert entry["oid"] == swapped["orders"]
+        assert require_there(lake) == 1
+
+
+def test_a_partitioned_table_is_what_the_catalog_says_its_partitions_are(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    db.run(
+        "create table root (id int primary key, v text) partition by range (id)",
+        "create table low partition of root for values from (0) to (100)",
+        "create table high partition of root for values from (100) to (200)",
+        "create table parent (id int primary key)",
+        "create table child (primary key (id)) inherits (parent)",
+        "insert into root select i, 'v' from generate_series(50, 150, 10) i",
+        "insert into parent values (1)",
+        "insert into child values (2)",
+    )
+    with syncing(db, tmp_path, spark, "low", "high", "only parent", "child", folds=False) as synced:
+        synced.copy_all()
+        synced.catch_up()
+        synced.fold()
+        root, parent = entry_of(lake, "root"), entry_of(lake, "parent")
+        assert (root["kind"], root["state"], root["versions"]) == ("partitioned table", "readable", None)
+        entries = {entry["oid"]: entry for entry in catalog_of(lake)["tables"]}
+        found = [
+            row
+            for oid in root["partitions"]
+            for row in delta_of(lake, entries[oid]).to_pyarrow_table()["id"].to_pylist()
+        ]
+        assert sorted(found) == list(range(50, 151, 10))
+        assert (parent["kind"], parent["children"]) == ("inheritance parent", [entry_of(lake, "child")["oid"]])
+        db.admin(f"alter publication {synced.options.names.publication} drop table high")
+        synced.until(lambda: entry_of(lake, "root")["state"] == "waiting")
+        assert "high" in entry_of(lake, "root")["reason"]

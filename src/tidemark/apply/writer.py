@@ -190,18 +190,19 @@ class LakeWriter:
 
     def close(self) -> None:
         """Let go of the lake."""
-        try:
-            self._update_catalog(at_once=True)
-        finally:
-            self._hang_up()
-            self._leave_receiver()
-            self._lock.close()
+        self._hang_up()
+        self._leave_receiver()
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self._update_catalog(at_once=True)
+        finally:
+            self.close()
 
     def _made(self) -> Lake:
         """The lake, created if this is the first time: then the source must be there."""
