@@ -201,6 +201,20 @@ MUTATIONS = (
         ("tests/query/test_floats.py",),
     ),
     Mutation(
+        "lake: deltalake finds no rows by columns that have no bounds",
+        "lake/versions.py",
+        'STATISTICS: ",".join(INTERVAL.names),',
+        '"delta.dataSkippingNumIndexedCols": "-1",',
+        ("tests/query/test_outside.py", "-k", "any_column"),
+    ),
+    Mutation(
+        "lake: a dropped table shows its last rows to other engines",
+        "lake/versions.py",
+        "if present is not None and present.base < lsn:",
+        "if present is not None and present.base > lsn:",
+        ("tests/query/test_outside.py", "-k", "swaps_and_drops"),
+    ),
+    Mutation(
         "lake: a table takes the changes of one cycle twice",
         "lake/commits.py",
         "if what.lsn <= applied(table) and not what.anew:",

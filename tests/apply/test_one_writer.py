@@ -25,9 +25,10 @@ from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, LakeDamaged, LakeDiskFull, LakeInUse
 from tidemark.lake import commits
+from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
-from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.files import DataFile
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.lock import WRITING, Lock, Owner, is_held, read_owner
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
@@ -90,7 +91,7 @@ def file_of(folder: Path, lsn: int) -> DataFile:
     ours = ["insert", lsn, None, 0, 700, None, None]
     schema = pa.schema([ID.field(), *OURS])
     values = [pa.array([value], field.type) for value, field in zip([lsn, *ours], schema, strict=True)]
-    writer = FileWriter(folder, "part")
+    writer = change_writer(folder, schema)
     writer.write(pa.table(values, schema=schema))
     return writer.close()
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
+from harness.outside import path_of
 from harness.postgres import Install, installs
 from harness.shell import NO_SPARK, here, tidemark
 from tidemark.cli.printing import as_csv, as_json, as_table
@@ -61,7 +62,7 @@ def _compare(side: Lakeside) -> None:
     where, told = equal.stdout.splitlines()
     assert where.startswith("at 0/")
     assert told.startswith("equal         public.t  3 rows  ")
-    (file, *_) = (side.options.lake / "public/t/changes").glob("*.parquet")
+    (file, *_) = (side.options.lake / path_of(side.options.lake, "t") / "changes").glob("*.parquet")
     rows = pq.read_table(file)
     pq.write_table(rows.slice(0, len(rows) - 1), file)
     other = here(*asked, "t", "--json", "--values")
@@ -86,7 +87,7 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         assert "public.t, public.u" in strange.stderr
         tried = here("fold", lake, "--dry-run")
         assert tried.stdout.startswith("public.t  would be folded to "), tried.stderr
-        assert read_versions(side.options.lake, "public/t") is None
+        assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is None
         folded = tidemark("fold", lake, "t", "--master", "local[1]")
         assert "public.t  folded to" in folded.stdout, folded.stderr
         db.run("update t set v = 'w'")
@@ -101,7 +102,7 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         before = str(side.notes[0].lsn)
         done = tidemark("vacuum", lake, "--before", before, "--grace", "0s", program=NO_SPARK)
         assert done.stdout.splitlines()[-1] == f"the past can be read from {before} on", done.stderr
-        assert "public/t/changes: older than the window: 2 files" in done.stdout
+        assert "public.t changes: older than the window: 2 files" in done.stdout
         plain = json.loads(tidemark("status", lake, "--json", program=NO_SPARK).stdout)
         assert plain["retained"] == before
         assert plain["tables"][0]["folded"] is not None

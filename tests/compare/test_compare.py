@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database, create_database
 from harness.lake import Lakeside, following, lakeside, read_table, require_rows
+from harness.outside import path_of
 from harness.standby import standby_of, wait_for
 from harness.syncing import syncing
 from tests.conftest import NEWEST, Start
@@ -127,7 +128,7 @@ def _split(listed: str) -> list[str]:
 
 def spoil(side: Lakeside, table: str, how: Callable[[pa.Table], pa.Table]) -> None:
     """Damage what the lake holds of a table's changes, as no fault of ours may."""
-    for file in (side.options.lake / "public" / table / "changes").glob("*.parquet"):
+    for file in (side.options.lake / path_of(side.options.lake, table) / "changes").glob("*.parquet"):
         pq.write_table(how(pq.read_table(file)), file)
 
 

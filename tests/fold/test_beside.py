@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
+from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.fold import beside
 from tidemark.fold.beside import FoldingBeside
@@ -39,7 +40,7 @@ def test_tables_are_folded_again_and_again_while_they_are_applied(
                 n += 1
         assert len(said) >= 3, said
         assert all("public.t folded to" in each for each in said), said
-        versions = read_versions(side.options.lake, "public/t")
+        versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
         assert versions is not None
         side.notes = side.notes[-2:]
         assert side.require_noted() == len(side.notes)
@@ -64,4 +65,4 @@ def test_what_keeps_it_from_folding_is_said_and_tried_again(
         with FoldingBeside(side.options.lake, spark, said.append):
             while "folded to" not in said[-1]:
                 time.sleep(0.02)
-        assert read_versions(side.options.lake, "public/t") is not None
+        assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is not None

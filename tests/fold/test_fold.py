@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import Lakeside, by_postgres, following, lakeside
+from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.fold import layout
@@ -30,7 +31,7 @@ Rows = Counter[tuple[Any, ...]]
 
 def foreign(side: Lakeside, columns: str, table: str = "t") -> list[Rows]:
     """What other engines find in a table's live versions."""
-    folder = side.options.lake / "public" / table / "versions"
+    folder = side.options.lake / path_of(side.options.lake, table) / "versions"
     names = columns.split(", ")
     whole = pa.table(DeltaTable(folder).to_pyarrow_table())
     live = whole.filter(pa.compute.is_null(whole["_end_lsn"])).select(names)
@@ -78,7 +79,9 @@ def test_other_engines_find_what_postgresql_has_also_after_renames_type_changes_
         side.apply_all()
         side.fold()
         require_foreign(side, "id, renamed, b, d, moment")
-        schema = pa.schema(DeltaTable(side.options.lake / "public/t/versions").schema().to_arrow())
+        schema = pa.schema(
+            DeltaTable(side.options.lake / path_of(side.options.lake, "t") / "versions").schema().to_arrow()
+        )
         assert schema.names == ["id", "renamed", "b", "d", "moment", "c~4", "_begin_lsn", "_end_lsn"]
         assert schema.field("b").type == pa.decimal128(12, 2)
         assert side.require_noted() == 3
@@ -173,7 +176,7 @@ def test_buckets_are_made_anew_when_a_table_has_grown_and_stay_when_not(
             db.run(f"update t set v = 'again' where id = {n + 1}")
             side.apply_all()
             side.fold()  # goes by what the one before has written
-            versions = read_versions(side.options.lake, "public/t")
+            versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
             assert versions is not None
             counts.append(versions.buckets)
             assert {file.buckets for file in versions.live} == {versions.buckets}
@@ -197,7 +200,7 @@ def test_small_files_of_closed_rows_are_joined(db: Database, spark: SparkSession
             side.note("t")
             side.apply_all()
             side.fold()
-            versions = read_versions(side.options.lake, "public/t")
+            versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
             assert versions is not None
             closed.append(len(versions.files) - len(versions.live))
         assert max(closed) == MANY_FILES
@@ -215,7 +218,7 @@ def test_a_query_for_one_key_reads_its_bucket_and_what_rows_borrow_from_others(
         db.run("insert into t select i, i, repeat(md5(i::text), 100) from generate_series(1, 60) i")
         side.apply_all()
         side.fold()
-        versions = read_versions(side.options.lake, "public/t")
+        versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
         assert versions is not None
         assert versions.buckets > 4
         one = side.open().sql("select * from t where id = 5")

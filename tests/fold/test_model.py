@@ -38,11 +38,12 @@ from tests.query.wire import OID, TYPES, decoded
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.fold.folder import Folder
+from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import COMMIT_VERSION, stored_columns
 from tidemark.lake.commits import ChangeTable
-from tidemark.lake.files import FileWriter
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.lake import Lake
+from tidemark.lake.paths import CHANGES, table_path
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_retained
 from tidemark.query import few
 from tidemark.schema.fingerprint import Fingerprint
@@ -173,16 +174,16 @@ class MadeLake:
         )
         key = (1, 2) if table.keyed else ()
         fingerprint = Fingerprint(OID, "public", "t", 1, Persistence.PERMANENT, key, made, None, None, (), ())
-        Tables(self.lake.path).tell(Event(Kind.BEGUN, fingerprint, "public/t", BASE, BASE))
+        Tables(self.lake.path).tell(Event(Kind.BEGUN, fingerprint, table_path(OID), BASE, BASE))
         self.cycles = Cycles(self.lake.path)
-        self.changes = ChangeTable.create(self.lake.path / "public/t/changes", stored_columns(self.rows.schema))
+        self.changes = ChangeTable.create(self.lake.path / table_path(OID) / CHANGES, stored_columns(self.rows.schema))
         self.applied = BASE
 
     def apply(self, upto: Lsn) -> None:
         commit = pc.field(COMMIT_VERSION)
         some = self.rows.filter((commit > self.applied.value) & (commit <= upto.value))
         if len(some):
-            writer = FileWriter(self.changes.folder, "part")
+            writer = change_writer(self.changes.folder, some.schema)
             writer.write(some)
             self.changes.append([writer.close()], upto)
         self.cycles.tell(Cycle(upto, upto))

@@ -13,6 +13,7 @@ import tidemark
 from harness.database import PATIENT, Database
 from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import eventually
+from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
@@ -32,7 +33,7 @@ def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Vacuumed:
 
 
 def parquet(side: Lakeside) -> set[Path]:
-    files = (side.options.lake / "public" / "t").rglob("*.parquet")
+    files = (side.options.lake / path_of(side.options.lake, "t")).rglob("*.parquet")
     return {path for path in files if "_delta_log" not in path.parts}
 
 
@@ -65,7 +66,7 @@ def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: 
         assert done.retained == third
         assert not done.leases
         assert parquet(side) < before
-        versions = read_versions(side.options.lake, "public/t")
+        versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
         assert versions is not None
         assert all(file.greatest_end is None or file.greatest_end > third for file in versions.files)
         early, mirror = side.notes[:2], side.open()
@@ -135,7 +136,8 @@ def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSe
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         rounds(side, 1)
         strays = [
-            side.options.lake / "public/t" / name for name in ("changes/part-0.parquet", "versions/live-0.parquet")
+            side.options.lake / path_of(side.options.lake, "t") / name
+            for name in ("changes/part-0.parquet", "versions/live-0.parquet")
         ]
         for stray in strays:
             stray.write_bytes(b"left behind")

@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Lsn
 from tidemark.lake import registers
-from tidemark.lake.changes import read_changes
+from tidemark.lake.changes import change_writer, read_changes
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import CONFIGURATION, ChangeTable
-from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.files import DataFile
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events, read_times
 from tidemark.schema.fingerprint import Fingerprint
@@ -64,7 +64,7 @@ def rows_of(columns: dict[StoredColumn, list[object]], lsn: int) -> pa.Table:
 
 
 def file_of(folder: Path, rows: pa.Table) -> DataFile:
-    writer = FileWriter(folder, "part")
+    writer = change_writer(folder, rows.schema)
     writer.write(rows)
     return writer.close()
 

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.mirrored import eventually
+from harness.outside import path_of
 from harness.polled import polling
 from harness.postgres import Install, start_server
 from harness.shell import NO_SPARK, here
@@ -213,7 +214,7 @@ def test_fold_and_vacuum_change_no_answer_that_is_kept(told: Told, tmp_path: Pat
         assert rows_at(copy, str(lsn))[0] == rows
     vacuumed = here("vacuum", str(copy.lake), "--before", str(second), "--grace", "0s")
     assert vacuumed.returncode == ExitCode.OK, vacuumed.stderr
-    assert "public/t/changes: older than the window" in vacuumed.stdout
+    assert "public.t changes: older than the window" in vacuumed.stdout
     assert f"the past can be read from {second} on" in vacuumed.stdout
     assert here("query", str(copy.lake), "select 1", "--at", str(first)).returncode == ExitCode.NOT_ANSWERABLE
     for lsn, rows in ((second, ["1", "3"]), (third, ["1", "3", "4"])):
@@ -296,7 +297,7 @@ def test_a_comparison_beside_a_running_mirror_is_by_its_next_poll(
                 assert done.source.rows > 0
         eventually(lambda: not list((lake / "_requests").iterdir()))
         eventually(lambda: not holders(db))
-        (file,) = (lake / "public/still/versions").glob("*.parquet")
+        (file,) = (lake / path_of(lake, "still") / "versions").glob("*.parquet")
         rows = pq.read_table(file)
         pq.write_table(rows.set_column(rows.column_names.index("v"), "v", pa.array(["y"])), file)
         second = Comparison(tidemark.open(lake, few), db.dsn(), CompareOptions(values=True))

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import Database
+from harness.outside import path_of
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 
@@ -76,7 +77,7 @@ def test_rows_with_nan_and_negative_zero_are_found_where_they_are_copied_changed
         require_same(synced)
         synced.fold()
         require_same(synced)
-        require_other_engines(synced.options.lake / "public/zeros/versions", 102)
+        require_other_engines(synced.options.lake / path_of(synced.options.lake, "zeros") / "versions", 102)
 
 
 def require_other_engines(folder: Path, count: int) -> None:

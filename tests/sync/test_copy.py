@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from harness.database import Database
+from harness.outside import path_of
 from harness.syncing import syncing
 from tests.conftest import NEWEST, installs_from
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
@@ -90,7 +91,7 @@ def test_all_kinds_of_tables_are_copied_and_followed(db: Database, spark: SparkS
         synced.note(*shown)
         synced.require_noted()
         if db.server.install.major < 18:
-            names = synced_columns(synced.options.lake / "public/made/versions")
+            names = synced_columns(synced.options.lake / path_of(synced.options.lake, "made") / "versions")
             assert names == ["id", "_begin_lsn", "_end_lsn"]
 
 
@@ -112,7 +113,7 @@ def test_a_table_in_many_parts_and_buckets_is_whole(
     )
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()
-        versions = read_versions(synced.options.lake, "public/t")
+        versions = read_versions(synced.options.lake, path_of(synced.options.lake, "t"))
         assert versions is not None
         assert len({file.bucket for file in versions.files}) == versions.buckets > 4
         assert {column.name for column in versions.stored if column.text} == {"moment~text"}

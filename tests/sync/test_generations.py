@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import Database
 from harness.lake import following, lakeside, require_rows
+from harness.outside import path_of
 from harness.syncing import syncing
 from tests.conftest import NEWEST, quick_only
 from tidemark.errors import LakeInUse, NotAnswerable
@@ -79,7 +80,7 @@ def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
             tidemark.open(synced.options.lake, spark).at(synced.notes[0].lsn)
         synced.notes = synced.notes[-1:]
         assert synced.require_noted() == 1
-        folder = synced.options.lake / "public/t/versions"
+        folder = synced.options.lake / path_of(synced.options.lake, "t") / "versions"
         known = {Path(uri).name for uri in DeltaTable(folder).file_uris()}
         assert {path.name for path in folder.glob("*.parquet")} == known
 

@@ -23,6 +23,9 @@ from tests.sync.test_faults import TABLE, wrapped
 from tidemark.apply import job as apply_job
 from tidemark.errors import TaskFailed
 from tidemark.lake import files
+from tidemark.lake.changes import change_prefix
+from tidemark.lake.columns import OURS
+from tidemark.lake.paths import table_path
 from tidemark.lake.status import status_of
 from tidemark.sync import copying
 from tidemark.sync import job as copy_job
@@ -31,6 +34,7 @@ from tidemark.vacuum.vacuum import VacuumOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
+NAMES = ("id", "v", *OURS.names)
 Run = Callable[..., Iterator[pa.RecordBatch]]
 
 
@@ -57,11 +61,12 @@ def test_a_full_disk_is_named_and_waited_for(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.run(*TABLE)
-    marker, table = tmp_path / "full", tmp_path / "lake/public/t"
+    ((oid,),) = db.admin("select 't'::regclass::oid::int")
+    marker, table = tmp_path / "full", tmp_path / "lake" / table_path(oid)
     marker.touch()
     monkeypatch.setattr(copying, "PAUSE_S", 0.01)
     copies = full_while(marker, copy_job, lambda name: table / f"versions/live-00000-of-00001-{name}.parquet")
-    changes = full_while(marker, apply_job, lambda name: table / f"changes/part-{name}.parquet")
+    changes = full_while(marker, apply_job, lambda name: table / f"changes/{change_prefix(NAMES)}-{name}.parquet")
     monkeypatch.setattr(copy_job, "_run", copies)
     monkeypatch.setattr(apply_job, "_run", changes)
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
@@ -86,7 +91,8 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.run(*TABLE)
-    folder = tmp_path / "lake/public/t/versions"
+    ((oid,),) = db.admin("select 't'::regclass::oid::int")
+    folder = tmp_path / "lake" / table_path(oid) / "versions"
     wrapped(monkeypatch, Round, "_generation", after=lambda: db.run("alter table t add c int default 7"))
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()

@@ -20,6 +20,7 @@ from tidemark.clock import Lsn
 from tidemark.decode.changes import ChangeBatch
 from tidemark.decode.messages import Relation
 from tidemark.decode.types import Types
+from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.layout import Layout
@@ -88,7 +89,7 @@ class _Open:
         if key not in self.files:
             folder = self.lake / layout.path / CHANGES
             folder.mkdir(parents=True, exist_ok=True)
-            self.files[key] = FileWriter(folder, "part"), stored_columns(rows.schema)
+            self.files[key] = change_writer(folder, rows.schema), stored_columns(rows.schema)
         self.files[key][0].write(rows)
         gathered = [writer for writer, _ in self.files.values()]
         if sum(writer.gathered_bytes for writer in gathered) > GATHERED_BYTES:

@@ -412,9 +412,7 @@ class WrittenTables:
     ) -> None:
         """Note an event; whoever is called from outside ends with `_tell_all`."""
         oid = fingerprint.oid
-        taken = frozenset(events[-1].path for other, events in self._events.items() if other != oid)
-        path = self.path(oid) if oid in self._events else table_path(fingerprint.schema, fingerprint.name, oid, taken)
-        event = Event(kind, fingerprint, path, after, lsn, excluded, reason, snapshot)
+        event = Event(kind, fingerprint, table_path(oid), after, lsn, excluded, reason, snapshot)
         self._untold.append(event)
         self._events.setdefault(oid, []).append(event)
 

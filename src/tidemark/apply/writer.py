@@ -35,6 +35,7 @@ from tidemark.errors import (
     SourceError,
     policy_of,
 )
+from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
@@ -73,7 +74,10 @@ class LakeWriter:
             self._cycles = Cycles(options.lake)
             self.cycle = self._cycles.last
             events = read_events(options.lake)
-            self.tables = WrittenTables(Tables(options.lake), events, options.names, self.cycle)
+            register = Tables(options.lake)
+            self.tables = WrittenTables(register, events, options.names, self.cycle)
+            self._catalog = CatalogUpdates(options.lake, register)
+            self._update_catalog(at_once=True)
             self._changes = ChangeTables(options.lake)
             self.reader = LogReader(options.log)
             self._recall()
@@ -94,6 +98,7 @@ class LakeWriter:
         applied = self.apply()
         if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
             self.tell()
+        self._update_catalog()
         return applied
 
     def look(self) -> bool:
@@ -190,6 +195,7 @@ class LakeWriter:
             while self.apply() is not None and self.cycle.safe < upto:
                 pass
             self.tell()
+        self._update_catalog(at_once=True)
 
     def close(self) -> None:
         """Let go of the lake."""
@@ -201,7 +207,11 @@ class LakeWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self._update_catalog(at_once=True)
+        finally:
+            self.close()
 
     def _made(self) -> Lake:
         """The lake, created if this is the first time: then the source must be there."""
@@ -280,6 +290,10 @@ class LakeWriter:
         self._cycles.tell(self.cycle)
         self._told_at = time.monotonic()
         self._let_go(safe)
+
+    def _update_catalog(self, *, at_once: bool = False) -> None:
+        told = self._cycles.last
+        self._catalog.keep_up(min(told.safe, told.known), at_once=at_once)
 
     def _let_go(self, safe: Lsn) -> None:
         """Tell the log which segments nobody needs any more, if someone is there to remove them."""

@@ -21,9 +21,10 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.decode.types import Types
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.fold.events import Events, events_of
-from tidemark.fold.job import FoldWork, fold_buckets
+from tidemark.fold.job import FoldedBucket, FoldWork, fold_buckets
 from tidemark.fold.layout import VersionLayout, bucket_count, version_columns
 from tidemark.fold.policy import Burden
+from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, ChangeFiles
 from tidemark.lake.columns import UNCHANGED
 from tidemark.lake.history import Span, TableHistory, types_of
@@ -109,10 +110,15 @@ class Folder:
         require_pinned(spark)
         self._lake, self._spark, self._tasks = Lake.open(lake), spark, tasks
         self._lock = Lock(lake, FOLDING)
+        self._folded = False
 
     def close(self) -> None:
-        """Let go of the lake."""
-        self._lock.close()
+        """Let go of the lake; whoever reads it by its catalog finds there what was folded."""
+        try:
+            if self._folded:
+                update_catalog(self._lake.path)
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +127,10 @@ class Folder:
         self.close()
 
     def foldable(self) -> list[Foldable]:
-        """The tables with something to fold; those that cannot be read up to the present are left as they are."""
+        """The tables with something to fold, or without versions, which other engines would look for in vain.
+
+        Those that cannot be read up to the present are left as they are.
+        """
         view = LakeView(self._lake, None)
         upto = min(view.cycle.safe, view.cycle.known)
         found = []
@@ -138,7 +147,7 @@ class Folder:
             since = held(versions, span.base)
             files = changes.between(since, Boundary(upto))
             streamed = any(is_streamed(column, self._lake.version_num) for column in span.fingerprint.columns)
-            if files and upto > since.lsn and streamed:
+            if (files or versions is None) and upto > since.lsn and streamed:
                 found.append(Foldable(history, span, upto, changes, files, versions))
         return found
 
@@ -162,11 +171,7 @@ class Folder:
         if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
             raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
         way = _way(table.versions, layout)
-        events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
-        reached(Point.FOLD_PLANNED)
-        folder = self._lake.path / table.history.path / VERSIONS
-        work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
-        done = fold_buckets(events.rows, work, self._tasks)
+        done = self._written(table, shown, layout, way, retired) if table.files else []
         reached(Point.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]
         if way.anew:
@@ -175,9 +180,20 @@ class Folder:
             touched = {bucket.bucket for bucket in done}
             gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
             target.replace(adds, gone, table.upto, table.span.base.lsn)
+        self._folded = True
         reached(Point.FOLDED)
         size = sum(file.size_bytes for file in adds)
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
+
+    def _written(
+        self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: Sequence[Column]
+    ) -> list[FoldedBucket]:
+        """Files for every bucket that changes touch."""
+        events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
+        reached(Point.FOLD_PLANNED)
+        folder = self._lake.path / table.history.path / VERSIONS
+        work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
+        return fold_buckets(events.rows, work, self._tasks)
 
     def _events(
         self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: frozenset[int]

@@ -1,21 +1,41 @@
-"""The `changes` of a table as one reads them: its files, and what their statistics tell."""
+"""The `changes` of a table as one reads them: its files, and what their statistics tell.
+
+A file has the columns that the table had when its changes were made: its name has a digest of theirs, so that a reader
+looks into one file for each such set of columns, and knows of all others which they have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2s
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
-from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, OURS, TRUNCATE, UNCHANGED, StoredColumn, stored_columns
+from tidemark.lake.columns import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    OURS,
+    TRUNCATE,
+    UNCHANGED,
+    StoredColumn,
+    stored_columns,
+)
 from tidemark.lake.commits import applied, is_there, opened, schema_of
+from tidemark.lake.files import FileWriter
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.rows import INSERTED, PREIMAGE
+
+_NAME = re.compile(r"part-([0-9a-f]{32})-[0-9a-f]+\.parquet")
+_seen: dict[str, frozenset[str]] = {}  # the columns that a digest is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +94,38 @@ def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
     return ChangeFiles(folder, adds if len(adds) else None, stored_columns(schema_of(table)), max(applied(table), safe))
 
 
+def change_writer(folder: Path, schema: pa.Schema) -> FileWriter:
+    """Writes a file of changes that have these columns."""
+    return FileWriter(folder, change_prefix(schema.names))
+
+
+def change_prefix(columns: Iterable[str]) -> str:
+    """How the name of a file of changes begins that has these columns."""
+    return f"part-{_digest(columns)}"
+
+
+def _digest(columns: Iterable[str]) -> str:
+    return blake2s("\0".join(sorted(columns)).encode(), digest_size=16).hexdigest()
+
+
+def _columns(file: Path) -> frozenset[str]:
+    """The columns that a file has."""
+    named = _NAME.fullmatch(file.name)
+    digest = named[1] if named is not None else ""
+    if digest not in _seen:
+        try:
+            names = frozenset(pq.read_schema(file).names)
+        except (OSError, pa.ArrowException) as error:
+            raise LakeDamaged(f"{file} cannot be read: {error}", "a backup of the lake, or a resync") from error
+        if _digest(names) != digest:
+            raise LakeDamaged(f"{file} is not a file of ours, or has other columns", "the lake as we wrote it")
+        _seen[digest] = names
+    return _seen[digest]
+
+
 def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:
     nulls, rows = add["null_count"], add["num_records"]
-    lacking = [name for name in OURS.names if nulls.get(name) is None]
+    lacking = [name for name in OURS.names if name != COMMIT_TIMESTAMP and nulls.get(name) is None]
     if lacking:
         raise LakeDamaged(
             f"{folder / add['path']} has no statistics of {', '.join(lacking)}", "the lake as we wrote it"
@@ -84,7 +133,7 @@ def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:
     kinds = add["min"][CHANGE_TYPE], add["max"][CHANGE_TYPE]
     return ChangeFile(
         str(folder / add["path"]),
-        frozenset(name for name, count in nulls.items() if count is not None),
+        _columns(folder / add["path"]),
         Lsn(add["min"][COMMIT_VERSION]),
         Lsn(add["max"][COMMIT_VERSION]),
         kinds == (INSERTED, INSERTED),

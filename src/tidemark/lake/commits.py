@@ -8,7 +8,7 @@ That is the fence behind the lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,20 +19,22 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
-from tidemark.lake.columns import OURS, StoredColumn, stored_columns
+from tidemark.lake.columns import COMMIT_TIMESTAMP, OURS, StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, sync
 from tidemark.lake.points import Point, reached
 
 APP = "tidemark"
+_FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
 CONFIGURATION = {
-    "delta.dataSkippingNumIndexedCols": "-1",  # statistics of every column: our reads tell by them which a file has
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "true",
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",  # after that nobody knows when a file was let go
 }
+STATISTICS = "delta.dataSkippingStatsColumns"  # only these columns have statistics
+_CHANGES = {**CONFIGURATION, STATISTICS: ",".join(name for name in OURS.names if name != COMMIT_TIMESTAMP)}
 
 
 class ChangeTable:
@@ -46,8 +48,8 @@ class ChangeTable:
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> ChangeTable:
         """Make it, or take what an earlier attempt made."""
         folder.mkdir(parents=True, exist_ok=True)
-        schema = pa.schema([*(column.field() for column in columns), *OURS])
-        DeltaTable.create(folder, schema, mode="ignore", configuration=CONFIGURATION)
+        schema = delta_schema([*(column.field() for column in columns), *OURS])
+        DeltaTable.create(folder, schema, mode="ignore", configuration=_CHANGES)
         return cls(folder)
 
     @property
@@ -66,7 +68,7 @@ class ChangeTable:
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
             brought_up_to_date(self._table, self.folder, self.applied)
-            self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+            self._table.alter.add_columns(list(delta_schema(new).fields))
             reached(Point.COLUMNS_ADDED)
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
@@ -103,7 +105,7 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     versions = [Transaction(app, version) for app, version in {APP: what.lsn.value, **what.also}.items()]
     properties = CommitProperties(app_transactions=versions, max_commit_retries=0)
     mode = "append" if what.schema is None else "overwrite"
-    schema = table.schema() if what.schema is None else Schema.from_arrow(what.schema)
+    schema = table.schema() if what.schema is None else delta_schema(what.schema)
     was = applied(table)
     if what.schema is not None:
         _require_features(table, folder, what.schema)
@@ -222,6 +224,17 @@ def applied(table: DeltaTable) -> Lsn:
 def schema_of(table: DeltaTable) -> pa.Schema:
     """Its schema, with the metadata of its fields."""
     return pa.schema(table.schema().to_arrow())
+
+
+def delta_schema(fields: Iterable[pa.Field]) -> Schema:
+    """A schema as Delta keeps it: without field ids, which only the files have.
+
+    DuckDB looks columns up by the ids that a Delta schema has, and reads those without one, and then all, as null.
+    """
+    plain = [
+        field.with_metadata({k: v for k, v in (field.metadata or {}).items() if k != _FIELD_ID}) for field in fields
+    ]
+    return Schema.from_arrow(pa.schema(plain))
 
 
 _OTHER = "the other writer, if there is one; otherwise again, which goes by what the table has"

@@ -8,6 +8,10 @@ that nobody is told of is vacuum's.
 Floating-point columns have neither bounds nor dictionaries. Parquet's bounds leave NaN out, which PostgreSQL sorts
 above all numbers, and take -0.0 for less than 0.0, which equals it; parquet-mr looks values up in dictionaries by their
 bits. Readers that trust either skip rows that a filter selects.
+
+Delta's statistics are of our own columns only, which have bounds in every file. deltalake makes `x >= null` of a column
+without bounds, and so selects no row of the file by any filter on it; many of the source's values have no exact bounds
+in Delta's JSON. Readers skip by those of Parquet's row groups.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemark.errors import LakeDiskFull
+from tidemark.lake.columns import CHANGE_TYPE, UNCHANGED, stored_columns
 from tidemark.log.disk import FULL
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
 _INT_DIGITS, _LONG_DIGITS = 9, 18  # of decimals that are integers of 32 and of 64 bits
+_MARKS = ",", "-"  # what `_unchanged` names columns by begins with a comma: these are below and above every such text
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class FileWriter:
         if self._encodings is None:
             chosen = self._like._encodings if self._like is not None else None
             self._encodings = chosen or _Encodings.of(group)
-        self._nulls.update({name: group[name].null_count for name in group.column_names})
+        self._nulls.update({name: group[name].null_count for name in _ours(group.schema)})
         with room_in(self._folder):
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
@@ -157,6 +162,18 @@ def room_in(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file, durably: whoever opens it finds all of it, or what was there before."""
+    new = path.with_name(f"{path.name}.new")
+    with room_in(path.parent):
+        with new.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync(path.parent)
+
+
 def sync(path: Path) -> None:
     """Return when a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -191,11 +208,14 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any]:
-    """Delta's statistics: for every column how many nulls, and the least and greatest of those that compare plainly.
+def _ours(schema: pa.Schema) -> list[str]:
+    """The columns that are not the source's."""
+    theirs = {column.name for column in stored_columns(schema)}
+    return [name for name in schema.names if name not in theirs]
 
-    A column that the file does not have is not there: that tells rows older than it from rows where it is null.
-    """
+
+def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any]:
+    """Delta's statistics: for each of our columns how many nulls there are, and the least and greatest value."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
@@ -206,17 +226,15 @@ def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any
             continue
         bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
         whole = all(chunk.has_min_max or chunk.num_values == 0 for chunk in chunks)
-        if bounds and whole and (plain := _plain(name, min(b[0] for b in bounds), max(b[1] for b in bounds))):
+        if name == UNCHANGED and nulls[name] < metadata.num_rows:
+            least[name], greatest[name] = _MARKS
+        elif bounds and whole and (plain := _plain(name, min(b[0] for b in bounds), max(b[1] for b in bounds))):
             least[name], greatest[name] = plain
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": dict(nulls)}
 
 
 def _plain(name: str, low: Any, high: Any) -> tuple[Any, Any] | None:
     """Bounds as Delta's JSON has them; only of types whose order no engine disputes."""
-    if isinstance(low, (bool, datetime)):
-        return None
-    if isinstance(low, int):
+    if isinstance(low, int) and not isinstance(low, bool):
         return low, high
-    if isinstance(low, date):
-        return low.isoformat(), high.isoformat()
-    return (low, high) if name == "_change_type" else None
+    return (low, high) if name == CHANGE_TYPE else None

@@ -103,6 +103,11 @@ class TableHistory:
         return self.last.fingerprint
 
     @property
+    def name(self) -> str:
+        """`schema.table`, as it was last seen; for people."""
+        return f"{self.fingerprint.schema}.{self.fingerprint.name}"
+
+    @property
     def is_union(self) -> bool:
         """Whether it is a partitioned table, which has no rows of its own."""
         return any(event.kind is Kind.UNION for event in self.events)
@@ -113,10 +118,20 @@ class TableHistory:
         return self.last.path
 
     @property
+    def reason(self) -> str:
+        """The reason that was given last for what it is, if one ever was."""
+        return next((event.reason for event in reversed(self.events) if event.reason), "")
+
+    @property
     def live(self) -> bool:
         """Whether it can be read up to the present."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
         return next(lasting, Kind.GAP) not in _STOPPING
+
+    def upto(self, lsn: Lsn) -> TableHistory | None:
+        """What is known of it at a position; None if it was not seen yet."""
+        events = tuple(event for event in self.events if event.lsn <= lsn)
+        return TableHistory(events) if events else None
 
     def spans(self) -> tuple[Span, ...]:
         """Where it can be read, in order."""
@@ -141,8 +156,7 @@ class TableHistory:
         found = next((span for span in reversed(spans) if span.holds(lsn)), None)
         if found is not None:
             return found
-        name = f"{self.fingerprint.schema}.{self.fingerprint.name}"
-        raise NotAnswerable(f"{name} cannot be read at {lsn}: {self._why(lsn)}", _where(spans))
+        raise NotAnswerable(f"{self.name} cannot be read at {lsn}: {self._why(lsn)}", _where(spans))
 
     def alike_since(self, span: Span, alike: Callable[[Fingerprint, Fingerprint], bool]) -> Lsn:
         """The first position from which on a table was always like it is in a span."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
+from tidemark.lake.files import write_whole
 from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
@@ -66,12 +66,7 @@ class Lake:
                 return
         plain = asdict(self) | {"format": _FORMAT, "log": str(self.log)}
         del plain["path"]
-        new = self.path / f"{NAME}.new"
-        with new.open("w") as file:
-            json.dump(plain, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path / NAME)
+        write_whole(self.path / NAME, json.dumps(plain, indent=2))
 
     def require_own(self, identity: Identity) -> None:
         """Refuse another source."""

@@ -10,11 +10,13 @@ columns added          a table has new columns, without their values
 table committed        one table has its changes, perhaps not all tables
 all committed          every table has, `_cycles` does not say so
 cycle told             `_cycles` says so, the log was not told that it can let go
-history told           `_tables` says what became of a table
+history told           `_tables` says what became of a table, the catalog does not
 fold planned           what to fold is known, nothing is written
 fold written           all files of a fold are durable, its table was not committed
 folded                 a table has its versions
 generation committed   a table has its copy, `_tables` does not say so
+versions ended         a dropped table has no rows any more, the catalog does not say so
+catalog written        the catalog says what is in the lake now
 window told            `_vacuums` says what cannot be read any more, nothing is removed
 let go                 a table holds files no more, which are still there
 """
@@ -43,6 +45,8 @@ class Point(Enum):
     FOLD_WRITTEN = "fold written"
     FOLDED = "folded"
     GENERATION_COMMITTED = "generation committed"
+    VERSIONS_ENDED = "versions ended"
+    CATALOG_WRITTEN = "catalog written"
     WINDOW_TOLD = "window told"
     LET_GO = "let go"
 

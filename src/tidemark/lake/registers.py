@@ -129,6 +129,11 @@ class Tables(_Register):
         super().__init__(lake / TABLES, _TABLES_SCHEMA)
         self._number = self.table.transaction_version(APP) or 0
 
+    @property
+    def number(self) -> int:
+        """How many events there are."""
+        return self._number
+
     def tell(self, *events: Event) -> None:
         """Add events, all at once."""
         rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]

@@ -124,7 +124,7 @@ def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterabl
 def _reason(history: TableHistory, resyncs: Mapping[int, str]) -> str:
     """Why it cannot be read, or what is still to come of it."""
     if not history.live:
-        return next((event.reason for event in reversed(history.events) if event.reason), "")
+        return history.reason
     why = resyncs.get(history.fingerprint.oid)
     return "" if why is None else f"to be copied anew: {why}" if why else "to be copied anew"
 

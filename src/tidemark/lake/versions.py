@@ -22,14 +22,30 @@ from deltalake import DeltaTable
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import StoredColumn, stored_columns
-from tidemark.lake.commits import APP, CONFIGURATION, Commit, applied, commit, is_there, opened, schema_of
+from tidemark.lake.commits import (
+    APP,
+    CONFIGURATION,
+    STATISTICS,
+    Commit,
+    applied,
+    commit,
+    delta_schema,
+    is_there,
+    opened,
+    schema_of,
+)
 from tidemark.lake.files import DataFile
+from tidemark.lake.points import Point, reached
 
 VERSIONS = "versions"
 BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
 INTERVAL = pa.schema([(BEGIN_LSN, pa.int64()), (END_LSN, pa.int64())])
 _BASE, _BEFORE = f"{APP}.base", f"{APP}.before"
-_CONFIGURATION = {**CONFIGURATION, "delta.enableExpiredLogCleanup": "false"}  # earlier generations: vacuum does it
+_CONFIGURATION = {
+    **CONFIGURATION,
+    STATISTICS: ",".join(INTERVAL.names),
+    "delta.enableExpiredLogCleanup": "false",  # earlier generations: vacuum does it
+}
 _NAME = re.compile(r"(live|closed)-(\d+)-of-(\d+)-[0-9a-f]+\.parquet")
 
 
@@ -88,7 +104,7 @@ class VersionTable:
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> VersionTable:
         """Make it, or take what an earlier attempt made."""
         folder.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(folder, version_schema(columns), mode="ignore", configuration=_CONFIGURATION)
+        DeltaTable.create(folder, delta_schema(version_schema(columns)), mode="ignore", configuration=_CONFIGURATION)
         return cls(folder)
 
     def read(self) -> Versions:
@@ -116,9 +132,33 @@ class VersionTable:
         commit(self._table, self._folder, Commit(folded, adds, schema=version_schema(columns), also=also, anew=anew))
 
 
+@dataclass(frozen=True, slots=True)
+class StoredGeneration:
+    """A generation of a table's versions without its files: at which version of the Delta table it is, or ended."""
+
+    delta_version: int
+    stored: tuple[StoredColumn, ...]
+    folded: Lsn
+    base: Lsn
+
+
 def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | None:
     """A table's versions, if it has any: the present generation, or the one that began at `base`."""
     folder = lake / path / VERSIONS
+    table = _opened(folder, base)
+    return _versions(folder, table) if table is not None else None
+
+
+def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGeneration | None:
+    """The same without looking at its files."""
+    table = _opened(lake / path / VERSIONS, base)
+    if table is None:
+        return None
+    return StoredGeneration(table.version(), stored_columns(schema_of(table)), applied(table), _base(table))
+
+
+def _opened(folder: Path, base: Lsn | None) -> DeltaTable | None:
+    """The Delta table as it is, or as it was when the generation that began at `base` ended."""
     if not is_there(folder):
         return None
     table = opened(folder)
@@ -127,7 +167,21 @@ def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | 
         if earlier is None:
             return None
         table = earlier
-    return _versions(folder, table)
+    return table
+
+
+def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
+    """Have a table that was dropped hold no rows from there on; the version of the Delta table, if there is one.
+
+    That is one more generation, which is empty: the one before it is read, and let go, as after any other. Done twice,
+    it does nothing.
+    """
+    present = read_generation(lake, path)
+    if present is not None and present.base < lsn:
+        VersionTable(lake / path / VERSIONS).rewrite((), present.stored, lsn, lsn, anew=True)
+        reached(Point.VERSIONS_ENDED)
+        present = read_generation(lake, path)
+    return present.delta_version if present is not None else None
 
 
 def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:

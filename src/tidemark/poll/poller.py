@@ -23,6 +23,7 @@ from tidemark.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.apply.job import Written
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
+from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go
 from tidemark.lake.generation import Generation
@@ -79,7 +80,10 @@ class Poller:
             self._lock = taken.enter_context(Lock(options.lake, WRITING))
             reached(Point.LOCKED)
             self._cycles = Cycles(options.lake)
-            self.tables = PolledTables(Tables(options.lake), read_events(options.lake))
+            register = Tables(options.lake)
+            self.tables = PolledTables(register, read_events(options.lake))
+            self._catalog = CatalogUpdates(options.lake, register)
+            self._catalog.keep_up(self.cycle.safe, at_once=True)
             self.progress = Progress()
             self._changes = ChangeTables(options.lake)
             self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
@@ -273,6 +277,7 @@ class Poller:
         told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
         observed = None if last else told
         self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed))
+        self._catalog.keep_up(here.lsn, at_once=True)
         self.seen, self._had, self._told_at = told, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)

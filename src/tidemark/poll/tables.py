@@ -170,11 +170,9 @@ class PolledTables:
 
     def _event(self, kind: Kind, fingerprint: Fingerprint, here: Here, reason: str = "") -> Event:
         oid = fingerprint.oid
-        taken = frozenset(events[-1].path for other, events in self._events.items() if other != oid)
-        path = self.path(oid) if oid in self._events else table_path(fingerprint.schema, fingerprint.name, oid, taken)
         unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
         after = here.safe if unfinished else here.before
-        return Event(kind, fingerprint, path, after, here.lsn, frozenset(), reason, here.snapshot, True)
+        return Event(kind, fingerprint, table_path(oid), after, here.lsn, frozenset(), reason, here.snapshot, True)
 
 
 def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> str | None:

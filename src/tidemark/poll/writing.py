@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from tidemark.apply.job import Written
 from tidemark.clock import Lsn
+from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -98,7 +99,7 @@ def write_truncate(work: ChangeWork) -> WrittenChanges:
     """One change that removes every row."""
     said = _ours(work, pa.array([TRUNCATED]), np.array([work.number * _WRITE_ROWS]))
     work.folder.mkdir(parents=True, exist_ok=True)
-    writer = FileWriter(work.folder, "part")
+    writer = change_writer(work.folder, OURS)
     writer.write(pa.table({**said, TRUNCATE: pa.array([0], pa.int32())}, schema=OURS))
     return WrittenChanges((Written(work.oid, writer.close(), ()),), Hashes.joined([]), Hashes.joined([]))
 
@@ -120,7 +121,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         key = tuple(rows.column_names)
         if key not in writers:
             work.folder.mkdir(parents=True, exist_ok=True)
-            writers[key], columns[key] = FileWriter(work.folder, "part"), stored_columns(rows.schema)
+            writers[key], columns[key] = change_writer(work.folder, rows.schema), stored_columns(rows.schema)
         writers[key].write(rows)
     files = tuple(Written(work.oid, writer.close(), columns[key]) for key, writer in writers.items())
     for _ in files:

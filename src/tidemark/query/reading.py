@@ -142,7 +142,7 @@ class Reading:
         gap = next((each for each in told if each.kind is Kind.GAP and each.after < self._boundary.lsn), None)
         if gap is not None:
             raise NotAnswerable(
-                f"{history.path} cannot be read at {self._boundary.lsn}: {gap.reason}", "a later snapshot"
+                f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "a later snapshot"
             )
 
     def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
@@ -190,7 +190,7 @@ class Reading:
                 relations[relation] = layout.columns
             elif relation.oid == shown.oid:
                 raise NotAnswerable(
-                    f"{history.path} was altered in what is not applied yet", "again when it is applied"
+                    f"{history.name} was altered in what is not applied yet", "again when it is applied"
                 )
         return TailWork(view.lake.log, types, shown, relations), planned
 
@@ -207,7 +207,7 @@ def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
     if span.copied or later:
         began = next(each.base.lsn for each in reversed(history.spans()))
         raise NotAnswerable(
-            f"{history.path} was begun anew at {began}, and what it was before is not kept whole",
+            f"{history.name} was begun anew at {began}, and what it was before is not kept whole",
             f"an LSN from {began} on",
         )
 

@@ -104,7 +104,7 @@ def plan_round(
                 refused[oid] = naming_lockers(session, oid, error)
                 continue
             except KeyError:
-                refused[oid] = TableChanged(f"{history.path} is gone", "nothing: it is not there to be copied")
+                refused[oid] = TableChanged(f"{history.name} is gone", "nothing: it is not there to be copied")
                 continue
             missing[oid] = list(parts_of(oid, pages, page_bytes, options.tasks))
             size = sum(part.size_bytes for part in missing[oid])

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
+from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import is_there, let_go, opened
 from tidemark.lake.history import TableHistory
@@ -88,7 +89,11 @@ def _vacuumed(lake: Lake, options: VacuumOptions, dry_run: bool) -> Vacuumed:
     if not dry_run and retained > Lsn.ZERO:
         Vacuums(path).tell(retained)
     removals = [*_tables(lake, retained, dry_run)]
+    if not dry_run:
+        update_catalog(path)  # what it names is there until its files are removed
     removals += _files(lake, options, dry_run)
+    if not dry_run:
+        update_catalog(path)
     removals += _log(lake, retained, leases, dry_run)
     return Vacuumed(retained, wanted, leases, tuple(removals))
 
@@ -117,7 +122,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
                 let_go(lake.path / history.path / folder, gone)
                 reached(Point.LET_GO)
             if gone:
-                yield Removal(f"{history.path}/{folder}: older than the window", len(gone), sum(sizes))
+                yield Removal(f"{history.name} {folder}: older than the window", len(gone), sum(sizes))
 
 
 def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Removal]:
@@ -128,15 +133,15 @@ def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Remova
     with ExitStack() as locks:
         orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
         for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
-            folder = f"{history.path}/{name}"
-            if not is_there(lake.path / folder):
+            folder, what = lake.path / history.path / name, f"{history.name} {name}"
+            if not is_there(folder):
                 continue
             keep = _earlier(lake, history, retained) if name == VERSIONS else []
-            yield from _removed(lake.path / folder, f"{folder}: let go before", age, keep, dry_run, full=False)
+            yield from _removed(folder, f"{what}: let go before", age, keep, dry_run, full=False)
             if orphan_age < FORGOTTEN_S:
-                yield from _removed(lake.path / folder, f"{folder}: nobody's", orphan_age, keep, dry_run, full=True)
+                yield from _removed(folder, f"{what}: nobody's", orphan_age, keep, dry_run, full=True)
             if name == VERSIONS and not keep and not dry_run:
-                opened(lake.path / folder).cleanup_metadata()
+                opened(folder).cleanup_metadata()
 
 
 def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import create_database
 from harness.mirrored import eventually
+from harness.outside import path_of
 from tests.conftest import NEWEST, Start
 from tests.query.conftest import set_in
 from tests.query.parity.run import ACCOUNT, SPARK, TABLES, by_its_lsn_alone, parity
@@ -63,7 +64,7 @@ def test_it_notices_when_one_change_was_not_applied(start: Start, small: SparkSe
         upto = Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
         eventually(lambda: mirror.view().cycle.safe >= upto, 120)
         run.mirror.stop()
-        changes = DeltaTable(run.mirror.options.lake / "public" / ACCOUNT / "changes")
+        changes = DeltaTable(run.mirror.options.lake / path_of(run.mirror.options.lake, ACCOUNT) / "changes")
         assert changes.delete(f"id = {ACCOUNTS + 1}")["num_deleted_rows"] == 1
         run.mirror.start()
         found = run.compare(FEW)
