@@ -16,6 +16,7 @@ from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
+from tidemark.sync import rounds
 
 pytestmark = [pytest.mark.full, pytest.mark.spark]
 
@@ -247,8 +248,10 @@ def test_a_change_of_the_tree_that_is_not_visible_yet_is_not_taken_for_known(
 
 @NEWEST
 def test_a_column_that_only_a_child_has_is_not_looked_up_for_its_parent(
-    db: Database, spark: SparkSession, tmp_path: Path
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a subquery it is a column of the query around it, and rows of every bucket count."""
+    monkeypatch.setattr(rounds, "buckets_for", lambda _: 8)
     db.run(
         "create table parent (id int primary key)",
         "create table child (code int primary key) inherits (parent)",
@@ -259,10 +262,8 @@ def test_a_column_that_only_a_child_has_is_not_looked_up_for_its_parent(
     with syncing(db, tmp_path, spark, "only parent", "only child", "outside", folds=False) as synced:
         synced.copy_all()
         synced.catch_up()
-        statement = "select count(*) from outside where exists (select 1 from parent where code = 5)"
+        statement = "select count(*) from outside o where exists (select 1 from parent where code = 5 and id = o.id)"
         assert tidemark.open(synced.options.lake, spark).sql(statement).collect() == db.admin(statement) == [(100,)]
-        matched = statement.replace("code = 5)", "code = 5 and parent.id = outside.id)")
-        assert tidemark.open(synced.options.lake, spark).sql(matched).collect() == db.admin(matched) == [(100,)]
 
 
 @pytest.mark.parametrize("install", [each for each in installs().values() if each.major < 16][:1], indirect=True)
