@@ -17,6 +17,10 @@ folded                 a table has its versions
 generation committed   a table has its copy, `_tables` does not say so
 window told            `_vacuums` says what cannot be read any more, nothing is removed
 let go                 a table holds files no more, which are still there
+restart decided        a request to start over says after which position and why, nothing else is changed
+log emptied            tables are told to be started over, the old log is gone, the old slot is not
+slot dropped           the old slot is gone, there is no new one
+log begun              the new slot and the new log are there, `_cycles` does not say so
 """
 
 from __future__ import annotations
@@ -45,6 +49,10 @@ class Point(Enum):
     GENERATION_COMMITTED = "generation committed"
     WINDOW_TOLD = "window told"
     LET_GO = "let go"
+    RESTART_DECIDED = "restart decided"
+    LOG_EMPTIED = "log emptied"
+    SLOT_DROPPED = "slot dropped"
+    LOG_BEGUN = "log begun"
 
 
 _attached: list[Callable[[Point], None]] = []

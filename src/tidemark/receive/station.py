@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidemark.clock import Lsn
 from tidemark.log.writer import LogWriter
@@ -36,6 +36,7 @@ class Station:
         self._stopping = stopping
         self._parent = parent
         self._state = "connecting"
+        self.keep_marks: Callable[[Mapping[str, str]], None] = lambda _: None
 
     @property
     def progress(self) -> Progress:
@@ -73,6 +74,9 @@ class Station:
             raise self.watch.failure
         while self.watch.warnings:
             self.tell(self.watch.warnings.pop(0))
+        if self.watch.renewed is not None:
+            renewed, self.watch.renewed = self.watch.renewed, None
+            self.keep_marks(renewed)
         if self.watch.xid is not None:
             self.writing.know(self.watch.xid)
             self.watch.xid = None
