@@ -19,7 +19,7 @@ from tidemark.cli.main import run
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
 from tidemark.receive.options import ReceiveOptions
-from tidemark.source.slot import create_slot
+from tidemark.source.slot import SlotWait, create_slot
 from tidemark.spark import SparkOptions, spark_session
 from tidemark.sync.mirroring import Mirroring, MirroringOptions
 
@@ -39,7 +39,7 @@ class Demonstrated:
 def prepare(database: Database, folder: Path) -> Demonstrated:
     """The mirror's slot, a second one that will be the judge, and a Spark session."""
     names = database.names
-    create_slot(database.dsn(), names.slot, wait_s=30)
+    create_slot(database.dsn(), names.slot, SlotWait(30))
     database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{JUDGE}')")
     options = MirroringOptions(database.dsn(), folder / "lake", names)
     receive = ReceiveOptions(database.dsn(), options.log_folder, names)

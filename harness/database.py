@@ -56,7 +56,7 @@ class Database:
         with self.connect(user) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.encode())
-                rows = cursor.fetchall() if cursor.description else rows
+                rows = cursor.fetchall() if cursor.description is not None else rows
         return rows
 
     def admin(self, *statements: str) -> list[tuple[Any, ...]]:

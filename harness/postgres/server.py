@@ -156,7 +156,7 @@ class Server:
             rows: list[tuple[Any, ...]] = []
             for statement in statements:
                 cursor = connection.execute(statement.encode())
-                rows = cursor.fetchall() if cursor.description else rows
+                rows = cursor.fetchall() if cursor.description is not None else rows
             return rows
 
     def program(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

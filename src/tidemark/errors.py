@@ -1,6 +1,7 @@
 """Every error Tidemark raises on purpose, as one tree; what each asks of a retry loop and of a shell, as one table.
 
     TidemarkError
+    ├── Stopped                   a signal, or the end of the parent process, came before the work had begun
     ├── InvalidValue              a value given to us is not what it says: an LSN, a snapshot, a name, an option
     ├── SourceError               PostgreSQL, seen by its client; carries the SQLSTATE where there was one
     │   ├── SourceUnreachable     no connection could be made
@@ -82,6 +83,13 @@ def in_short(error: Exception) -> TidemarkError:
     """An error that is not ours, as one line."""
     lines = str(error).splitlines() or [""]
     return TidemarkError(f"{type(error).__name__}: {lines[0]}")
+
+
+RESYNC_ALL = "tidemark resync LAKE --all, and tidemark sync: every table is copied again, and history stays readable"
+
+
+class Stopped(TidemarkError):
+    """Stopped by a signal, or by the end of the parent process, before the work had begun."""
 
 
 class InvalidValue(TidemarkError, ValueError):
@@ -359,6 +367,7 @@ class Policy:
 POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
     {
         TidemarkError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        Stopped: Policy(Retry.NEVER, ExitCode.INTERRUPTED),
         InvalidValue: Policy(Retry.NEVER, ExitCode.USAGE),
         SourceError: Policy(Retry.NEVER, ExitCode.REFUSED),
         SourceUnreachable: Policy(Retry.BACK_OFF, ExitCode.UNREACHABLE),

@@ -12,7 +12,7 @@ from harness.database import MIRROR, OWNER, PASSWORD, Database, create_database
 from tests.conftest import Start
 from tidemark.cli.main import run
 from tidemark.errors import ExitCode
-from tidemark.source.slot import create_slot
+from tidemark.source.slot import SlotWait, create_slot
 
 pytestmark = pytest.mark.quick
 
@@ -188,7 +188,7 @@ def test_lowering_wal_level_under_a_slot_would_stop_the_source_from_starting(
 ) -> None:
     server = start()
     db = prepared(create_database(server))
-    create_slot(db.dsn(), db.names.slot, wait_s=10)
+    create_slot(db.dsn(), db.names.slot, SlotWait(10))
     server.sql("alter system set wal_level = replica", "select pg_reload_conf()", "select pg_sleep(0.2)")
     capsys.readouterr()
     _, lines = examine(db, capsys)
@@ -202,7 +202,7 @@ def test_lowering_wal_level_under_a_slot_would_stop_the_source_from_starting(
 def test_an_invalidated_slot(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     server = start(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
     db = prepared(create_database(server))
-    create_slot(db.dsn(), db.names.slot, wait_s=10)
+    create_slot(db.dsn(), db.names.slot, SlotWait(10))
     db.run("insert into t select generate_series(1, 100000)")
     for _ in range(6):
         server.sql("select pg_switch_wal()", "checkpoint")

@@ -190,3 +190,60 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     back = run("sync", source, str(lake), "--mode", "poll")
     assert back.returncode == ExitCode.USAGE
     assert "follows the stream, and is not polled" in back.stderr
+
+
+@pytest.mark.full
+def test_a_mirror_whose_slot_is_lost_is_started_over_by_its_next_sync_or_by_the_one_that_runs(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)", "insert into t select i, 'v' from generate_series(1, 100) i")
+    db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
+    source, lake = db.dsn(OWNER).reveal(), tmp_path / "lake"
+    try:
+        assert run("sync", source, str(lake), "--once", "--master", "local[1]").returncode == ExitCode.OK
+        held, known = by_postgres(db, "t"), status_of(lake).known
+        db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
+        db.run("update t set v = 'in the gap'", "delete from t where id < 10")
+        lost = run("sync", source, str(lake), "--once", "--master", "local[1]")
+        assert lost.returncode == ExitCode.REFUSED, lost.stderr
+        assert "tidemark resync LAKE --all" in lost.stderr
+        assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
+        for strange in (("--all", source, "t"), ()):
+            assert run("resync", str(lake), *strange).returncode == ExitCode.USAGE
+        for words, said in (((), "the next tidemark sync starts the mirror over"), ((source,), "started over at ")):
+            asked = run("resync", str(lake), "--all", *words)
+            assert asked.returncode == ExitCode.OK, asked.stderr
+            assert said in asked.stdout
+        require_rows(tidemark.open(lake, spark).at().table("t"), *held, "latest, until it is copied")
+        (table,) = status_of(lake).tables
+        assert table.state == "restarted"
+        assert f"slot {db.names.slot} does not exist any more" in table.reason
+        again = run("sync", source, str(lake), "--once", "--master", "local[1]")
+        assert again.returncode == ExitCode.OK, again.stderr
+        require_rows(tidemark.open(lake, spark).at().table("t"), *by_postgres(db, "t"), "latest")
+        require_rows(tidemark.open(lake, spark).at(known).table("t"), *held, "before the gap")
+        _started_over_while_it_runs(db, source, lake)
+        require_rows(tidemark.open(lake, spark).at().table("t"), *by_postgres(db, "t"), "latest")
+        require_rows(tidemark.open(lake, spark).at(known).table("t"), *held, "before the gap")
+    finally:
+        db.admin(f"alter role {OWNER} noreplication")
+
+
+def _started_over_while_it_runs(db: Database, source: str, lake: Path) -> None:
+    command = [*TIDEMARK, "sync", source, str(lake), "--json", "--master", "local[1]"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as mirror:
+        try:
+            assert mirror.stdout is not None
+            db.run("update t set v = 'while it runs'")
+            next(line for line in mirror.stdout if json.loads(line)["event"] == "applied")
+            asked = run("resync", str(lake), "--all", source)
+            assert "the mirror that runs is started over now" in asked.stdout, asked.stderr
+            next(line for line in mirror.stdout if "started over at" in line)
+            next(line for line in mirror.stdout if "public.t copied as of" in line)
+            mirror.send_signal(signal.SIGTERM)
+            _, said = mirror.communicate(timeout=120)
+            assert mirror.returncode == ExitCode.OK, said
+        finally:
+            mirror.kill()
+    once = run("sync", source, str(lake), "--once", "--master", "local[1]")
+    assert once.returncode == ExitCode.OK, once.stderr

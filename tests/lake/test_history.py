@@ -106,6 +106,24 @@ def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
         again.at(Lsn(59))
 
 
+def test_a_table_of_a_mirror_that_was_started_over_is_read_up_to_there_and_from_its_new_beginning_on() -> None:
+    restarted = event(Kind.RESTARTED, 30, 30, OLD, "the mirror was started over: slot x does not exist any more")
+    waiting = history(BEGUN, restarted, event(Kind.SEEN, 30, 60, NEW))
+    assert ranges(waiting) == [(20, 30)]
+    assert not waiting.live
+    assert waiting.restarted == restarted
+    again = history(*waiting.events, event(Kind.COPIED, 70, 70, NEW))
+    assert ranges(again) == [(20, 30), (70, None)]
+    assert again.live
+    assert again.restarted is None
+    for table, lsn in ((waiting, 31), (waiting, 90), (again, 69)):
+        with pytest.raises(NotAnswerable, match="slot x does not exist") as refused:
+            table.at(Lsn(lsn))
+        assert "0/14 to 0/1E" in refused.value.hint
+    assert history(BEGUN, restarted, event(Kind.GAP, 30, 60, NEW, "altered twice")).restarted == restarted
+    assert history(BEGUN, restarted, event(Kind.DROPPED, 30, 60)).restarted is None
+
+
 def test_an_alteration_after_a_gap_does_not_end_the_gap() -> None:
     """What was lost in a gap is still lost when the table's definition is known again."""
     gap = event(Kind.GAP, 30, 30, OLD, "altered more than once between two looks")

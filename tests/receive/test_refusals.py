@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.database import MIRROR, Database, create_database
-from harness.mirrored import Mirrored, connected, ended, mirrored, receive_all, receiving, streaming
+from harness.database import MIRROR, OWNER, Database, create_database
+from harness.mirrored import Mirrored, connected, ended, eventually, mirrored, receive_all, receiving, streaming
 from harness.pgbouncer import find_pgbouncer, pooled
 from harness.postgres import installs
 from tests.conftest import NEWEST, Start
@@ -31,6 +31,8 @@ from tidemark.errors import (
     SourceForked,
     UnsupportedServer,
 )
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import Mirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
@@ -108,7 +110,7 @@ def test_a_slot_dropped_and_created_anew_has_missed_something(mirror: Mirrored) 
     name = drop_slot(mirror)
     mirror.database.run(INSERT)
     mirror.database.admin(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
-    refused(mirror, SlotRecreated, f"slot {name} starts at .* dropped and created anew")
+    refused(mirror, SlotRecreated, f"slot {name} starts at .* dropped and created again")
 
 
 @pytest.mark.full
@@ -239,7 +241,7 @@ def test_a_publication_that_leaves_something_out_is_refused_also_when_it_was_men
         mirror.database.admin(spoil)
         refused(mirror, PublicationDiffers, f"{mirror.options.names.publication} .*{match}")
         mirror.database.admin(mend)
-        refused(mirror, PublicationDiffers, "altered or created anew since")
+        refused(mirror, PublicationDiffers, "was altered, or dropped and created again, since")
         mirror.options = replace(mirror.options, accept_altered_publication=True)
         goes_on(mirror)
         mirror.options = replace(mirror.options, accept_altered_publication=False)
@@ -251,7 +253,30 @@ def test_a_publication_that_was_spoilt_and_mended_while_nobody_looked_is_refused
         mirror.database.admin(spoil)
         mirror.database.run("delete from t")
         mirror.database.admin(mend)
-        refused(mirror, PublicationDiffers, "altered or created anew since")
+        refused(mirror, PublicationDiffers, "was altered, or dropped and created again, since")
+
+
+@NEWEST
+def test_another_owner_of_the_publication_is_no_reason_to_stop_and_hides_no_alteration(mirror: Mirrored) -> None:
+    alter = f"alter publication {mirror.options.names.publication}"
+    mirror.database.admin(f"{alter} owner to {OWNER}")
+    goes_on(mirror)
+    mirror.options = replace(mirror.options, watch_interval_s=0.1)
+    with receiving(mirror) as process:
+        streaming(mirror)
+        mirror.database.admin(f"{alter} owner to postgres")
+        marks = mirror_of(mirror).marks
+        eventually(lambda: mirror_of(mirror).marks != marks)
+        mirror.database.admin(f"{alter} set (publish_via_partition_root = true)")
+        mirror.database.admin(f"{alter} set (publish_via_partition_root = false)")
+        require_refusal(process, PublicationDiffers, "was altered|leaves as their root")
+    refused(mirror, PublicationDiffers, "was altered, or dropped and created again, since")
+
+
+def mirror_of(mirror: Mirrored) -> Mirror:
+    found = read_mirror(mirror.options.folder, Disk())
+    assert found is not None
+    return found
 
 
 @pytest.mark.full

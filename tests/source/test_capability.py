@@ -20,7 +20,7 @@ from tidemark.source.capability import Choice, Mode, choose_mode, lacking
 from tidemark.source.dsn import Dsn
 from tidemark.source.facts import Facts, read_facts
 from tidemark.source.session import Session
-from tidemark.source.slot import create_slot
+from tidemark.source.slot import SlotWait, create_slot
 
 pytestmark = pytest.mark.quick
 
@@ -143,7 +143,7 @@ def test_a_slot_must_be_free_or_the_mirrors_own(tight: Database) -> None:
         tight.admin(f"select pg_create_physical_replication_slot('{taken}')")
         assert choice(tight) == used_up, "nor is it ours by its name alone"
         tight.admin(f"select pg_drop_replication_slot('{taken}')")
-    create_slot(tight.dsn(), tight.names.slot, wait_s=10)
+    create_slot(tight.dsn(), tight.names.slot, SlotWait(10))
     assert choice(tight) == LOGICAL
 
 
@@ -157,13 +157,13 @@ def test_a_sender_must_be_free_or_about_to_be(tight: Database) -> None:
 
 
 def test_a_mirror_that_streams_already_needs_no_other_sender(tight: Database) -> None:
-    create_slot(tight.dsn(), tight.names.slot, wait_s=10)
+    create_slot(tight.dsn(), tight.names.slot, SlotWait(10))
     with sending(tight, tight.names.slot):
         assert choice(tight) == LOGICAL
 
 
 def test_a_mirror_that_has_its_slot_waits_for_a_sender_and_is_not_polled(tight: Database) -> None:
-    create_slot(tight.dsn(), tight.names.slot, wait_s=10)
+    create_slot(tight.dsn(), tight.names.slot, SlotWait(10))
     with sending(tight), pytest.raises(errors.SourceBusy, match="max_wal_senders is 2") as caught:
         choice(tight)
     assert policy_of(caught.value).retry is Retry.BACK_OFF
@@ -196,7 +196,7 @@ def test_a_standby_is_polled(start: Start) -> None:
             assert choice(there) == polled("a standby: logical mirroring is supported from the primary only")
         if primary.install.major >= 17:
             with pytest.raises(errors.UnsupportedServer, match="failover"):
-                create_slot(there.dsn(), there.names.slot, wait_s=1)
+                create_slot(there.dsn(), there.names.slot, SlotWait(1))
         standby.promote()
         assert choice(there) == LOGICAL, "also on a timeline with a history"
     finally:

@@ -9,19 +9,19 @@ from harness.database import MIRROR, Database, create_database
 from harness.decoded import call_witness
 from harness.load import inserting
 from harness.mirrored import eventually
-from tests.conftest import Start
+from tests.conftest import NEWEST, Start
 from tidemark import errors
 from tidemark.errors import Retry, SlotBlocked, policy_of
 from tidemark.source.blockers import blockers_of, lasting_writers
 from tidemark.source.session import Session
-from tidemark.source.slot import create_slot, drop_slot, exact_snapshot, read_slot
+from tidemark.source.slot import SlotWait, create_slot, drop_slot, exact_snapshot, read_slot
 
 pytestmark = pytest.mark.quick
 
 
 def test_the_mirrors_slot_is_made_read_and_dropped(db: Database) -> None:
     name = db.names.slot
-    created = create_slot(db.dsn(), name, wait_s=10)
+    created = create_slot(db.dsn(), name, SlotWait(10))
     with db.session() as session:
         slot = read_slot(session, name)
         assert slot is not None
@@ -29,7 +29,7 @@ def test_the_mirrors_slot_is_made_read_and_dropped(db: Database) -> None:
         assert (slot.confirmed_flush, created.snapshot_id) == (created.consistent_point, None)
         assert slot.failover == (db.server.install.major >= 17)
         with pytest.raises(errors.ObjectExists, match="already exists"):
-            create_slot(db.dsn(), name, wait_s=10)
+            create_slot(db.dsn(), name, SlotWait(10))
         drop_slot(session, name)
         assert read_slot(session, name) is None
         drop_slot(session, name)
@@ -41,12 +41,12 @@ def test_a_slot_that_is_not_ours_is_neither_made_nor_dropped(db: Database) -> No
         with pytest.raises(errors.NotOurs):
             drop_slot(session, "theirs")
         with pytest.raises(errors.NotOurs):
-            create_slot(db.dsn(), "mine", wait_s=1)
+            create_slot(db.dsn(), "mine", SlotWait(1))
         assert read_slot(session, "theirs") is not None
 
 
 def test_a_slot_in_use_is_not_dropped_and_its_user_is_named(db: Database) -> None:
-    create_slot(db.dsn(), db.names.slot, wait_s=10)
+    create_slot(db.dsn(), db.names.slot, SlotWait(10))
     with Session.open(db.dsn(), "use", replication=True) as user, db.session() as session:
         pgconn = user.connection.pgconn
         db.run("create table t (a int primary key)", "create publication p for table t")
@@ -106,7 +106,7 @@ def test_who_blocks_a_slot_is_named_and_nothing_is_left_of_the_attempt(db: Datab
     with db.connect() as writer, db.session() as session:
         writer.execute("begin; insert into t values (1)")
         with pytest.raises(SlotBlocked, match=f"pid {writer.info.backend_pid} of app") as caught:
-            create_slot(db.dsn(), db.names.slot, wait_s=2)
+            create_slot(db.dsn(), db.names.slot, SlotWait(2))
         assert [(b.pid, b.since) for b in caught.value.blockers] == [(writer.info.backend_pid, None)]
         with pytest.raises(SlotBlocked), exact_snapshot(db.dsn(), wait_s=0.3):
             pass
@@ -114,7 +114,7 @@ def test_who_blocks_a_slot_is_named_and_nothing_is_left_of_the_attempt(db: Datab
         db.admin(f"grant pg_read_all_stats to {MIRROR}")
         try:
             with pytest.raises(SlotBlocked, match=", since ") as aged:
-                create_slot(db.dsn(), db.names.slot, wait_s=2)
+                create_slot(db.dsn(), db.names.slot, SlotWait(2))
             assert aged.value.blockers[0].since is not None
         finally:
             db.admin(f"revoke pg_read_all_stats from {MIRROR}")
@@ -141,6 +141,22 @@ def test_a_slot_is_made_as_soon_as_the_blocker_ends(db: Database) -> None:
         release.join()
 
 
+@NEWEST
+def test_who_is_waited_for_is_reported_again_while_it_lasts_and_a_stop_is_heeded(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.source.slot.REPORT_S", 0.5)
+    reports: list[str] = []
+    with db.connect() as writer, db.session() as session:
+        pid = writer.info.backend_pid
+        writer.execute("begin; select pg_current_xact_id()")
+        with pytest.raises(errors.Stopped, match="it was not created"):
+            create_slot(db.dsn(), db.names.slot, SlotWait(None, reports.append, lambda: len(reports) == 3))
+        wait_until_gone(session, db)
+    assert [each for each in reports if f"waits for running transactions: pid {pid} of app" in each] == reports
+    assert f"select pg_terminate_backend({pid});" in reports[0]
+
+
 def test_a_slot_that_is_made_just_when_we_give_up_is_ours_after_all(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +173,7 @@ def test_a_slot_that_is_made_just_when_we_give_up_is_ours_after_all(
             return found
 
         monkeypatch.setattr("tidemark.source.slot.blockers_of", end_the_blocker)
-        created = create_slot(db.dsn(), db.names.slot, wait_s=0.3)
+        created = create_slot(db.dsn(), db.names.slot, SlotWait(0.3))
     with db.session() as session:
         slot = read_slot(session, db.names.slot)
         assert slot is not None
@@ -175,7 +191,7 @@ def test_an_interrupted_wait_leaves_nothing_at_the_source(db: Database, monkeypa
         writer.execute("begin; insert into t values (1)")
         monkeypatch.setattr("tidemark.source.slot.answered", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            create_slot(db.dsn(), db.names.slot, wait_s=9)
+            create_slot(db.dsn(), db.names.slot, SlotWait(9))
         wait_until_gone(session, db)
         with pytest.raises(KeyboardInterrupt), exact_snapshot(db.dsn(), wait_s=9):
             pass
@@ -188,7 +204,7 @@ def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:
         writer.execute("begin; insert into t values (1); prepare transaction 'payroll'")
         try:
             with pytest.raises(SlotBlocked, match="prepared transaction 'payroll' of app, since"):
-                create_slot(db.dsn(), db.names.slot, wait_s=2)
+                create_slot(db.dsn(), db.names.slot, SlotWait(2))
             assert [w.gid for w in lasting_writers(session, 0.05)] == ["payroll"]
         finally:
             writer.execute("rollback prepared 'payroll'")
@@ -196,14 +212,14 @@ def test_a_prepared_transaction_is_named_by_its_gid(db: Database) -> None:
 
 def test_rights_and_levels_that_are_lacking_are_told_apart(db: Database, start: Start) -> None:
     with pytest.raises(errors.NotPermitted):
-        create_slot(db.dsn("app"), db.names.slot, wait_s=1)
+        create_slot(db.dsn("app"), db.names.slot, SlotWait(1))
     low = create_database(start(wal_level="replica"))
     with pytest.raises(errors.UnsupportedServer, match="wal_level"):
-        create_slot(low.dsn(), low.names.slot, wait_s=1)
+        create_slot(low.dsn(), low.names.slot, SlotWait(1))
     full = create_database(start(max_replication_slots=1))
-    create_slot(full.dsn(), full.names.slot, wait_s=10)
+    create_slot(full.dsn(), full.names.slot, SlotWait(10))
     with pytest.raises(errors.SourceBusy, match="all replication slots are in use"):
-        create_slot(full.dsn(), "tidemark_second", wait_s=10)
+        create_slot(full.dsn(), "tidemark_second", SlotWait(10))
 
 
 def test_on_a_standby_an_exact_snapshot_is_had_from_16_on(start: Start) -> None:

@@ -72,6 +72,7 @@ class WrittenTables:
         self._whole_since: dict[int, Lsn] = {}  # the stream has every change of a table that is copied, and which
         self._truncated: dict[int, Lsn] = {}
         self._asked_for: set[int] = set()
+        self._restarted = {oid for oid, each in histories if each.restarted}
         self._untold: list[Event] = []
         self.pending: dict[int, Pending] = {}
 
@@ -142,6 +143,36 @@ class WrittenTables:
             return {}
         meant = [oid for oid, table in look.tables.items() if self._may_begin(oid, table) or oid in self._asked_for]
         return {oid: self._published[oid][1].xmax for oid in meant if not self._ripe(oid, look)}
+
+    @property
+    def restarting(self) -> frozenset[int]:
+        """The tables that the mirror was started over for, and that have not begun again, as far as they can."""
+        tables = self._last.tables if self._last is not None else self._present
+        return frozenset(oid for oid in self._restarted if oid in tables and self._is_whole(tables[oid]))
+
+    def readable_upto(self, safe: Lsn, look: Look | None) -> Lsn:
+        """Up to where all tables can be read, if nothing is received any more.
+
+        That is `safe`, where all of them had their changes, if `look` proves that they are defined as they were.
+        """
+        upto = safe if look is not None and self._is_as_told(look) else min(self.known, safe)
+        earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
+        return min([upto, *(lsn for lsn in earlier if lsn >= self.known)])
+
+    def start_over(self, after: Lsn, reason: str) -> None:
+        """Tell that tables can be read up to a position, and above only when each has begun again."""
+        for history in self.histories.values():
+            if history.live:
+                self._tell(Kind.RESTARTED, history.fingerprint, after, after, reason)
+        self._tell_all()
+
+    def _is_as_told(self, look: Look) -> bool:
+        """Whether every table that can be read is defined as it was when it was last seen, and nobody alters one."""
+        live = {oid: each for oid, each in self.histories.items() if each.live}
+        tables = {oid: each.fingerprint for oid, each in live.items() if not each.is_union}
+        roots = {oid: each.fingerprint for oid, each in live.items() if each.is_union}
+        same = all(_but_for_filenode(table, look.tables.get(oid)) for oid, table in tables.items())
+        return same and all(look.roots.get(oid) == root for oid, root in roots.items()) and look.confirms(look)
 
     def lacking(self) -> dict[int, str]:
         """The tables that are published whole and cannot be read up to the present, and why, as far as it is told."""
@@ -218,10 +249,7 @@ class WrittenTables:
     def may_take(self, generation: Generation) -> bool:
         """Whether a copy is of the table as it still is, and all that came after it is there."""
         oid, present = generation.fingerprint.oid, self._present.get(generation.fingerprint.oid)
-        same = (
-            present is not None and replace(present, filenode=generation.fingerprint.filenode) == generation.fingerprint
-        )
-        return same and oid in self._copying and oid not in self.pending
+        return _but_for_filenode(generation.fingerprint, present) and oid in self._copying and oid not in self.pending
 
     def taken(self, generation: Generation) -> None:
         """Tell that a table can be read by a copy, which lies among its versions."""
@@ -350,7 +378,7 @@ class WrittenTables:
             self._present.pop(oid)
         else:
             self._present[oid] = new
-        if new is not None and earlier is None and replace(old, filenode=new.filenode) == new:
+        if earlier is None and _but_for_filenode(old, new):
             return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
         self._forget_copy(oid)
         if not live:
@@ -414,6 +442,10 @@ class WrittenTables:
         oid = fingerprint.oid
         event = Event(kind, fingerprint, table_path(oid), after, lsn, excluded, reason, snapshot)
         self._untold.append(event)
+        if kind is Kind.RESTARTED:
+            self._restarted.add(oid)
+        elif kind in (Kind.BEGUN, Kind.COPIED, Kind.DROPPED):
+            self._restarted.discard(oid)
         self._events.setdefault(oid, []).append(event)
 
     def _tell_all(self) -> None:
@@ -421,3 +453,8 @@ class WrittenTables:
         if self._untold:
             self._register.tell(*self._untold)
             self._untold = []
+
+
+def _but_for_filenode(table: Fingerprint, other: Fingerprint | None) -> bool:
+    """Whether two definitions are one to readers. TRUNCATE and VACUUM FULL change the filenode only."""
+    return other is not None and replace(table, filenode=other.filenode) == other

@@ -23,6 +23,7 @@ from tidemark.apply.tables import NOT_YET, WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.rows import RELATIONS, joined_rows
 from tidemark.errors import (
+    RESYNC_ALL,
     Blocker,
     LakeInUse,
     LakeMissing,
@@ -59,7 +60,11 @@ _PATIENCE = 20
 
 
 class LakeWriter:
-    """Holds the lake's lock from its making to `close`."""
+    """Holds the lake's lock from its making to `close`.
+
+    `uncopied` are the tables that cannot be copied as things are; None where nobody copies tables. After a mirror was
+    started over, readers are shown what they saw before until every other table has begun again.
+    """
 
     def __init__(
         self, options: ApplyOptions, spark: SparkSession, tell: Callable[[str], None] = lambda _: None
@@ -87,6 +92,7 @@ class LakeWriter:
             self._said = ""
             self._source_times: list[tuple[Lsn, datetime]] = []
             self._client: ReceiveClient | None = None
+            self.uncopied: frozenset[int] | None = None
             taken.pop_all()
 
     def step(self) -> Applied | None:
@@ -234,7 +240,7 @@ class LakeWriter:
             raise LogDamaged(
                 f"the log at {options.log} begins at {mirror.start}, and the lake reaches {lake.cycle().safe}: "
                 "what was committed in between is in neither",
-                "the log that this lake was made from; without it, a new lake",
+                f"the log that this lake was made from; without it {RESYNC_ALL}",
             )
         return lake
 
@@ -275,7 +281,8 @@ class LakeWriter:
             self._tell(f"{upto} has not been received yet")
 
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
-        known = self.tables.known
+        waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
+        known = self._cycles.last.known if waited_for else self.tables.known
         if (safe, known) == (self._cycles.last.safe, self._cycles.last.known):
             return
         passed = [moment for lsn, moment in self._source_times if lsn <= known]

@@ -51,13 +51,13 @@ _POLICIES = [policy.value for policy in WalPolicy]
     type=click.Choice(_POLICIES),
     default="warn",
     show_default=True,
-    help="warn: say so and go on. hold: stop; slot and WAL stay. drop: stop and drop the slot; the mirror must be "
-    "synced anew.",
+    help="warn: report and go on. hold: stop; slot and WAL stay. drop: stop and drop the slot; `tidemark resync LAKE "
+    "--all` starts the mirror over.",
 )
 @click.option(
     "--accept-altered-publication",
     is_flag=True,
-    help="Go on although a publication was altered since it was last looked at. What it left out meanwhile is missing.",
+    help="Go on although a publication was altered: you are certain that it left no change out.",
 )
 @click.option("--text", is_flag=True, help="Have values sent as text even where all could come in binary.")
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")

@@ -66,6 +66,7 @@ def _plain(found: LakeStatus, receiving: Position | None) -> dict[str, Any]:
         "receiving": receiving.state if receiving else None,
         "writing": str(found.writer) if found.writer else None,
         "reading": [str(reader) for reader in found.readers],
+        "restart_asked_at": found.restart.asked_at if found.restart else None,
         "tables": [_plain_table(table) for table in found.tables],
     }
 
@@ -95,7 +96,7 @@ def _lines(found: LakeStatus, receiving: Position | None) -> list[str]:
         why = f"  ({table.reason})" if table.reason else ""
         folded = f", folded to {table.folded}" if table.folded is not None else ""
         observed = ", observed" if table.observed else ""
-        lines.append(f"{table.name:<{width}}  {table.state:<8}  readable {where}{observed}{folded}{why}")
+        lines.append(f"{table.name:<{width}}  {table.state:<9}  readable {where}{observed}{folded}{why}")
     return lines
 
 
@@ -112,6 +113,7 @@ def _progress(found: LakeStatus, receiving: Position | None) -> list[str]:
         f"safe      {found.safe}{behind}  ({found.writer or 'nobody applies'})",
         f"known     {found.known}",
         *retained,
+        *([f"restart   asked for at {found.restart.asked_at}: tidemark sync starts over"] if found.restart else []),
     ]
 
 

@@ -16,6 +16,7 @@ from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue
 from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.requests import read_restart
 from tidemark.source.capability import Choice, Mode, choose_mode
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
@@ -51,6 +52,11 @@ class EndType(click.ParamType[Lsn | str]):
               "tables are copied.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Stop when all tables are copied and have caught up: --endpos current.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done: SQL, tables, parts and bytes.")
+@click.option(
+    "--accept-altered-publication",
+    is_flag=True,
+    help="Go on although a publication was altered: you are certain that it left no change out.",
+)
 @click.option("--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables too, where it pays.")
 @click.option(
     "--mode",
@@ -82,9 +88,9 @@ class EndType(click.ParamType[Lsn | str]):
 @click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
 def sync(
     source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], endpos: Lsn | str | None, once: bool, dry_run: bool, folds: bool, asked: str,
-    interval_s: float, reconcile_every: int, master: str | None, remote: str | None, conf: tuple[str, ...],
-    as_json: bool, quiet: bool,
+    leave: tuple[Pattern, ...], endpos: Lsn | str | None, once: bool, dry_run: bool,
+    accept_altered_publication: bool, folds: bool, asked: str, interval_s: float, reconcile_every: int,
+    master: str | None, remote: str | None, conf: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Mirror SOURCE, or the tables chosen, into LAKE: publish, copy, and follow until stopped.
 
@@ -107,6 +113,8 @@ def sync(
         from tidemark.sync.outlook import outlook
 
         click.echo(f"-- {choice.mode.value}: {choice.why}")
+        if read_restart(lake.absolute()) is not None:
+            click.echo(f"-- {lake} is started over: a new slot is created, and every table is copied again.")
         if polled and choice.mode is Mode.LOGICAL:
             click.echo(f"-- {lake} is polled: after a last poll it follows the stream, and only what is new is copied.")
         click.echo(outlook(meant, polled=choice.mode is Mode.POLL), nl=False)
@@ -114,29 +122,37 @@ def sync(
     with shown(as_json=as_json, quiet=quiet) as show:
         show.say(f"{choice.mode.value}: {choice.why}")
         stopped = _stops()
-        from tidemark.sync.mirroring import Mirroring, MirroringOptions  # not before: it brings Spark
+        from tidemark.sync.mirroring import Mirroring, MirroringOptions, require_log  # not before: it brings Spark
         from tidemark.sync.publishing import publish
+        from tidemark.sync.restart import RestartOptions, start_over
 
-        if not polled:
-            publish(meant, show.say, begun=(lake / NAME).exists())
-        spark = started(master, remote, conf)
         explicit = endpos if isinstance(endpos, Lsn) else None
         options = MirroringOptions(
-            source, lake.absolute(), names, log.absolute() if log else None, endpos=explicit, folds=folds
-        )
+            source, lake.absolute(), names, log.absolute() if log else None, endpos=explicit, folds=folds,
+            accept_altered_publication=accept_altered_publication,
+        )  # fmt: skip
+        restart = RestartOptions(options.receive, options.lake)
+        if not polled:
+            publish(meant, show.say, begun=(lake / NAME).exists())
+            start_over(restart, show.say, lambda: bool(stopped))
+            require_log(options.lake, options.log_folder)
+        spark = started(master, remote, conf)
         if polled:
             mode = None if asked == AUTO else Mode(asked)
             once_only = once or endpos == CURRENT
             polling = PollingOptions(interval_s, reconcile_every, once_only, folds, options.log_folder, mode)
             if not poll(meant, options.lake, polling, spark, stopped, show):
                 return ExitCode.OK
-        with Mirroring(options, spark, show.say) as mirroring:
-            until = explicit if explicit is not None else CURRENT if once or endpos == CURRENT else None
-            follow(mirroring, meant, until, stopped, show)
-            show.say(f"done at {mirroring.writer.cycle.safe}")
-            if until is not None and not stopped:
-                mirroring.require_copied()
-    return ExitCode.OK
+        until = explicit if explicit is not None else CURRENT if once or endpos == CURRENT else None
+        while True:
+            with Mirroring(options, spark, show.say, lambda: bool(stopped)) as mirroring:
+                follow(mirroring, meant, until, stopped, show)
+                if stopped or not mirroring.restart_is_asked_for:
+                    show.say(f"done at {mirroring.writer.cycle.safe}")
+                    if until is not None and not stopped:
+                        mirroring.require_copied()
+                    return ExitCode.OK
+            start_over(restart, show.say, lambda: bool(stopped))
 
 
 def _chosen(asked: str, there: Mode | None, source: Dsn, names: MirrorNames, lake: Path) -> Choice:
@@ -163,11 +179,14 @@ def _made_by(lake: Path) -> Mode | None:
 
 
 def follow(mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopped: list[int], show: Shown) -> None:
-    """Let a mirror run until it is stopped, or can be read up to an end: all of it but what cannot be copied."""
+    """Let a mirror run until it is stopped, or is to be started over, or can be read up to an end.
+
+    What cannot be copied is not waited for.
+    """
     from tidemark.sync.publishing import Publishing
 
     publishing = Publishing(meant, show.say)
-    while not stopped:
+    while not stopped and not mirroring.restart_is_asked_for:
         applied = mirroring.step()
         publishing.step()
         show.progress(mirroring.progress)

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from tidemark.doctor.check import Check, Seen, Status
 from tidemark.doctor.tables import count
-from tidemark.errors import Blocker
+from tidemark.source.blockers import ending
 from tidemark.source.publication import differences, mending
 from tidemark.source.quoted import statement
 from tidemark.source.slot import PLUGIN, Slot, SlotHealth
@@ -56,7 +56,7 @@ def _slot(seen: Seen) -> Iterator[Check]:
             Status.FAIL,
             f"{slot.name} is invalidated ({slot.invalidation_reason or 'WAL it needs was removed'})",
             statement("select pg_drop_replication_slot({});", sql.Literal(slot.name)),
-            "the changes since it was lost cannot be had from this server: every table needs a resync",
+            "the changes since it was lost cannot be had any more: tidemark resync LAKE --all starts the mirror over",
         )
     elif slot.health is SlotHealth.UNRESERVED:
         yield Check(
@@ -64,7 +64,7 @@ def _slot(seen: Seen) -> Iterator[Check]:
             Status.FAIL,
             f"{slot.name} holds more WAL than max_slot_wal_keep_size and goes at the next checkpoint",
             "alter system set max_slot_wal_keep_size = -1; select pg_reload_conf(); -- and start the mirror",
-            "the slot is invalidated and every table needs a resync",
+            "the slot is invalidated, and the mirror must be started over (tidemark resync LAKE --all)",
         )
     else:
         held = f", holding {slot.retained_bytes / 2**20:.0f} MB of WAL" if slot.retained_bytes is not None else ""
@@ -92,12 +92,6 @@ def _blockers(seen: Seen) -> Iterator[Check]:
         "running transactions",
         Status.WARN,
         f"writing for more than {LONG_S:g} s: " + "; ".join(map(str, seen.writers)),
-        "\n".join(_end_of(writer) for writer in seen.writers),
+        "\n".join(ending(writer) for writer in seen.writers),
         "a copy cannot start before they have ended; a prepared transaction never ends by itself",
     )
-
-
-def _end_of(writer: Blocker) -> str:
-    if writer.pid is None:
-        return statement("rollback prepared {}; -- or commit prepared", sql.Literal(writer.gid))
-    return f"select pg_terminate_backend({writer.pid});"

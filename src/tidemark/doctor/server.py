@@ -197,7 +197,7 @@ def _retention(seen: Seen) -> Iterator[Check]:
             Status.WARN,
             f"a slot that is not used for {facts.idle_slot_timeout_s} s is invalidated",
             "alter system set idle_replication_slot_timeout = 0; select pg_reload_conf();",
-            "after a longer stop of the mirror every table needs a resync",
+            "after a longer stop the mirror must be started over (tidemark resync LAKE --all)",
         )
 
 

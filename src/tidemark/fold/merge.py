@@ -148,7 +148,9 @@ def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
     found = at < len(of_added)
     found[found] = of_added[at[found]] == of_removed[found]
     if not found.all():
-        raise LakeDamaged("a row was removed more often than it was added", "a resync of the table")
+        raise LakeDamaged(
+            "a row was removed more often than it was added", "tidemark resync LAKE TABLE, which copies it again"
+        )
     ends = np.full(len(added), _NEVER, np.int64)
     ends[at] = ordered.commits[removed]
     return added, ends
@@ -177,7 +179,7 @@ class _Values:
         for cell in self._how.cells:
             where = self._from[cell][events] if cell in self._from else events
             if (where < 0).any():
-                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", "a resync of the table")
+                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again")
             columns[cell] = ordered.events[cell].take(pa.array(ordered.order[where]))
         return pa.table(columns) if columns else pa.table({}).take(pa.array([], pa.int64()))
 

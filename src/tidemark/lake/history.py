@@ -6,6 +6,7 @@
     copied    readable from `lsn` on: what it held there lies in the generation of its versions that is based there
     altered   as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
     gap       readable up to `after` and not above, until it is begun anew: why
+    restarted readable up to `after` and not above, because the whole mirror was started over, until it begins again
     dropped   gone since some position above `after`
     seen      defined otherwise, in a way that no reader notices
     union     a partitioned table: from `lsn` on what its partitions are together, the children in `fingerprint`
@@ -34,13 +35,14 @@ class Kind(Enum):
     COPIED = "copied"
     ALTERED = "altered"
     GAP = "gap"
+    RESTARTED = "restarted"
     DROPPED = "dropped"
     SEEN = "seen"
     UNION = "union"
 
 
 _BEGINNING = frozenset({Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.UNION})
-_STOPPING = frozenset({Kind.GAP, Kind.DROPPED})
+_STOPPING = frozenset({Kind.GAP, Kind.RESTARTED, Kind.DROPPED})
 _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
 
@@ -132,6 +134,13 @@ class TableHistory:
         """What is known of it at a position; None if it was not seen yet."""
         events = tuple(event for event in self.events if event.lsn <= lsn)
         return TableHistory(events) if events else None
+
+    @property
+    def restarted(self) -> Event | None:
+        """How the mirror was started over, if this table has not begun again since."""
+        lasting = (event for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING - {Kind.GAP})
+        last = next(lasting, None)
+        return last if last is not None and last.kind is Kind.RESTARTED else None
 
     def spans(self) -> tuple[Span, ...]:
         """Where it can be read, in order."""

@@ -36,7 +36,9 @@ class Lake:
         try:
             plain = json.loads((path / NAME).read_bytes())
         except FileNotFoundError as error:
-            raise LakeMissing(f"there is no lake at {path}", "the folder that tidemark apply was given") from error
+            raise LakeMissing(
+                f"there is no lake at {path}: it has no {NAME}", f"tidemark sync SOURCE {path}, which creates one"
+            ) from error
         except ValueError as error:
             raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
         if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:

@@ -19,6 +19,10 @@ versions ended         a dropped table has no rows any more, the catalog does no
 catalog written        the catalog says what is in the lake now
 window told            `_vacuums` says what cannot be read any more, nothing is removed
 let go                 a table holds files no more, which are still there
+restart decided        a request to start over says after which position and why, nothing else is changed
+log emptied            tables are told to be started over, the old log is gone, the old slot is not
+slot dropped           the old slot is gone, there is no new one
+log begun              the new slot and the new log are there, `_cycles` does not say so
 """
 
 from __future__ import annotations
@@ -49,6 +53,10 @@ class Point(Enum):
     CATALOG_WRITTEN = "catalog written"
     WINDOW_TOLD = "window told"
     LET_GO = "let go"
+    RESTART_DECIDED = "restart decided"
+    LOG_EMPTIED = "log emptied"
+    SLOT_DROPPED = "slot dropped"
+    LOG_BEGUN = "log begun"
 
 
 _attached: list[Callable[[Point], None]] = []

@@ -1,4 +1,4 @@
-"""What people ask of a lake's writer: tables to be copied anew; and, by `holds`, snapshots.
+"""What people ask of a lake's writer: tables to be copied again, or the whole mirror to be started over.
 
 A request is a file until it is fulfilled. It says why it is not yet, where that was tried.
 """
@@ -9,10 +9,16 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from tidemark.clock import Lsn
+from tidemark.lake.files import sync
+
 FOLDER = "_requests"
+RESTART = "_restart.json"
 
 
 def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
@@ -31,6 +37,40 @@ def resyncs_of(lake: Path) -> dict[int, str]:
             plain = json.loads(path.read_bytes())
             found[int(plain["resync"])] = plain.get("reason", "")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A request that the mirror be started over: since when, and once that has begun, after which position and why."""
+
+    asked_at: str
+    after: Lsn | None = None
+    reason: str = ""
+
+    def write(self, lake: Path) -> None:
+        """Keep it with a lake until `remove`."""
+        after = str(self.after) if self.after is not None else ""
+        write_request(lake / RESTART, {"asked_at": self.asked_at, "after": after, "reason": self.reason})
+
+    @staticmethod
+    def remove(lake: Path) -> None:
+        """It is done."""
+        (lake / RESTART).unlink(missing_ok=True)
+
+
+def ask_for_restart(lake: Path) -> None:
+    """Ask that the mirror be started over, by whoever writes the lake, now or when someone does."""
+    if read_restart(lake) is None:
+        Restart(datetime.now(UTC).isoformat(timespec="seconds")).write(lake)
+
+
+def read_restart(lake: Path) -> Restart | None:
+    """The request that the mirror be started over, if there is one."""
+    try:
+        plain = json.loads((lake / RESTART).read_bytes())
+    except FileNotFoundError:
+        return None
+    return Restart(plain["asked_at"], Lsn.parse(plain["after"]) if plain["after"] else None, plain["reason"])
 
 
 class Requests:
@@ -66,3 +106,4 @@ def write_request(path: Path, plain: Mapping[str, int | str]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    sync(path.parent)

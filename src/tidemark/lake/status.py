@@ -19,7 +19,7 @@ from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
-from tidemark.lake.requests import resyncs_of
+from tidemark.lake.requests import Restart, read_restart, resyncs_of
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 
@@ -49,7 +49,7 @@ class TableStatus:
 class LakeStatus:
     """The whole mirror. `received` is None where the log cannot be reached; reads begin at `retained`.
 
-    `polled` is the last poll; None if the mirror follows the stream.
+    `polled` is the last poll; None if the mirror follows the stream. `restart` is a request to start it over.
     """
 
     lake: Path
@@ -64,6 +64,7 @@ class LakeStatus:
     readers: tuple[Leased, ...]
     tables: tuple[TableStatus, ...]
     polled: Poll | None
+    restart: Restart | None
 
 
 def status_of(path: Path) -> LakeStatus:
@@ -86,6 +87,7 @@ def status_of(path: Path) -> LakeStatus:
         read_leases(path),
         tuple(tables),
         polled,
+        read_restart(path),
     )
 
 

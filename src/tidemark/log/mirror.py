@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.clock import Lsn
-from tidemark.errors import LogDamaged
+from tidemark.errors import RESYNC_ALL, LogDamaged
 from tidemark.log.disk import Disk, write_whole
 from tidemark.source.identity import Identity, Switch
 
@@ -24,6 +24,8 @@ class Mirror:
 
     `marks` tell whether its publications are still the ones that were found fit. `complete` is an end that was reached:
     every commit at or below it is in the log, though the server may have named no position there to go on from.
+    `segment` is the number of its first segment: above those of a log that lay here before, so that no reader takes a
+    segment of the one for a segment of the other.
     """
 
     identity: Identity
@@ -31,6 +33,7 @@ class Mirror:
     start: Lsn | None
     marks: Mapping[str, str] = field(default_factory=dict)
     complete: Lsn = Lsn.ZERO
+    segment: int = 1
 
 
 def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
@@ -46,9 +49,10 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
             plain["system_identifier"], plain["database_oid"], plain["database"], plain["timeline"], switches
         )
         start = Lsn.parse(plain["start"]) if plain["start"] else None
-        return Mirror(identity, plain["name"], start, dict(plain["marks"]), Lsn.parse(plain["complete"]))
+        complete = Lsn.parse(plain["complete"])
+        return Mirror(identity, plain["name"], start, dict(plain["marks"]), complete, plain["segment"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{path} is not what we wrote", "a backup of this file, or a new log") from error
+        raise LogDamaged(f"{path} is not what we wrote", f"a backup of this file; without one {RESYNC_ALL}") from error
 
 
 def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
@@ -65,5 +69,6 @@ def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
         "start": str(mirror.start) if mirror.start is not None else None,
         "marks": dict(mirror.marks),
         "complete": str(mirror.complete),
+        "segment": mirror.segment,
     }
     write_whole(disk, folder / NAME, json.dumps(plain, indent=2).encode() + b"\n")

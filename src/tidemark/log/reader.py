@@ -19,7 +19,7 @@ from tidemark.decode.extents import Said
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.decode.types import Types
-from tidemark.errors import LogBehind, LogDamaged, NotAnswerable
+from tidemark.errors import RESYNC_ALL, LogBehind, LogDamaged, NotAnswerable
 from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
@@ -56,6 +56,7 @@ class LogReader:
         self._disk = disk or Disk()
         self._indexes: dict[int, _Followed] = {}
         self._complete = Lsn.ZERO
+        self._start: Lsn | None = None
         self._lock = threading.RLock()
         self.refresh()
 
@@ -67,6 +68,9 @@ class LogReader:
     def _refresh(self) -> None:
         mirror = read_mirror(self._folder, self._disk)
         self._complete = mirror.complete if mirror is not None else Lsn.ZERO
+        start = mirror.start if mirror is not None else None
+        if start != self._start:  # another log, which began where the one before it lay
+            self._indexes, self._start = {}, start
         found = numbers(self._disk.names(self._folder), INDEX)
         first, last = (found[0], found[-1]) if found else (0, -1)
         self._indexes = {number: index for number, index in self._indexes.items() if first <= number <= last}
@@ -79,6 +83,12 @@ class LogReader:
         """Every commit at or below it is in this view."""
         with self._lock:
             return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
+
+    @property
+    def start(self) -> Lsn | None:
+        """Where the log begins; commits below that are not listed in it."""
+        with self._lock:
+            return self._start
 
     def commits(self) -> Rows:
         """All commits of the index, in order; also those whose bytes are gone."""
@@ -105,6 +115,7 @@ class LogReader:
         """What a session saw that read this snapshot and, in the same statement, this insert position."""
         if self.received < lsn:
             raise LogBehind(f"the log reaches {self.received}, and {lsn} is asked for", "again when it was received")
+        self._require_listed(lsn)
         return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
 
     def boundary_on_standby(self, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary | None:
@@ -114,8 +125,16 @@ class LogReader:
         """
         if self.received <= after:
             raise LogBehind(f"the log reaches {self.received}, and more than {after} is asked for", "again later")
+        self._require_listed(before)
         upto = shown_by_standby(self.commits(), snapshot, before, after)
         return None if upto is None else Boundary(upto)
+
+    def _require_listed(self, lsn: Lsn) -> None:
+        if self.start is not None and lsn < self.start:
+            raise NotAnswerable(
+                f"the log begins at {self.start}: it does not list the commits that a snapshot at {lsn} did not see",
+                f"--at {lsn}, which reads as of the LSN; or a snapshot taken at or after {self.start}",
+            )
 
     def given(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
         """The same of a snapshot of any age: refused if it may not see a commit that is not listed any more."""
@@ -203,4 +222,4 @@ def _in_order(relations: Rows) -> Rows:
     return relations[np.lexsort((relations["start"], relations["place"]))]
 
 
-_HINT = "the disk, and a backup of this file; without one, a resync of the mirror"
+_HINT = f"the disk, and a backup of this file; without one {RESYNC_ALL}"

@@ -15,7 +15,7 @@ from typing import NoReturn
 from tidemark.clock import Lsn
 from tidemark.decode.assembly import Where
 from tidemark.decode.rows import Assembled
-from tidemark.errors import LogDamaged
+from tidemark.errors import RESYNC_ALL, LogDamaged
 from tidemark.log.blocks import Block, Kind, Stamp, blocks, packed, stray_blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart, unpacked
@@ -26,15 +26,26 @@ from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, Lock, LogWriter, Segme
 _NEW = ".new"
 
 
-def open_log(folder: Path, start: Lsn, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES) -> LogWriter:
-    """Open the log in this folder for writing; one that holds nothing begins at `start`."""
+def open_log(
+    folder: Path,
+    start: Lsn,
+    disk: Disk | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    *,
+    lock: Lock | None = None,
+    first: int = 1,
+) -> LogWriter:
+    """Open the log in this folder for writing; one that holds nothing begins at `start`, with segment `first`.
+
+    The log releases the lock when it is closed, or cannot be opened; without one it takes it itself.
+    """
     disk = disk or Disk()
     disk.make_folder(folder)
-    lock = Lock(folder)
+    lock = lock or Lock(folder)
     try:
         tail = _recovered(folder, disk)
         if tail is None:
-            tail = Tail(1, start.value)
+            tail = Tail(first, start.value)
             for file in begin_segment(disk, folder, tail, Head(0, 0, (0, 0, 0, 0), b"", Assembled()), 0):
                 disk.close(file)
         return LogWriter(folder, disk, lock, tail, _segments(folder, disk, tail.number), segment_bytes)
@@ -216,6 +227,4 @@ def _damaged(path: Path, offset: int) -> NoReturn:
     raise LogDamaged(f"{path} is damaged at byte {offset}: it was whole there once", _HINT)
 
 
-_HINT = (
-    "the disk, and a backup of this file; without one, a resync of the mirror. Nothing after that place can be trusted"
-)
+_HINT = f"the disk, and a backup of this file. Nothing after that place can be trusted; without a backup {RESYNC_ALL}"

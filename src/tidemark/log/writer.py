@@ -26,6 +26,7 @@ from tidemark.log.index import IndexPart
 from tidemark.log.segment import Head, index_path, segment_path
 from tidemark.log.tail import Tail
 
+LOCK = "lock"
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BLOCKS = 32_768  # each takes recovery 0.1 ms
 NO_ENDPOS = Lsn(2**63 - 1)
@@ -61,7 +62,7 @@ class Lock:
     """The right to write, which the system takes back when the process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "lock"
+        path = folder / LOCK
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

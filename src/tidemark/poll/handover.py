@@ -21,7 +21,6 @@ from tidemark.clock import Lsn
 from tidemark.errors import (
     LogError,
     ObjectExists,
-    ObjectInUse,
     ReceiveFailed,
     Retry,
     SourceError,
@@ -31,6 +30,7 @@ from tidemark.errors import (
 from tidemark.lake.registers import read_cycle, read_seen
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
+from tidemark.log.writer import LOCK
 from tidemark.poll.glimpse import exact_glimpse
 from tidemark.poll.poller import Polled, Poller
 from tidemark.receive.client import ReceiveClient
@@ -40,7 +40,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.capability import Mode, choose_mode
 from tidemark.source.look import look_within
 from tidemark.source.session import Session
-from tidemark.source.slot import drop_slot, read_slot
+from tidemark.source.slot import drop_slot_when_free, read_slot
 from tidemark.sync.publishing import Meant, require_published
 
 MARK = "_handover"  # in the lake: the folder of the log of an attempt
@@ -86,16 +86,8 @@ class Handover:
         if self._follows_the_stream():
             self._mark.unlink()
             return
-        until = time.monotonic() + DROP_WAIT_S
         with Session.open(self._meant.source, "handover") as session:
-            while True:
-                try:
-                    drop_slot(session, self._meant.names.slot)
-                    break
-                except ObjectInUse:  # by the walsender of a process that has just ended
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_LOOK_S)
+            drop_slot_when_free(session, self._meant.names.slot, DROP_WAIT_S)
         shutil.rmtree(self._mark.read_text(), ignore_errors=True)
         self._mark.unlink()
 
@@ -120,7 +112,7 @@ class Handover:
 
     def _require_nothing_there(self) -> None:
         """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""
-        if self._log.exists() and any(self._log.iterdir()):
+        if self._log.exists() and any(path.name != LOCK for path in self._log.iterdir()):
             raise ObjectExists(f"{self._log} is not empty, and a log is to begin there", "--log, for another folder")
         with Session.open(self._meant.source, "handover") as session:
             if (slot := read_slot(session, self._meant.names.slot)) is not None:

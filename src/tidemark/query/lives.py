@@ -105,7 +105,9 @@ def with_whole_keys(steps: pa.Table, shape: Shape) -> pa.Table:
             old.get(position, -1) if no else at for at, (no, position) in enumerate(zip(unsent, positions, strict=True))
         ]
         if -1 in places:
-            raise LakeDamaged(f"key column {column.name}: {NEVER_SENT}", "tidemark resync")
+            raise LakeDamaged(
+                f"key column {column.name}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again"
+            )
         for cell in column.cells:
             steps = steps.set_column(
                 steps.column_names.index(cell), cell, steps[cell].take(pa.array(places, pa.int64()))
@@ -145,7 +147,7 @@ def _in_order(steps: pa.Table) -> Iterator[tuple[int, str, tuple[int, int], str]
 def _sent(at: int, marks: str, before: _Life | None, large: Sequence[int]) -> dict[int, int]:
     marked = {attnum for attnum in large if f",{attnum}," in marks}
     if marked and before is None:
-        raise LakeDamaged(f"column {min(marked)}: {NEVER_SENT}", "tidemark resync")
+        raise LakeDamaged(f"column {min(marked)}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again")
     return {attnum: before.sent[attnum] if before is not None and attnum in marked else at for attnum in large}
 
 

@@ -192,7 +192,7 @@ class Mirror:
         lease = Lease(self.lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
-            return Moment(self, boundary, lease, look, passed, snapshot)
+            return Moment(self, boundary, lease, view, look, passed, snapshot)
         except BaseException:
             lease.close()
             raise

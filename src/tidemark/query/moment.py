@@ -29,6 +29,7 @@ from tidemark.query.lives import BEFORE, COPIED
 from tidemark.query.names import find, names_at, parsed
 from tidemark.query.reading import Reading
 from tidemark.query.shown import is_alike, shape_of
+from tidemark.query.snapshot import LakeView
 from tidemark.query.statement import Equalities, bind
 from tidemark.query.union import shared_equalities, together
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
@@ -46,7 +47,8 @@ class Moment:
     """One boundary. Every table and every query given by it stands there.
 
     Until it is closed, or forgotten, nothing is removed that it may need. DataFrames that it gives remember it; what is
-    derived from them does not. `look` is what the session saw whose view this is, if it looked for us.
+    derived from them does not. `look` is what the session saw whose view this is, if it looked for us; `view` is what
+    the mirror had when the boundary was found answerable.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Moment:
         mirror: Mirror,
         boundary: Boundary,
         lease: Lease,
+        view: LakeView,
         look: Look | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
@@ -65,7 +68,7 @@ class Moment:
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
         types, defined = types_of(self._histories.values()), look is not None
-        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined)
+        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined, first=view)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"{boundary.lsn} lies where the mirror was polled: it shows {self.observed}, and no other snapshot",

@@ -40,6 +40,7 @@ from tidemark.query.versions import base_of, files_with, key_said
 from tidemark.schema.table import PgType
 
 SLICE_BYTES = 16 << 20
+_GAPS = (Kind.GAP, Kind.RESTARTED)
 _ATTEMPTS = 3
 Answer = TypeVar("Answer")
 
@@ -58,7 +59,8 @@ class _Found:
 class Reading:
     """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
 
-    `defined` says that how tables are defined there is known by other means than the mirror's.
+    `defined` says that how tables are defined there is known by other means than the mirror's. `first` is the view that
+    the boundary was found answerable by.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class Reading:
         lease: Lease,
         *,
         defined: bool = False,
+        first: LakeView | None = None,
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
         self._boundary, self._lease, self._defined = boundary, lease, defined
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
+        self._first = first
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
         """The table's rows, not `guarded`; at least those that fulfil the equalities."""
@@ -136,10 +140,10 @@ class Reading:
         That is told before the files that lack it are there, so whoever looks after the files misses nothing.
         """
         view.require(self._boundary, defined=self._defined)
-        if not self._defined:
+        if not self._defined and (self._first is None or not self._first.is_begun_again()):
             return  # up to where definitions are known, nothing is passed over
         told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
-        gap = next((each for each in told if each.kind is Kind.GAP and each.after < self._boundary.lsn), None)
+        gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
         if gap is not None:
             raise NotAnswerable(
                 f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "a later snapshot"

@@ -27,6 +27,7 @@ class LakeView:
         if reader is not None:
             reader.refresh()
         self.received = reader.received if reader is not None else Lsn.ZERO
+        self.log_start = reader.start if reader is not None else None
         self.cycle: Cycle = lake.cycle()
 
     @cached_property
@@ -45,9 +46,9 @@ class LakeView:
         `defined` says that it is known by other means how the tables are defined there.
         """
         if boundary.lsn > (upto := self.there if defined else self.answerable):
+            why = self._restarted() or f"the mirror knows all up to {upto}"
             raise NotAnswerable(
-                f"{boundary.lsn} cannot be answered yet: the mirror knows all up to {upto}",
-                f"--at latest, an LSN up to {upto}, or again later",
+                f"{boundary.lsn} cannot be answered yet: {why}", f"--at latest, an LSN up to {upto}, or again later"
             )
         retained = read_retained(self.lake.path)
         below = boundary.floor
@@ -56,6 +57,18 @@ class LakeView:
                 f"{below} cannot be answered any more: the past is kept from {retained} on",
                 f"an LSN from {retained} to {self.answerable}",
             )
+
+    def _restarted(self) -> str | None:
+        """Why the mirror was started over, while tables are still to be copied again."""
+        events = [event for history in self.lake.tables().values() if (event := history.restarted) is not None]
+        return next((event.reason for event in events if event.after >= self.cycle.known), None)
+
+    def is_begun_again(self) -> bool:
+        """Whether another log has begun since this was taken: then what only the log had may be gone."""
+        if self.reader is None:
+            return False
+        mirror = read_mirror(self.lake.log, Disk())
+        return mirror is None or mirror.start != self.log_start
 
     def changes(self, path: str) -> ChangeFiles:
         """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""

@@ -5,47 +5,52 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidemark.clock import Lsn
-from tidemark.errors import LogDamaged, NotTheSameSource, ObjectExists
+from tidemark.errors import RESYNC_ALL, LogDamaged, NotTheSameSource, ObjectExists
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import NAME, Mirror, read_mirror, write_mirror
 from tidemark.log.segment import SEGMENT, numbers
 from tidemark.receive.checks import check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 from tidemark.source.session import Session
-from tidemark.source.slot import create_slot, read_slot
+from tidemark.source.slot import SlotWait, create_slot, read_slot
 
 
-def mirror_of(options: ReceiveOptions, disk: Disk) -> Mirror:
-    """Whose log this is. The first time, the slot is created and the log begins at its position."""
+def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
+    """Whose log this is. The first time, the slot is created and the log begins at its position.
+
+    The caller holds the log's lock.
+    """
     mirror = read_mirror(options.folder, disk)
     if mirror is not None and mirror.name != options.names.mirror:
         raise NotTheSameSource(
             f"the log in {options.folder} belongs to mirror {mirror.name!r}, not to {options.names.mirror!r}",
             "that mirror's name, or another folder",
         )
-    return mirror if mirror is not None and mirror.start is not None else _begin(options, disk, mirror)
+    return mirror if mirror is not None and mirror.start is not None else _begin(options, disk, mirror, wait)
 
 
-def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None) -> Mirror:
+def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: SlotWait) -> Mirror:
     """Say that a log begins here before the slot is made: a slot that is found later was made by this beginning.
 
     Without that word a slot is another log's, and going on from it would miss what that log has.
     """
-    disk.make_folder(options.folder)
     if numbers(disk.names(options.folder), SEGMENT):
-        raise LogDamaged(f"{options.folder} has segments and no {NAME}", "a backup of that file, or another folder")
+        raise LogDamaged(
+            f"{options.folder} has segments and no {NAME}", f"a backup of that file; without one {RESYNC_ALL}"
+        )
     with Session.open(options.source, "begin") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
         found = read_slot(session, options.names.slot)
         if found is not None and begun is None:
             raise ObjectExists(
                 f"slot {options.names.slot} exists, and there is no log in {options.folder}: it is another log's",
-                "the folder of that log; if that is lost, drop the slot and begin anew with a resync",
+                f"the directory of that log; if that is lost {RESYNC_ALL}",
             )
-        mirror = Mirror(source.identity, options.names.mirror, None, source.marks)
+        segment = begun.segment if begun is not None else 1
+        mirror = Mirror(source.identity, options.names.mirror, None, source.marks, segment=segment)
         write_mirror(options.folder, disk, mirror)
         if found is None:
-            start = create_slot(options.source, options.names.slot, options.slot_wait_s).consistent_point
+            start = create_slot(options.source, options.names.slot, wait).consistent_point
         else:
             start = check_slot(session, options.names, None).confirmed_flush or Lsn.ZERO
     mirror = replace(mirror, start=start)

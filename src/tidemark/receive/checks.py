@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tidemark.clock import Lsn, Xid8
 from tidemark.decode.binary import decoded_from_binary
 from tidemark.errors import (
+    RESYNC_ALL,
     NotPermitted,
     ObjectInUse,
     PublicationDiffers,
@@ -27,12 +28,17 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.facts import OLDEST, Facts, read_facts
 from tidemark.source.identity import Identity, check_same, locate
 from tidemark.source.names import MirrorNames
-from tidemark.source.publication import ALL_OPERATIONS, INSERT_OPERATIONS, Published, read_marks, read_publication
+from tidemark.source.publication import (
+    ALL_OPERATIONS,
+    INSERT_OPERATIONS,
+    Published,
+    may_have_left_out,
+    read_marks,
+    read_publication,
+)
 from tidemark.source.rights import replication_grant
 from tidemark.source.session import Session
 from tidemark.source.slot import PLUGIN, Slot, SlotHealth, read_slot
-
-_RESYNC = "a resync of the mirror: what was committed in between is not to be had from this slot any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +105,16 @@ def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:
 def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) -> Mapping[str, str]:
     """Refuse publications that were altered since they were `known`, also if they are as they must be again.
 
-    A table that is not published any more is no reason to stop: the others are.
+    Another owner is no reason to stop: that leaves nothing out. Nor is a table that is not published any more.
     """
     present = read_marks(session, names.all_publications)
-    altered = sorted(key for key, mark in known.items() if present.get(key, mark) != mark)
+    altered = sorted(key for key, mark in known.items() if may_have_left_out(mark, present.get(key, mark)))
     gone = sorted(key for key in known if key not in present and " " not in key)
     if altered or gone:
         raise PublicationDiffers(
-            f"{', '.join(altered + gone)} was altered or created anew since we last looked: what it left out in "
-            "between was never sent",
-            "a resync of the mirror; or --accept-altered-publication, if nothing was left out",
+            f"publication {', '.join(altered + gone)} was altered, or dropped and created again, since it was last "
+            "checked: changes that it left out meanwhile were never sent",
+            f"{RESYNC_ALL}. If you are certain that it left nothing out: --accept-altered-publication",
         )
     return present
 
@@ -158,10 +164,10 @@ def check_slot_alive(session: Session, names: MirrorNames) -> Slot:
     """The mirror's slot, there and as we created it."""
     slot = read_slot(session, names.slot)
     if slot is None:
-        raise SlotMissing(f"slot {names.slot} does not exist any more", _RESYNC)
+        raise SlotMissing(f"slot {names.slot} does not exist any more", RESYNC_ALL)
     if slot.health is SlotHealth.LOST or slot.invalidation_reason is not None:
         why = slot.invalidation_reason or "its WAL was removed (max_slot_wal_keep_size)"
-        raise SlotInvalidated(f"slot {names.slot} was invalidated by the server: {why}", _RESYNC)
+        raise SlotInvalidated(f"slot {names.slot} was invalidated by the server: {why}", RESYNC_ALL)
     _check_kind(slot, session)
     return slot
 
@@ -170,7 +176,7 @@ def _check_kind(slot: Slot, session: Session) -> None:
     (database,) = session.row("select current_database()")
     if (slot.plugin, slot.database, slot.temporary, slot.two_phase) != (PLUGIN, database, False, False):
         kind = f"plugin {slot.plugin}, database {slot.database}, temporary {slot.temporary}, two-phase {slot.two_phase}"
-        raise SlotRecreated(f"slot {slot.name} is not the one we created: {kind}", _RESYNC)
+        raise SlotRecreated(f"slot {slot.name} is not the one we created: {kind}", RESYNC_ALL)
 
 
 def _check_position(slot: Slot, position: Lsn) -> None:
@@ -178,11 +184,11 @@ def _check_position(slot: Slot, position: Lsn) -> None:
     if slot.confirmed_flush is None or slot.restart is None or slot.restart > position:
         raise SlotRecreated(
             f"slot {slot.name} starts at {slot.restart}, and we hold only what lies up to {position}: it was dropped "
-            "and created anew, or moved far ahead",
-            _RESYNC,
+            "and created again, or moved far ahead",
+            RESYNC_ALL,
         )
     if slot.confirmed_flush > position:
         raise SlotAhead(
             f"slot {slot.name} was moved to {slot.confirmed_flush} by someone else; we hold all up to {position}",
-            _RESYNC,
+            RESYNC_ALL,
         )

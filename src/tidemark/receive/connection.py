@@ -18,7 +18,7 @@ from psycopg import pq, sql
 
 from tidemark.clock import Lsn
 from tidemark.decode.kernels import Bytes
-from tidemark.errors import ConnectionLost, ObjectMissing, PublicationDiffers, SourceError
+from tidemark.errors import RESYNC_ALL, ConnectionLost, ObjectMissing, PublicationDiffers, SourceError
 from tidemark.receive.drain import Drain, Dry
 from tidemark.source.session import Session
 from tidemark.source.sqlstate import error_for, translated
@@ -102,7 +102,7 @@ class Replication:
         refused = _refused(doing, result)
         if isinstance(refused, ObjectMissing):
             # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
-            return PublicationDiffers(refused.message, "a resync of the mirror: the slot cannot pass that change")
+            return PublicationDiffers(refused.message, f"{RESYNC_ALL}. The slot cannot pass that change")
         return refused
 
     def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:

@@ -20,7 +20,7 @@ class WalPolicy(Enum):
 
     WARN = "warn"  # say so, and go on
     HOLD = "hold"  # stop; the slot and the WAL stay
-    DROP = "drop"  # stop, and drop the slot so that the source is free; the mirror must be synced anew
+    DROP = "drop"  # stop, and drop the slot so that the source is free; it goes on after resync --all
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ReceiveOptions:
     silence_s: float = 60.0
     watch_interval_s: float = 5.0
     in_use_patience_s: float = 90.0
-    slot_wait_s: float = 60.0
+    slot_wait_s: float | None = None  # how long the first start waits for running transactions; None: until they end
     streaming: bool = True
     binary: bool = True
     accept_altered_publication: bool = False
@@ -49,7 +49,7 @@ class ReceiveOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.endswith(("_s", "_bytes")) and not value > 0:
+            if field.name.endswith(("_s", "_bytes")) and value is not None and not value > 0:
                 raise InvalidValue(f"{field.name} is {value!r}", "a number above 0")
         if self.budget_bytes < 2 * max(self.segment_bytes, BUFFER_BYTES):  # a segment holds a block, however large
             raise InvalidValue(

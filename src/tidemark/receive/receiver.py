@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, poli
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.recovery import open_log
+from tidemark.log.writer import Lock, LogWriter
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import Source, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
@@ -28,6 +30,7 @@ from tidemark.receive.station import Station, stop_signal
 from tidemark.receive.watch import drop_if_told, stated
 from tidemark.receive.writing import Progress
 from tidemark.source.session import Session, Timeouts
+from tidemark.source.slot import SlotWait
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
@@ -45,6 +48,7 @@ class Receiver:
         self._disk = Disk()
         self._stopping = stop_signal()
         self._station: Station | None = None
+        self._mirror: Mirror
         self._in_use_since: float | None = None
         self._met: set[int] = set()
 
@@ -59,12 +63,11 @@ class Receiver:
 
     def run(self) -> Lsn:
         """Receive until endpos or until stopped; the position up to which everything is durable."""
-        mirror = mirror_of(self._options, self._disk)
-        with open_log(self._options.folder, mirror.start or Lsn.ZERO, self._disk, self._options.segment_bytes) as log:
+        with self._opened() as log:
             self._tell(f"the log reaches {log.received}; if the slot holds back WAL: {stated(self._options)}")
             station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
             try:
-                self._follow(station, mirror)
+                self._follow(station)
                 return self._finished(station)
             except TidemarkError as error:
                 drop_if_told(self._options, error)
@@ -72,21 +75,46 @@ class Receiver:
             finally:
                 station.close()
 
+    def _opened(self) -> LogWriter:
+        """The log, begun if this is the first start. Its lock is held from before that on."""
+        folder, disk = self._options.folder, self._disk
+        disk.make_folder(folder)
+        lock = Lock(folder)
+        try:
+            wait = SlotWait(self._options.slot_wait_s, self._tell, self._is_stopping)
+            self._mirror = mirror_of(self._options, disk, wait)
+        except BaseException:
+            lock.release()
+            raise
+        start, first = self._mirror.start or Lsn.ZERO, self._mirror.segment
+        return open_log(folder, start, disk, self._options.segment_bytes, lock=lock, first=first)
+
+    def _is_stopping(self) -> bool:
+        """Whether it was stopped, or the parent has ended."""
+        poll = select.poll()
+        poll.register(self._stopping, select.POLLIN)
+        if self._parent is not None:
+            poll.register(self._parent, 0)
+        return bool(poll.poll(0))
+
     def _finished(self, station: Station) -> Lsn:
         progress, endpos = station.writing.finish(), self._options.endpos
         reached(Point.ENDED)
         if endpos is None or station.stopped:
             return progress.durable
-        mirror = mirror_of(self._options, self._disk)
-        write_mirror(self._options.folder, self._disk, replace(mirror, complete=max(endpos, mirror.complete)))
+        self._become(replace(self._mirror, complete=max(endpos, self._mirror.complete)))
         return endpos
 
-    def _follow(self, station: Station, mirror: Mirror) -> None:
+    def _become(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        write_mirror(self._options.folder, self._disk, mirror)
+
+    def _follow(self, station: Station) -> None:
         pause_s = PAUSE_S
         while not station.ended():
             before = station.position
             try:
-                mirror = self._stream(station, mirror)
+                self._stream(station)
             except SourceError as error:
                 if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
                     raise
@@ -103,15 +131,15 @@ class Receiver:
         self._in_use_since = self._in_use_since or time.monotonic()
         return time.monotonic() - self._in_use_since > self._options.in_use_patience_s
 
-    def _stream(self, station: Station, mirror: Mirror) -> Mirror:
+    def _stream(self, station: Station) -> None:
         """One connection, from its checks to its end."""
-        source = self._checked(station, mirror)
+        mirror, source = self._mirror, self._checked(station, self._mirror)
         if (source.identity, source.marks) != (mirror.identity, mirror.marks):
             for lost in sorted(set(mirror.marks) - set(source.marks)):
                 self._tell(f"{lost} is not published any more: what is written to that table is not received")
-            mirror = replace(mirror, identity=source.identity, marks=source.marks)
-            write_mirror(self._options.folder, self._disk, mirror)
-        station.watch.marks = mirror.marks
+            self._become(replace(mirror, identity=source.identity, marks=source.marks))
+        station.watch.marks = source.marks
+        station.keep_marks = lambda marks: self._become(replace(self._mirror, marks=marks))
         formats = Formats(source.types, self._met)
         binary = self._options.binary and source.all_binary and formats.all_binary()
         plugin = Plugin(source.publications, self._options.streaming, binary)
@@ -132,7 +160,6 @@ class Receiver:
                 pump.finish()
             finally:
                 pump.close()
-        return mirror
 
     def _checked(self, station: Station, mirror: Mirror) -> Source:
         options, position = self._options, station.position

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidemark.clock import Lsn
 from tidemark.log.writer import LogWriter
@@ -37,6 +37,7 @@ class Station:
         self._parent = parent
         self._state = "connecting"
         self._applied: Lsn | None = None
+        self.keep_marks: Callable[[Mapping[str, str]], None] = lambda _: None
 
     @property
     def progress(self) -> Progress:
@@ -74,6 +75,9 @@ class Station:
             raise self.watch.failure
         while self.watch.warnings:
             self.tell(self.watch.warnings.pop(0))
+        if self.watch.renewed is not None:
+            renewed, self.watch.renewed = self.watch.renewed, None
+            self.keep_marks(renewed)
         if self.watch.xid is not None:
             self.writing.know(self.watch.xid)
             self.watch.xid = None

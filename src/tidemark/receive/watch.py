@@ -18,7 +18,6 @@ from psycopg import sql
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import (
     NotPermitted,
-    ObjectInUse,
     Retry,
     TidemarkError,
     UnexpectedSourceError,
@@ -29,7 +28,7 @@ from tidemark.errors import (
 from tidemark.receive.checks import check_marks, check_publications, check_slot_alive, read_xid
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.session import Session, Timeouts
-from tidemark.source.slot import drop_slot
+from tidemark.source.slot import drop_slot_when_free
 
 PREFIX = "tidemark"
 _SHARES = (0.5, 0.8)  # of the limit, at which it is said what will happen
@@ -45,7 +44,10 @@ class Nudged:
 
 
 class Watch:
-    """`xid`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call."""
+    """`xid`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call.
+
+    `renewed` are the marks to keep from now on, when one has changed in a way that left nothing out.
+    """
 
     def __init__(self, options: ReceiveOptions) -> None:
         self._options = options
@@ -55,6 +57,7 @@ class Watch:
         self.nudged = Nudged(0, Lsn.ZERO, None)
         self._warned = 0.0
         self.marks: Mapping[str, str] = {}
+        self.renewed: Mapping[str, str] | None = None
         self._lost: set[str] = set()
         self.xid: Xid8 | None = None
         self.warnings: list[str] = []
@@ -120,6 +123,9 @@ class Watch:
             check_publications(session, self._options.names)
             present = check_marks(session, self._options.names, self.marks)
         self._notice_lost(present)
+        kept = {key: present.get(key, mark) for key, mark in self.marks.items()}
+        if kept != self.marks:
+            self.marks = self.renewed = kept
         self.xid = read_xid(session)
         self._judge(slot.retained_bytes or 0)
 
@@ -149,7 +155,7 @@ class Watch:
 _OUTCOMES = {
     WalPolicy.WARN: "that is said, and receiving goes on",
     WalPolicy.HOLD: "receiving stops; the slot stays, and with it the WAL",
-    WalPolicy.DROP: "receiving stops and the slot is dropped; the mirror must be synced anew",
+    WalPolicy.DROP: "receiving stops and the slot is dropped; it goes on after tidemark resync LAKE --all",
 }
 
 
@@ -166,16 +172,4 @@ def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:
     """Carry out the policy `drop`, once the stream has ended and the slot is free."""
     if isinstance(error, WalLimitReached) and options.wal_policy is WalPolicy.DROP:
         with Session.open(options.source, "drop slot") as session:
-            _drop_when_free(session, options.names.slot)
-
-
-def _drop_when_free(session: Session, slot: str, patience_s: float = 30.0) -> None:
-    """A walsender that is busy decoding notices only after a while that we have hung up."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return drop_slot(session, slot)
-        except ObjectInUse:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            drop_slot_when_free(session, options.names.slot)

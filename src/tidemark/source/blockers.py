@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
+
+from psycopg import sql
 
 from tidemark.clock import Xid8
 from tidemark.errors import Blocker, TimedOut
+from tidemark.source.quoted import statement
 from tidemark.source.session import Session
 
 # A prepared transaction has no process: pg_blocking_pids gives 0 for it, and its id stands in the lock's row.
@@ -57,6 +61,29 @@ _OLDER = """
 def blockers_of(session: Session, pid: int) -> tuple[Blocker, ...]:
     """The transactions that the backend `pid` is waiting for now."""
     return tuple(Blocker(*row) for row in session.rows(_BLOCKING, {"pid": pid}))
+
+
+def described(session: Session, blockers: Sequence[Blocker]) -> str:
+    """All of them, each with its age by the server's clock, and the SQL that ends it."""
+    (now,) = session.row("select clock_timestamp()")
+    return "; ".join(f"{each}{_age(each, now)} (to end it: {ending(each)})" for each in blockers)
+
+
+def ending(blocker: Blocker) -> str:
+    """The SQL that ends a transaction."""
+    if blocker.pid is None:
+        return statement("rollback prepared {}; -- or commit prepared", sql.Literal(blocker.gid))
+    return f"select pg_terminate_backend({blocker.pid});"
+
+
+def _age(blocker: Blocker, now: datetime) -> str:
+    if blocker.since is None:
+        return ""
+    seconds = int((now - blocker.since).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f", for {seconds // size} {unit}"
+    return f", for {seconds} s"
 
 
 def older_than(session: Session, xid: Xid8) -> tuple[Blocker, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, NotTheSameSource, SourceForked
+from tidemark.errors import RESYNC_ALL, InvalidValue, NotTheSameSource, SourceForked
 from tidemark.source.dsn import Dsn
 from tidemark.source.session import Session
 
@@ -80,13 +80,13 @@ def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
         raise SourceForked(
             f"the mirror holds commits up to {durable} on timeline {mirror.timeline}, and the source, "
             f"on timeline {source.timeline}, parted from that history at {fork}",
-            "the server that has that history, or a resync of the whole mirror from this one",
+            f"the server that has that history; to go on with this one {RESYNC_ALL}",
         )
     if found.position < durable:
         raise SourceForked(
             f"the mirror holds commits up to {durable}, and the source has come only to {found.position}: "
             "it was restored to an earlier state, or is a standby that lags",
-            "again when a standby has caught up; after a restore, a resync of the whole mirror",
+            f"again when a standby has caught up; after a restore {RESYNC_ALL}",
         )
 
 

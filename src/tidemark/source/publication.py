@@ -163,16 +163,28 @@ _SCHEMAS = """
 
 
 def read_marks(session: Session, names: Iterable[str]) -> dict[str, str]:
-    """What changes when a publication is altered or created anew, or a table's place in it, and at no other time.
+    """What changes when a publication is altered or created again, or a table's place in it, and at no other time.
 
-    By the publication's name, and by that and the table's oid; the catalogue row's oid and xmin. pgoutput goes by the
-    publication as it was at each change: what was left out for a while is missing, though all is well now.
+    By the publication's name, and by that and the table's oid; the catalogue row's oid and xmin, and a publication's
+    owner. pgoutput goes by the publication as it was at each change: what was left out for a while is missing, though
+    all is well now.
     """
     return dict(session.rows(_MARKS, [list(names)] * 2))
 
 
+def may_have_left_out(before: str, after: str) -> bool:
+    """Whether changes may be missing because of what happened to a publication between two of its marks.
+
+    With another owner the row has another xmin, and nothing was left out. If it was altered and altered back as well,
+    without having been checked in between, that cannot be told from the owner's change alone.
+    """
+    old_oid, _, *old_owner = before.split("/")
+    new_oid, _, *new_owner = after.split("/")
+    return before != after and (old_oid != new_oid or old_owner == new_owner)
+
+
 _MARKS = """
-    select pubname::text, oid || '/' || xmin from pg_publication where pubname = any(%s)
+    select pubname::text, oid || '/' || xmin || '/' || pubowner from pg_publication where pubname = any(%s)
     union all
     select p.pubname || ' oid ' || r.prrelid, r.oid || '/' || r.xmin
       from pg_publication_rel r join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)

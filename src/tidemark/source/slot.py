@@ -4,12 +4,14 @@ The snapshot of a slot shows every commit below its *consistent point* and none 
 a plain LSN. It lives only until the next command on the connection that made it, so it is imported into an ordinary
 transaction and exported again from there; then the slot, which would hold back WAL for the whole copy, is dropped.
 
-Creating a slot waits for every transaction that was running. That wait is bounded, and who is waited for is named.
+Creating a slot waits for every transaction that was running. What it waits for is reported within a second or so, when
+it changes, and every minute. The wait ends with a limit, where there is one, or by a request to stop: no slot is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -19,8 +21,8 @@ from uuid import uuid4
 from psycopg import pq, sql
 
 from tidemark.clock import Lsn
-from tidemark.errors import SlotBlocked, SourceError
-from tidemark.source.blockers import blockers_of, named
+from tidemark.errors import Blocker, ObjectInUse, SlotBlocked, SourceError, Stopped, TidemarkError
+from tidemark.source.blockers import blockers_of, described, named
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import PREFIX, require_ours
 from tidemark.source.session import Session, Timeouts
@@ -30,6 +32,8 @@ from tidemark.source.waiting import answered
 
 PLUGIN = "pgoutput"
 CANCEL_WAIT_S = 10.0
+LOOK_S, REPORT_S = 1.0, 60.0  # how often blockers are read, and how often the same ones are reported
+_STOP_S = 0.2  # how often it is checked whether to stop
 
 
 class SlotHealth(Enum):
@@ -66,6 +70,18 @@ class Created:
     name: str
     consistent_point: Lsn
     snapshot_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWait:
+    """How slot creation waits for running transactions: at most `limit_s`, or as long as it takes if that is None.
+
+    `report` gets what is waited for; when `stopping` is true the wait ends with `Stopped`.
+    """
+
+    limit_s: float | None = None
+    report: Callable[[str], None] = lambda _: None
+    stopping: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +124,10 @@ def read_slot(session: Session, name: str) -> Slot | None:
     )
 
 
-def create_slot(dsn: Dsn, name: str, wait_s: float) -> Created:
+def create_slot(dsn: Dsn, name: str, wait: SlotWait) -> Created:
     """Create the mirror's permanent slot, carried over by a failover where the server can (17 and later)."""
     with Session.open(dsn, "create slot", _UNBOUNDED, replication=True) as replication:
-        return _create(dsn, replication, _command(replication, require_ours(name), temporary=False), wait_s)
+        return _create(dsn, replication, _command(replication, require_ours(name), temporary=False), wait)
 
 
 def drop_slot(session: Session, name: str) -> None:
@@ -119,6 +135,18 @@ def drop_slot(session: Session, name: str) -> None:
     if read_slot(session, require_ours(name)) is not None:
         drop = sql.SQL("select pg_drop_replication_slot({})").format(sql.Literal(name))
         session.execute(drop, f"dropping slot {name}")
+
+
+def drop_slot_when_free(session: Session, name: str, patience_s: float = 30.0) -> None:
+    """Drop one of our slots; wait for a walsender that has not noticed yet that its client is gone."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return drop_slot(session, name)
+        except ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 @contextmanager
@@ -131,7 +159,7 @@ def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) ->
     with Session.open(dsn, "snapshot", holding) as holder:
         with Session.open(dsn, "temporary slot", _UNBOUNDED, replication=True) as replication:
             name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
-            created = _create(dsn, replication, _command(replication, name, temporary=True), wait_s)
+            created = _create(dsn, replication, _command(replication, name, temporary=True), SlotWait(wait_s))
             holder.begin(snapshot_id=created.snapshot_id)
         yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
 
@@ -151,53 +179,113 @@ def _command(replication: Session, name: str, *, temporary: bool) -> sql.Compose
     return head + sql.SQL("({})").format(sql.SQL(", ").join(options))
 
 
-def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait_s: float) -> Created:
-    """Send the command and wait, watching the clock; give up by cancelling it, which leaves no slot behind.
+def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait: SlotWait) -> Created:
+    """Send the command and wait; give up by cancelling it, which leaves no slot behind.
 
     A command that succeeds after all, just when it is cancelled, has succeeded.
     """
     connection = replication.connection
     with translated("creating a replication slot"):
         connection.pgconn.send_query(command.as_bytes(connection))
-        blocked: SourceError | None = None
+        given_up: TidemarkError | None = None
         try:
-            if not answered(connection.pgconn, wait_s):
-                blocked = _blocked(dsn, replication, wait_s)
+            given_up = _awaited(dsn, replication, wait)
         except BaseException:
             connection.cancel_safe()
             raise
-        if blocked is not None:
+        if given_up is not None:
             connection.cancel_safe()
             if not answered(connection.pgconn, wait_s=CANCEL_WAIT_S):
-                raise blocked
-        row = _one_row(connection.pgconn, blocked)
+                raise given_up
+        row = _one_row(connection.pgconn, given_up)
     name, consistent_point, snapshot_id, _ = row
     return Created(name, Lsn.parse(consistent_point), snapshot_id)
+
+
+def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | None:
+    """Wait for the answer; the error to give up with, or None if the server has answered."""
+    begin = time.monotonic()
+    deadline = begin + wait.limit_s if wait.limit_s is not None else None
+    reports = _BlockerReports(dsn, replication.connection.info.backend_pid, wait.report)
+    try:
+        while True:
+            now = time.monotonic()
+            left_s = deadline - now if deadline is not None else LOOK_S
+            if answered(replication.connection.pgconn, min(_STOP_S, max(0.0, left_s))):
+                return None
+            if wait.stopping():
+                return Stopped("stopped while a replication slot was waited for; it was not created")
+            if deadline is not None and time.monotonic() >= deadline:
+                return _blocked(dsn, replication, wait.limit_s or 0.0)
+            if now - begin >= LOOK_S:
+                reports.step(now)
+    finally:
+        reports.close()
+
+
+class _BlockerReports:
+    """Reports what the creation of a slot waits for: when that changes, and every minute while it does not."""
+
+    def __init__(self, dsn: Dsn, pid: int, report: Callable[[str], None]) -> None:
+        self._dsn, self._pid, self._report = dsn, pid, report
+        self._session: Session | None = None
+        self._reported: tuple[Blocker, ...] | None = None
+        self._looked_at = self._reported_at = float("-inf")
+
+    def step(self, now: float) -> None:
+        """Look, if it is time. A source that cannot be asked now is asked later."""
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            if self._session is None:
+                self._session = Session.open(self._dsn, "find blockers")
+            found = blockers_of(self._session, self._pid)
+            if found == self._reported and now - self._reported_at < REPORT_S:
+                return
+            if found:
+                self._report(f"slot creation waits for running transactions: {described(self._session, found)}")
+            elif _is_standby(self._session):
+                self._report(f"slot creation waits for {_PRIMARY} (to have one: {_LOG_SNAPSHOT})")
+            self._reported, self._reported_at = found, now
+        except SourceError:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
     with Session.open(dsn, "find blockers") as session:
         found = blockers_of(session, replication.connection.info.backend_pid)
-        standby = session.row("select pg_is_in_recovery()")[0]
+        standby = _is_standby(session)
     if found:
         waited = named(found)
         hint = "when they have ended; end them, or COMMIT PREPARED or ROLLBACK PREPARED the prepared ones"
     elif standby:
-        waited, hint = (
-            "the primary's next list of running transactions",
-            "select pg_log_standby_snapshot() on the primary",
-        )
+        waited, hint = _PRIMARY, _LOG_SNAPSHOT
     else:
         waited, hint = "transactions that have just ended", "again"
     return SlotBlocked(f"a slot was not created within {wait_s:g} s: it waits for {waited}", hint, found)
 
 
-def _one_row(pgconn: pq.abc.PGconn, blocked: SourceError | None) -> list[Any]:
+def _is_standby(session: Session) -> bool:
+    return bool(session.row("select pg_is_in_recovery()")[0])
+
+
+_PRIMARY = "the primary's next list of running transactions"
+_LOG_SNAPSHOT = "select pg_log_standby_snapshot() on the primary"
+
+
+def _one_row(pgconn: pq.abc.PGconn, given_up: TidemarkError | None) -> list[Any]:
     """The one row that the command answers with. An error is ours, or, of a command we cancelled, why we did."""
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-        if blocked is not None:
-            raise blocked
+        if given_up is not None:
+            raise given_up
         state = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
         said = result.get_error_message() if result else "the connection was closed"
         raise error_for(state.decode() if state else None, "creating a replication slot", said)

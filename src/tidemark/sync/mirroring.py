@@ -22,6 +22,8 @@ from tidemark.apply.options import ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
+    RESYNC_ALL,
+    LogDamaged,
     LogInUse,
     NotAnswerable,
     ReceiveFailed,
@@ -32,15 +34,21 @@ from tidemark.errors import (
     policy_of,
 )
 from tidemark.fold.beside import FoldingBeside
-from tidemark.lake.requests import Requests
+from tidemark.lake.paths import require_plain
+from tidemark.lake.registers import read_cycle
+from tidemark.lake.requests import Requests, read_restart
 from tidemark.log.disk import Disk
+from tidemark.log.emptying import empty_log
+from tidemark.log.mirror import NAME as MIRROR_FILE
 from tidemark.log.mirror import read_mirror
+from tidemark.log.writer import Lock as LogLock
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
+from tidemark.source.slot import drop_slot_when_free
 from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.sync.copying import Copying, Failed
 from tidemark.sync.progress import Progress
@@ -67,17 +75,33 @@ class MirroringOptions:
     folds: bool = True
     tasks: int | None = None
 
+    accept_altered_publication: bool = False
+
     @property
     def log_folder(self) -> Path:
         """Where the log lies."""
         return self.log or self.lake / LOG
 
+    @property
+    def receive(self) -> ReceiveOptions:
+        """What the receiving process is told."""
+        accept = self.accept_altered_publication
+        return ReceiveOptions(
+            self.source, self.log_folder, self.names, endpos=self.endpos, accept_altered_publication=accept
+        )
+
 
 class Mirroring:
-    """Mirrors, from here to `close`."""
+    """Mirrors, from here to `close`. A start that fails leaves no slot at the source that it has made."""
 
-    def __init__(self, options: MirroringOptions, spark: SparkSession, tell: Callable[[str], None]) -> None:
-        self._options, self._spark, self._tell = options, spark, tell
+    def __init__(
+        self,
+        options: MirroringOptions,
+        spark: SparkSession,
+        tell: Callable[[str], None],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._options, self._spark, self._tell, self._stopping = options, spark, tell, stopping
         self._tracker, self._requests = Tracker(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
@@ -85,16 +109,22 @@ class Mirroring:
         self._failures = 0
         self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
+        self.restart_is_asked_for = False
         self.progress = Progress()
+        log = options.log_folder
+        require_log(options.lake, log)
+        require_plain(options.lake)
+        options.lake.mkdir(parents=True, exist_ok=True)
+        self._receive = options.receive
         with ExitStack() as held:
-            log = options.log_folder
-            options.lake.mkdir(parents=True, exist_ok=True)
-            self._receive = ReceiveOptions(options.source, log, options.names, endpos=options.endpos)
+            if not has_begun(log):
+                held.push(self._undo)
             self._receiving = ReceiveProcess.start(self._receive)
             held.callback(lambda: self._receiving.close())
             self._wait_for_log()
             apply = ApplyOptions(options.source, log, options.lake, options.names)
             self.writer = held.enter_context(LakeWriter(apply, spark, tell))
+            self.writer.uncopied = frozenset()
             if options.folds:
                 held.enter_context(FoldingBeside(options.lake, spark, tell))
             tasks = options.tasks or tasks_beside(spark)
@@ -200,6 +230,7 @@ class Mirroring:
         now = time.monotonic()
         if now >= self._asked_at:
             self._asked_at = now + REQUESTS_S
+            self.restart_is_asked_for = read_restart(self._options.lake) is not None
             for oid in self._requests.new():
                 if not self.writer.tables.resync(oid):
                     self._requests.fulfilled(oid)
@@ -249,6 +280,7 @@ class Mirroring:
             self._unable[failed.fingerprint.oid] = failed.error
         else:
             self._unable.pop(failed.fingerprint.oid, None)
+        self.writer.uncopied = frozenset(self._unable)
 
     def _over(self, table: Fingerprint, why: str) -> None:
         self.writer.tables.stopped_copying(table.oid)
@@ -259,13 +291,33 @@ class Mirroring:
 
     def _wait_for_log(self) -> None:
         """Until the receiving process has a log, or an error to say."""
-        log = self._options.log_folder
-        while True:
-            mirror = read_mirror(log, Disk()) if log.exists() else None
-            if mirror is not None and mirror.start is not None:
-                return
+        while not has_begun(self._options.log_folder):
+            if self._stopping():
+                self._receiving.stop()
+                self._receiving.wait()
             self._require_receiving()
             time.sleep(_BEGIN_S)
+
+    def _undo(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        """Remove the slot and the log of a first start that has failed. Another process's are left alone."""
+        log, disk = self._options.log_folder, Disk()
+        if not isinstance(error, Exception) or not log.exists():
+            return
+        try:
+            lock = LogLock(log)
+        except LogInUse:
+            return
+        try:
+            mirror = read_mirror(log, disk)
+            if mirror is not None:
+                with Session.open(self._options.source, "undo") as session:
+                    drop_slot_when_free(session, self._options.names.slot)
+                empty_log(log, disk, mirror.identity, mirror.name)
+                disk.remove(log / MIRROR_FILE)
+        except TidemarkError as failure:
+            self._tell(f"slot {self._options.names.slot} may be left at the source: {failure.message}")
+        finally:
+            lock.release()
 
     def _require_spark(self) -> None:
         """Without it there is nothing to do but to end, and who idles would not notice."""
@@ -292,6 +344,22 @@ class Mirroring:
         if not self._received_all:
             self._receiving.close()
             self._receiving = ReceiveProcess.start(self._receive)
+
+
+def has_begun(log: Path) -> bool:
+    """Whether a log is there, and its slot was made."""
+    mirror = read_mirror(log, Disk()) if log.exists() else None
+    return mirror is not None and mirror.start is not None
+
+
+def require_log(lake: Path, log: Path) -> None:
+    """Refuse a lake that has something and whose log is lost, before another log is begun."""
+    safe = read_cycle(lake).safe
+    if safe > Lsn.ZERO and not has_begun(log):
+        raise LogDamaged(
+            f"the lake reaches {safe}, and there is no log at {log}: what was committed since is in neither",
+            f"--log, if the log was moved; if it is lost {RESYNC_ALL}",
+        )
 
 
 def _spark_ended() -> SparkError:
