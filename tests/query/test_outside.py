@@ -218,7 +218,6 @@ def require_dropped(synced: Synced, before: dict[str, Any], held: list[int]) -> 
     assert sorted(earlier["id"].to_pylist()) == held
 
 
-@pytest.mark.quick
 def test_columns_are_named_by_what_they_are_stored_as_also_before_a_rename_is_folded(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
