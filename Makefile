@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all mutations check fuzz parity sync-parity poll-parity format lock clean
+.PHONY: help demo test test-all mutations check fuzz parity sync-parity poll-parity sql-differential format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ sync-parity: $(READY) ## Every table at exact positions under load, COMPARISONS=
 
 poll-parity: $(READY) ## Every table in the snapshots of polls under load, CYCLES= (200) polls over all versions
 	CYCLES=$(or $(CYCLES),200) $(BIN)/python -m pytest tests/poll/test_random.py $(ARGS)
+
+sql-differential: $(READY) ## Invented SQL on PostgreSQL and on the mirror, STATEMENTS= (20000), from SEED= (a new one), ARGS=
+	$(BIN)/python -m tests.differential.run --statements $(or $(STATEMENTS),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-%: $(READY) ## Measure one thing beside its rivals: bench-decode
 	$(BIN)/python -m bench.$*

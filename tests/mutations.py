@@ -173,6 +173,13 @@ MUTATIONS = (
         ("tests/query/test_floats.py",),
     ),
     Mutation(
+        "differential: files have bounds of floating-point columns",
+        "lake/files.py",
+        "if pa.types.is_nested(kind) or pa.types.is_floating(kind):",
+        "if pa.types.is_nested(kind):",
+        ("tests/differential/test_differential.py",),
+    ),
+    Mutation(
         "lake: decimals become texts with exponents",
         "lake/conversion.py",
         "texts = decimal_texts(values.array)",
@@ -213,6 +220,13 @@ MUTATIONS = (
         "if present is not None and present.base < lsn:",
         "if present is not None and present.base > lsn:",
         ("tests/query/test_outside.py", "-k", "swaps_and_drops"),
+    ),
+    Mutation(
+        "differential: files have dictionaries of floating-point columns",
+        "lake/files.py",
+        "pa.types.is_boolean(kind) or pa.types.is_floating(kind):",
+        "pa.types.is_boolean(kind):",
+        ("tests/differential/test_differential.py",),
     ),
     Mutation(
         "lake: a table takes the changes of one cycle twice",

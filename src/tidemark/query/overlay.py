@@ -6,6 +6,7 @@ may be shared: then the row goes where contents are compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -21,6 +22,7 @@ from tidemark.lake.rows import INSERTED
 from tidemark.query.borrowing import ITS, LACKS
 from tidemark.query.few import Few
 from tidemark.query.shape import NEVER_SENT, RANK_OTHER, Shape, ShownColumn
+from tidemark.query.tail import local_rows
 
 BEFORE = -1  # where folded rows stand among changes
 WORDS = 1 << 20  # of a bitmap: eight megabytes
@@ -29,8 +31,9 @@ WORDS = 1 << 20  # of a bitmap: eight megabytes
 def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
     """Rows with a few changes that were merged already."""
     spark = rows.sparkSession
-    kinds = spark_types.StructType([rows.schema[cell] for cell in shape.cells])
-    left = spark.createDataFrame(few.rows, kinds)
+    kinds = _fields(rows, shape.cells)
+    texts = [column.cells[1] for column in shape.columns if column.exact]
+    left = local_rows(spark, few.rows, kinds, texts)
     if few.truncated:
         return left
     if not len(few.touched):
@@ -48,7 +51,7 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
 def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
     """Rows that lack values, with these from the folded rows that have them."""
     lacking = [column for column in shape.columns if f"{LACKS}{column.attnum}" in borrowers.column_names]
-    fields = [rows.schema[cell] for cell in shape.cells]
+    fields = list(_fields(rows, shape.cells))
     fields += [spark_types.StructField(f"{ITS}{cell}", rows.schema[cell].dataType) for cell in shape.key_cells]
     fields += [spark_types.StructField(f"{LACKS}{column.attnum}", spark_types.BooleanType()) for column in lacking]
     lent = rows.sparkSession.createDataFrame(borrowers, spark_types.StructType(fields))
@@ -59,6 +62,11 @@ def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
     found = lent.join(F.broadcast(lenders), _same_key(shape, "lender_"), "left")
     values = {cell: _of_lender(column, cell) for column in lacking for cell in column.cells}
     return found.select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
+
+
+def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
+    """The types of cells. The constant that rows older than a column have is not null; what was changed may be."""
+    return spark_types.StructType([spark_types.StructField(cell, rows.schema[cell].dataType) for cell in cells])
 
 
 def _of_lender(column: ShownColumn, cell: str) -> Column:

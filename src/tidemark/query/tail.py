@@ -63,12 +63,23 @@ def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
     schema = change_schema(work.table)
     rows = tail_here(work, plan)
     if rows is not None:
-        return Tail(spark.createDataFrame(rows, schema), _facts(rows)) if len(rows) else None
+        texts = [column.text_name for column in work.table.columns if column.exact]
+        return Tail(local_rows(spark, rows, schema, texts), _facts(rows)) if len(rows) else None
     slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
     return Tail(
         frame, Facts(only_inserts=False, truncates=True, marks=True, preimages=True, many=plan.size_bytes > MANY_BYTES)
     )
+
+
+def local_rows(spark: SparkSession, rows: pa.Table, schema: spark_types.StructType, texts: Iterable[str]) -> DataFrame:
+    """Rows that are in this process as a DataFrame; `texts` are the columns for values that have only their text.
+
+    Spark's optimizer evaluates expressions over local rows while it plans, also those that the query does not need,
+    and reading a value that has only its text ends the query. It does not evaluate expressions over a coalesced frame.
+    """
+    frame = spark.createDataFrame(rows, schema)
+    return frame.coalesce(1) if any(rows[name].null_count < len(rows) for name in texts) else frame
 
 
 def change_schema(table: ShownTable) -> spark_types.StructType:
