@@ -31,7 +31,6 @@ from tidemark.query.moment import Moment
 from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
-from tidemark.source.session import Session
 from tidemark.spark import what_failed
 
 
@@ -122,7 +121,7 @@ class Comparison:
     @contextmanager
     def _there(self, fingerprint: Fingerprint, table: ComparedTable) -> Iterator[SourceSide]:
         with self._held.seeing(fingerprint) as session:
-            yield SourceSide(session, table, utf8=_is_utf8(session))
+            yield SourceSide(session, table, utf8=session.stores_utf8)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str]) -> ComparedTable:
         lake = self._mirror.lake
@@ -146,8 +145,3 @@ def _chosen(moment: Moment, names: Sequence[str]) -> Collection[TableHistory]:
     if not leaves:
         raise InvalidValue("there is no table to compare", "tidemark status, which names them")
     return {leaf.fingerprint.oid: leaf for leaf in leaves}.values()
-
-
-def _is_utf8(session: Session) -> bool:
-    (encoding,) = session.row("select current_setting('server_encoding')")
-    return bool(encoding == "UTF8")

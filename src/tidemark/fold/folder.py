@@ -32,6 +32,7 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import read_retained
+from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.shape import facts_of
@@ -165,7 +166,9 @@ class Folder:
         events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
         reached(Point.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
-        work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
+        work = FoldWork(
+            shared_folder(self._lake.path), folder, layout, events.how, _names(way.merged), _names(way.joined)
+        )
         done = fold_buckets(events.rows, work, self._tasks)
         reached(Point.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]

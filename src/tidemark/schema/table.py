@@ -133,13 +133,13 @@ class Membership:
 class Table:
     """One table, partitioned table, partition or foreign table.
 
-    `marked` are the columns that the stream marks as those that name a row; None says all.
+    `marked` are the columns that the stream marks as those that name a row; None says all. A table with a `flaw` cannot
+    be mirrored as it is.
     """
 
     oid: int
     schema: str
     name: str
-    owner: str
     kind: Kind
     persistence: Persistence
     filenode: int
@@ -157,6 +157,7 @@ class Table:
     selectable: bool
     schema_owned: bool
     owned: bool
+    flaw: str | None = None
 
     @property
     def qualified(self) -> str:

@@ -19,14 +19,17 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied
 from tidemark.apply.options import ApplyOptions
+from tidemark.apply.tables import REPAIR
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
+    UNREADABLE,
     LogInUse,
     NotAnswerable,
     ReceiveFailed,
     Retry,
     SparkError,
+    TableChanged,
     TaskFailed,
     TidemarkError,
     policy_of,
@@ -201,6 +204,7 @@ class Mirroring:
         if now >= self._asked_at:
             self._asked_at = now + REQUESTS_S
             for oid in self._requests.new():
+                self._tracker.hasten(oid)
                 if not self.writer.tables.resync(oid):
                     self._requests.fulfilled(oid)
                     self._tell(f"table {oid} is not copied anew: it is gone, or only its inserts are published")
@@ -210,7 +214,7 @@ class Mirroring:
         wanted = tables.to_copy()
         picked = self._tracker.pick(wanted, time.monotonic())
         for oid in picked:
-            tables.copying(oid)
+            tables.copying(oid, self.writer.cycle.safe)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
@@ -218,7 +222,7 @@ class Mirroring:
         for result in self._copying.results():
             if isinstance(result, Failed):
                 self._note(result)
-                self._over(result.fingerprint, result.error.message)
+                self._over(result.fingerprint, result.error)
             else:
                 self._tracker.copied(result)
         for generation, taken in self.writer.take(self._tracker.waiting()):
@@ -230,7 +234,7 @@ class Mirroring:
                 self._requests.fulfilled(oid)
                 self._tell(f"{generation.name} copied as of {generation.base.lsn}")
             else:
-                self._over(generation.fingerprint, "it was altered meanwhile")
+                self._over(generation.fingerprint, TableChanged("it was altered meanwhile"))
 
     def _note(self, failed: Failed) -> None:
         if policy_of(failed.error).retry is Retry.NEVER:
@@ -238,11 +242,13 @@ class Mirroring:
         else:
             self._unable.pop(failed.fingerprint.oid, None)
 
-    def _over(self, table: Fingerprint, why: str) -> None:
+    def _over(self, table: Fingerprint, error: TidemarkError) -> None:
+        unreadable = isinstance(error, UNREADABLE)
+        why = f"{error.message}: {REPAIR}" if unreadable else error.message
         self.writer.tables.stopped_copying(table.oid)
         self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
         self._requests.failed(table.oid, why)
-        pause_s = self._tracker.failed(table.oid, time.monotonic())
+        pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
         self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
 
     def _wait_for_log(self) -> None:
