@@ -71,10 +71,11 @@ class Database:
         self.server.sql(f"drop database {self.name} with (force)")
 
 
-def create_database(server: Server) -> Database:
+def create_database(server: Server, encoding: str | None = None) -> Database:
     """A new database: the application may create in it, the mirror may read what the application creates."""
     database = Database(server, f"db_{uuid4().hex[:12]}")
-    server.sql(f"create database {database.name} owner {OWNER}")
+    how = f"template template0 locale 'C' encoding '{encoding}'" if encoding else ""
+    server.sql(f"create database {database.name} owner {OWNER} {how}")
     database.admin(
         f"grant create on schema public to {OWNER}",
         f"alter default privileges for role {OWNER} grant select on tables to {MIRROR}",

@@ -17,6 +17,7 @@ from harness.lake import ONLY, read, read_table, require_rows
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.fold.folder import Folder
+from tidemark.lake.requests import ask_for_resync
 from tidemark.poll.glimpse import Glimpse
 from tidemark.poll.options import PollOptions
 from tidemark.poll.poller import Polled, Poller
@@ -45,6 +46,11 @@ class PolledMirror:
                 self.notes[lsn] = {table: read_table(session, table) for table in tables if _is_as_seen(session, table)}
 
         return self.poller.step(note)
+
+    def resync(self, *tables: str) -> None:
+        """Have tables read whole by the next poll."""
+        names = {each.fingerprint.name: oid for oid, each in self.poller.tables.histories.items()}
+        ask_for_resync(self.options.lake, [names[table] for table in tables])
 
     def fold(self) -> int:
         """Fold every table that has something to fold; how many there were."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.database import Database
-from tidemark.decode.changes import ChangeBatch, Limits
+from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
 from tidemark.decode.extents import Said
 from tidemark.decode.frames import framed
 from tidemark.decode.kernels import Bytes
@@ -79,4 +79,7 @@ def decode(
     """All batches of a recording fed at once."""
     decoder = StreamDecoder(Types(types, version_num), limits)
     fed = decoder.feed(recording.buffer)
-    return [item for item in fed if not isinstance(item, Said)]
+    items = [item for item in fed if not isinstance(item, Said)]
+    undecodable = [item for item in items if isinstance(item, Undecodable)]
+    assert not undecodable, undecodable[0].reason
+    return [item for item in items if isinstance(item, ChangeBatch)]

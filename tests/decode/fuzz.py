@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -25,11 +26,12 @@ from harness.database import Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.recorded import record, types_of
 from tests.decode.corpus import ARRAYS, SCALARS
+from tidemark.decode.changes import Undecodable
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.frames import framed
 from tidemark.decode.stream import StreamDecoder
 from tidemark.decode.types import Decoding, Types, decoding_of
-from tidemark.errors import DecodeError
+from tidemark.errors import DecodeError, MalformedValue
 from tidemark.schema.table import PgType
 
 ROOT = Path(__file__).parents[2]
@@ -128,13 +130,18 @@ def cuts(samples: Samples) -> Iterator[tuple[list[bytes], int, bytes]]:
             yield from ((transaction, len(transaction) - 2, transaction[-2][:n]) for n in range(len(transaction[-2])))
 
 
+EXPECTED = re.compile("not a value of type|came in binary")
+
+
 def feed(transaction: list[bytes], at: int, bad: bytes, types: dict[int, PgType]) -> bool:
     """Decode a transaction with one message replaced; True if it was accepted."""
     decoder = StreamDecoder(Types(types))
     try:
         for part in ([*transaction[:at], bad], transaction[at + 1 :]):  # the damaged one lies last in its buffer
-            for _ in decoder.feed(framed(part)):
-                pass
+            for item in decoder.feed(framed(part)):
+                if isinstance(item, Undecodable):
+                    assert EXPECTED.search(item.reason), item.reason
+                    return False
     except DecodeError:
         return False
     return True
@@ -149,6 +156,10 @@ def feed_copy(raw: bytes, decoding: Decoding, rng: random.Random) -> bool:
             for _ in decoder.feed(piece):
                 pass
         list(decoder.finish())
+    except MalformedValue as error:
+        if not EXPECTED.search(error.message):
+            raise
+        return False
     except DecodeError:
         return False
     return True

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from harness.recorded import Recording, decode
+from tidemark.clock import Lsn
 from tidemark.decode.cells import Cells
+from tidemark.decode.changes import ChangeBatch, Undecodable
 from tidemark.decode.copy import SIGNATURE, CopyDecoder
+from tidemark.decode.frames import framed
+from tidemark.decode.stream import StreamDecoder
 from tidemark.decode.types import Types, decoding_of
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue
 
@@ -173,3 +177,32 @@ def test_every_refusal_is_a_decode_error_with_an_offset() -> None:
         decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N"]), {})
         decode(Recording.of([b"B" + bytes(20), b"I\0\0\0\1N", b"C" + bytes(25)]), {})
     assert caught.value.offset == 29  # after a frame of 4 + 21 bytes and a length
+
+
+def inserts(*columns: list[bytes]) -> list[bytes]:
+    """A table of one text column for each of these, all filled row by row by transactions that commit at 16, 32, …"""
+    messages = []
+    for number, texts in enumerate(zip(*columns, strict=True), 1):
+        lsn = (16 * number).to_bytes(8)
+        messages.append(b"B" + lsn + bytes(8) + number.to_bytes(4))
+        for oid, text in enumerate(texts, 1):
+            relation = b"R" + oid.to_bytes(4) + b"public\0t\0d\0\1\0v\0\0\0\0\x19\xff\xff\xff\xff"
+            messages += [relation] if number == 1 else []
+            messages.append(b"I" + oid.to_bytes(4) + b"N\0\1t" + len(text).to_bytes(4) + text)
+        messages.append(b"C\0" + lsn + lsn + bytes(8))
+    return messages
+
+
+@pytest.mark.parametrize("at", [0, 1, 37, 99])
+def test_a_table_ends_at_its_first_value_that_cannot_be_decoded_and_others_go_on(at: int) -> None:
+    good = [b"v%d" % number for number in range(100)]
+    bad = [*good[:at], *(b"\xff" for _ in good[at:])]
+    items = list(StreamDecoder(Types()).feed(framed(inserts(bad, good))))
+    found: dict[int, list[str]] = {1: [], 2: []}
+    for batch in items:
+        if isinstance(batch, ChangeBatch):
+            found[batch.relation.oid] += batch.new[0].array.to_pylist()
+    assert found == {1: [text.decode() for text in good[:at]], 2: [text.decode() for text in good]}
+    (ended,) = [item for item in items if isinstance(item, Undecodable)]
+    assert (ended.relation.oid, ended.commit_lsn) == (1, Lsn(16 * (at + 1)))
+    assert "column v: not a value of type text in UTF-8, 1 bytes at offset" in ended.reason

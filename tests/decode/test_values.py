@@ -12,7 +12,6 @@ from harness.recorded import Recorder, decode, record, types_of
 from tests.decode.corpus import ARRAYS, AS_TEXT, SCALARS
 from tidemark.decode.copy import CopyDecoder
 from tidemark.decode.types import TYPES, Types, decoding_of
-from tidemark.errors import UnsupportedMessage
 from tidemark.schema.table import PgType
 
 pytestmark = pytest.mark.quick
@@ -103,7 +102,7 @@ def test_types_without_a_twin_travel_as_their_own_text_and_are_refused_in_binary
     for table, kind in filled.tables.items():
         with subtests.test(kind):
             assert text[table] == by_copy(filled, table, as_text=True) == expected(db, table)
-    with pytest.raises(UnsupportedMessage, match="came in binary"):
+    with pytest.raises(AssertionError, match=r"column v: a value of type oid .* came in binary"):
         by_stream(filled, binary=True)
 
 

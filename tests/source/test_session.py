@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from harness.database import MIRROR, PASSWORD, Database
+from harness.database import MIRROR, PASSWORD, Database, create_database
 from harness.postgres import Server
 from tests.conftest import Start
 from tidemark import errors
@@ -198,3 +198,16 @@ def test_no_password_in_logs_reprs_or_pickles_of_a_live_session(db: Database, ca
             with pytest.raises(TypeError):
                 pickle.dumps(thing)
     gc.collect()
+
+
+def test_a_name_in_the_encoding_of_another_database_is_read_and_printed(db: Database, server: Server) -> None:
+    latin = create_database(server, "LATIN1")
+    latin.admin(r"""do $$ begin execute E'create role "latin_\351"'; end $$""")
+    try:
+        ((role,),) = latin.admin("select oid from pg_roles order by oid desc limit 1")
+        with db.session() as session:
+            (name,) = session.row("select rolname::text from pg_roles where oid = %s", [role])
+        assert name == r"latin_\xe9"
+    finally:
+        latin.admin(r"""do $$ begin execute E'drop role "latin_\351"'; end $$""")
+        latin.drop()

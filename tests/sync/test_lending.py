@@ -43,7 +43,7 @@ def asked(session: Session, shown: str = "id") -> list[PartQuery]:
     (table,) = [each for each in read_catalog(session).tables if each.name == "t"]
     parts = parts_of(table.oid, 200, 1 << 20, 10)
     assert len(parts) > 3
-    return [PartQuery(Fingerprint.of(table, ()), part, (sql.SQL(shown),)) for part in parts]
+    return [PartQuery(Fingerprint.of(table, ()), part, ("id",), (sql.SQL(shown),)) for part in parts]
 
 
 def read(lender: Lender, queries: list[PartQuery]) -> list[int]:

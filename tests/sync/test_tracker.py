@@ -8,7 +8,7 @@ from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.lake.generation import Generation
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
-from tidemark.sync.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, Phase, Tracker
+from tidemark.sync.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, Phase, Tracker
 
 pytestmark = pytest.mark.quick
 
@@ -70,3 +70,18 @@ def test_no_state_is_left_out() -> None:
     tracker.copied(generation(1))
     with pytest.raises(RuntimeError, match="copied"):
         tracker.copied(generation(1))
+
+
+def test_an_unreadable_table_is_copied_again_when_someone_asks_or_much_later() -> None:
+    tracker = Tracker()
+    tracker.pick([1], 0.0)
+    assert tracker.failed(1, 0.0, unreadable=True) == UNREADABLE_S
+    assert tracker.pick([1], UNREADABLE_S - 1) == frozenset()
+    tracker.hasten(1)
+    assert tracker.pick([1], 1.0) == {1}
+    tracker.hasten(1)
+    assert tracker.failed(1, 1.0, unreadable=True) == LEAST_PAUSE_S, "someone asked while it was copied"
+    assert tracker.pick([1], 1.0 + LEAST_PAUSE_S) == {1}
+    assert tracker.failed(1, 2.0, unreadable=True) == UNREADABLE_S
+    tracker.hasten(2)
+    assert tracker.pick([2], 2.0) == {2}

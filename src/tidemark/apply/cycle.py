@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.apply.job import PassedOver, Work, Written, write_changes
-from tidemark.apply.tables import WrittenTables
+from tidemark.apply.tables import REPAIR, UNSEEN, WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.messages import Relation
 from tidemark.decode.rows import Rows
@@ -30,6 +30,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
+from tidemark.lake.shared import shared_folder
 from tidemark.log.mapped import sync_segments
 from tidemark.log.slices import Plan
 
@@ -88,12 +89,13 @@ def run_cycle(
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
     types = Types(tables.types, lake.version_num)
     reached(Point.PLANNED)
-    told = write_changes(spark, Work(lake.log, lake.path, types, layouts, applied), plan.slices)
+    told = write_changes(
+        spark, Work(shared_folder(lake.log), shared_folder(lake.path), types, layouts, applied), plan.slices
+    )
     written = [each for each in told if isinstance(each, Written)]
     sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
     reached(Point.WRITTEN)
-    for oid in sorted({each.oid for each in told if isinstance(each, PassedOver)}):
-        tables.give_up(oid, plan.after)
+    _give_up([each for each in told if isinstance(each, PassedOver)], plan.after, tables)
     by_table: dict[int, list[Written]] = defaultdict(list)
     for each in written:
         by_table[each.oid].append(each)
@@ -107,6 +109,21 @@ def run_cycle(
             tables.truncated(oid, lsn)
     rows = sum(each.file.rows for each in written)
     return Applied(plan.upto, plan.transactions, rows, len(by_table), plan.size_bytes)
+
+
+def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) -> None:
+    """Tell of every table that was passed over from where on it cannot be read: from its first such change."""
+    by_table: dict[int, list[PassedOver]] = defaultdict(list)
+    for each in passed:
+        by_table[each.oid].append(each)
+    for oid, found in sorted(by_table.items()):
+        bad = [each.first for each in found if each.first is not None]
+        if len(bad) < len(found):
+            tables.give_up(oid, after, tables.flaw(oid) or UNSEEN)
+        else:
+            first = min(bad, key=lambda each: each.commit_lsn)
+            reason = f"{first.reason}, committed at {first.commit_lsn}: {REPAIR}"
+            tables.give_up(oid, Lsn(first.commit_lsn.value - 1), reason)
 
 
 def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTables) -> None:

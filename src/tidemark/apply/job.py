@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.changes import ChangeBatch, Undecodable
+from tidemark.decode.extents import Said
 from tidemark.decode.messages import Relation
 from tidemark.decode.types import Types
 from tidemark.lake.changes import change_writer
@@ -27,6 +28,7 @@ from tidemark.lake.layout import Layout
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
 from tidemark.lake.rows import change_rows
+from tidemark.lake.shared import SharedFolder
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice
 
@@ -37,8 +39,8 @@ GATHERED_BYTES = 128 << 20  # of rows in memory before they become row groups, o
 class Work:
     """What a task goes by. Relations that are not in `layouts` are of tables that have given up."""
 
-    log: Path
-    lake: Path
+    log: SharedFolder
+    lake: SharedFolder
     types: Types
     layouts: Mapping[Relation, Layout]
     applied: Mapping[int, Lsn]
@@ -55,9 +57,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A table with changes under a description that fits no definition of it."""
+    """A table with changes that could not be written.
+
+    `first` is the first change with a value that cannot be decoded; None if a description fits no definition.
+    """
 
     oid: int
+    first: Undecodable | None = None
 
 
 def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> list[Written | PassedOver]:
@@ -102,21 +108,23 @@ class _Open:
 
 
 def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:
-    files = _Open(work.lake)
-    passed: set[int] = set()
+    files, log = _Open(work.lake.verified()), work.log.verified()
+    passed: dict[int, PassedOver] = {}
     for each in slices:
         for part in each.parts:
-            for batch in decoded(part, work.log, work.types):
-                if not isinstance(batch, ChangeBatch):
+            for batch in decoded(part, log, work.types):
+                if isinstance(batch, Said):
                     continue
-                layout = work.layouts.get(batch.relation)
+                oid, layout = batch.relation.oid, work.layouts.get(batch.relation)
                 if layout is None:
-                    passed.add(batch.relation.oid)
-                    continue
-                rows = _new_rows(batch, layout, work.applied.get(layout.oid, Lsn.ZERO))
-                if len(rows):
-                    files.write(layout, rows)
-    return [*files.finished(), *map(PassedOver, sorted(passed))]
+                    passed[oid] = PassedOver(oid)
+                elif isinstance(batch, ChangeBatch):
+                    rows = _new_rows(batch, layout, work.applied.get(oid, Lsn.ZERO))
+                    if len(rows):
+                        files.write(layout, rows)
+                elif batch.commit_lsn > work.applied.get(oid, Lsn.ZERO):
+                    passed.setdefault(oid, PassedOver(oid, batch))
+    return [*files.finished(), *passed.values()]
 
 
 def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:

@@ -26,6 +26,8 @@ from tidemark.source.names import MirrorNames
 INSERTS_ONLY = "only its inserts and truncates are published: what else was done to it is not known"
 NOT_EMPTY = "it held rows when it was first seen: they must be copied by a sync"
 NOT_YET = "transactions that began before it was published must end first"
+UNSEEN = "it was altered more than once between two looks at the source: it needs a resync"
+REPAIR = "update or delete that value at the source, then run tidemark resync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class WrittenTables:
         self._last: Look | None = None
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
-        self._copying: set[int] = set()
+        self._copying: dict[int, Lsn] = {}
         self._whole_since: dict[int, Lsn] = {}  # the stream has every change of a table that is copied, and which
         self._truncated: dict[int, Lsn] = {}
         self._asked_for: set[int] = set()
@@ -204,15 +206,18 @@ class WrittenTables:
         )
         return not self._beginnings and not any(True for _ in undecided)
 
-    def copying(self, oid: int) -> None:
-        """Take note that a table is copied from now on. What is passed over in its changes spoils the copy."""
-        self._copying.add(oid)
+    def copying(self, oid: int, safe: Lsn) -> None:
+        """Take note that a table is copied from now on, with everything up to `safe` applied.
+
+        What is passed over in its changes spoils the copy.
+        """
+        self._copying[oid] = safe
         if self._last is not None:
             self._whole_since.setdefault(oid, self._last.lsn)
 
     def stopped_copying(self, oid: int) -> None:
         """Take note that nobody copies it any more."""
-        self._copying.discard(oid)
+        self._copying.pop(oid, None)
 
     def needs_copy(self, oid: int) -> bool:
         """Whether a table is there that can only be read, or read on, by a copy."""
@@ -242,14 +247,21 @@ class WrittenTables:
         self._tell_all()
 
     def _forget_copy(self, oid: int) -> None:
-        self._copying.discard(oid)
+        self._copying.pop(oid, None)
         self._whole_since.pop(oid, None)
         self._truncated.pop(oid, None)
 
     def may_take(self, generation: Generation) -> bool:
         """Whether a copy is of the table as it still is, and all that came after it is there."""
         oid, present = generation.fingerprint.oid, self._present.get(generation.fingerprint.oid)
-        return _but_for_filenode(generation.fingerprint, present) and oid in self._copying and oid not in self.pending
+        same = _but_for_filenode(generation.fingerprint, present)
+        if not same or oid not in self._copying or oid in self.pending:
+            return False
+        return not self._has_gap(oid) or generation.base.floor >= self._copying[oid]
+
+    def _has_gap(self, oid: int) -> bool:
+        """Whether changes of a table may have been passed over: what begins anew must hold all of them."""
+        return oid in self._events and self.history(oid).in_gap
 
     def taken(self, generation: Generation) -> None:
         """Tell that a table can be read by a copy, which lies among its versions."""
@@ -310,6 +322,8 @@ class WrittenTables:
             elif beginning.lsn <= reader.received:
                 del self._beginnings[oid]
                 base = reader.boundary(beginning.snapshot, beginning.lsn)
+                if base.excluded and self._has_gap(oid):
+                    continue
                 hidden, seen = base.excluded, beginning.snapshot
                 self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=hidden, snapshot=seen)
         self._tell_all()
@@ -320,15 +334,20 @@ class WrittenTables:
         recent = (pending.old, pending.new, *pending.between) if pending else (present,)
         return fitting(relation, [each for each in recent if each is not None])
 
-    def give_up(self, oid: int, after: Lsn) -> None:
-        """Say that a table was changed under a definition that nobody saw; one that nobody ever saw is gone again."""
+    def flaw(self, oid: int) -> str | None:
+        """Why a table cannot be mirrored as it was last seen, if that is so."""
+        return self._last.flaws.get(oid) if self._last is not None else None
+
+    def give_up(self, oid: int, after: Lsn, reason: str) -> None:
+        """Say that changes of a table above `after` are passed over, and why; a table that nobody saw is gone again."""
         if oid not in self._events:
             return
-        self.pending.pop(oid, None)
+        pending = self.pending.pop(oid, None)
+        if pending is not None:
+            after = min(after, pending.after)
         self._forget_copy(oid)
         history = self.history(oid)
-        reason = "it was altered more than once between two looks at the source: it needs a resync"
-        if history.live or history.last.reason != reason:
+        if not history.in_gap:
             self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
             self._tell_all()
 
@@ -372,7 +391,8 @@ class WrittenTables:
     def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: Look) -> bool:
         earlier = self.pending.get(oid)
         base = earlier.old if earlier else old
-        comparison = compare(base, new)
+        flaw = look.flaws.get(oid)
+        comparison = compare(base, new) if flaw is None else Comparison(Effect.DROPPED, (flaw,))
         live = self.history(oid).live
         if new is None:
             self._present.pop(oid)
@@ -382,12 +402,25 @@ class WrittenTables:
             return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
         self._forget_copy(oid)
         if not live:
-            self._tell(Kind.SEEN if new is not None else Kind.DROPPED, new or old, self.known, look.lsn)
+            self._tell_unread(oid, old, new, comparison, look)
             return False
         after = earlier.after if earlier else self.known
         between = (*earlier.between, old) if earlier else ()
         self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn, look.snapshot)
         return True
+
+    def _tell_unread(
+        self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
+    ) -> None:
+        """Tell of a change to a table that cannot be read up to the present; what could be above `known` ends there."""
+        ends = [span.end for span in self.history(oid).spans()]
+        if new is None:
+            self._tell(Kind.DROPPED, old, self.known, look.lsn)
+        elif any(end is not None and end > self.known for end in ends):
+            reasons = "; ".join(comparison.reasons)
+            self._tell(Kind.GAP, new, self.known, look.lsn, f"it needs a resync: {reasons or 'it was altered'}")
+        else:
+            self._tell(Kind.SEEN, new, self.known, look.lsn)
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
         """Once it is clear that it cannot begin by itself, say so."""
@@ -421,7 +454,7 @@ class WrittenTables:
         old, new = pending.old, pending.new
         reasons = "; ".join(pending.comparison.reasons)
         if new is None:
-            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it was dropped, or is not published: {reasons}")
+            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it is not mirrored any more: {reasons}")
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
             why = f"it was altered in between: {reasons or 'in a way that was taken back'}"
             self._tell(Kind.ALTERED, new, pending.after, pending.lsn, why, snapshot=pending.snapshot)

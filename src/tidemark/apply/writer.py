@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.pace import Pace
+from tidemark.apply.reach import require_reach
 from tidemark.apply.tables import NOT_YET, WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.rows import RELATIONS, joined_rows
@@ -43,6 +44,7 @@ from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
+from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
@@ -78,6 +80,7 @@ class LakeWriter:
             reached(Point.LOCKED)
             self._cycles = Cycles(options.lake)
             self.cycle = self._cycles.last
+            require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
             events = read_events(options.lake)
             register = Tables(options.lake)
             self.tables = WrittenTables(register, events, options.names, self.cycle)

@@ -33,8 +33,11 @@ def fold(
     if strange := sorted(wanted - known):
         raise InvalidValue(f"there is no table {strange[0]} in this lake", ", ".join(sorted(known)) or "tidemark apply")
     session = started(master, remote, conf)
-    from tidemark.fold.folder import Folder  # not before: it brings Spark
+    from tidemark.apply.reach import require_reach  # not before: these bring Spark
+    from tidemark.fold.folder import Folder
+    from tidemark.lake.shared import shared_folder
 
+    require_reach(session, shared_folder(opened.path))
     with Folder(opened.path, session) as folder:
         found = folder.foldable()
         for name in sorted(wanted - {table.name for table in found}):

@@ -31,7 +31,6 @@ from tidemark.query.moment import Moment
 from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
-from tidemark.source.session import Session
 from tidemark.spark import what_failed
 
 
@@ -143,7 +142,7 @@ class Comparison:
     @contextmanager
     def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[SourceSide]:
         with self._held.seeing(*members) as session:
-            yield SourceSide(session, table, utf8=_is_utf8(session))
+            yield SourceSide(session, table, utf8=session.stores_utf8)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
         lake = self._mirror.lake
@@ -171,8 +170,3 @@ def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
         if is_parent:
             yield _Subject(leaf, children=True, is_parent=True)
         yield _Subject(leaf, is_parent=is_parent)
-
-
-def _is_utf8(session: Session) -> bool:
-    (encoding,) = session.row("select current_setting('server_encoding')")
-    return bool(encoding == "UTF8")

@@ -13,15 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.decode.failure import BatchTooLarge
 from tidemark.decode.kernels import Bytes, Flags, Ints, Longs
 
 NULL, UNCHANGED = -1, -2
 MOST_TEXT_BYTES = 256 << 20  # in one column of a batch of several rows
 MOST_CELLS = 4 << 20  # in one batch, whatever the number of columns: about 50 MB to say where they lie
-
-
-class BatchTooLarge(Exception):
-    """Not an error: a column of this batch would become too large, and the batch is to be decoded in halves."""
 
 
 @dataclass(frozen=True, slots=True)

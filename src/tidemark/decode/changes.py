@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.cells import MOST_CELLS, UNCHANGED, BatchTooLarge, Cells, Column
+from tidemark.clock import Lsn
+from tidemark.decode.cells import MOST_CELLS, UNCHANGED, Cells, Column
+from tidemark.decode.failure import BatchTooLarge, decoding_column
 from tidemark.decode.kernels import Bytes, Flags, Ints, Longs
 from tidemark.decode.letters import ORIGIN, RELATION, TRUNCATE, TYPE
 from tidemark.decode.messages import Reader, Relation, read_origin, read_relation, read_truncate, read_type
@@ -21,7 +23,7 @@ from tidemark.decode.relations import Scope
 from tidemark.decode.rows import Rows
 from tidemark.decode.scan import Format, Messages, RowCells, find_values
 from tidemark.decode.types import Decoding, Types, decoding_of
-from tidemark.errors import UnknownRelation
+from tidemark.errors import MalformedValue, UnknownRelation, UnsupportedMessage
 
 BINARY = ord("b")
 SPECIAL = np.array([ORIGIN, RELATION, TRUNCATE, TYPE], np.uint8)
@@ -64,6 +66,15 @@ class ChangeBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecodable:
+    """A change with a value that cannot be decoded. Later changes of the relation may be missing from the sequence."""
+
+    relation: Relation
+    commit_lsn: Lsn
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transactions:
     """Committed transactions, a place in each array for each."""
 
@@ -92,8 +103,11 @@ class Sequence:
     stream: int | None
 
 
-def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch]:
-    """Decode a sequence, a batch for each relation. Relation messages in it change `scope` as they are met."""
+def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch | Undecodable]:
+    """Decode a sequence, a batch for each relation. Relation messages in it change `scope` as they are met.
+
+    A relation with a value that cannot be decoded ends there, with the first change that has one; the others go on.
+    """
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
     relations = _Relations(types)
@@ -194,14 +208,21 @@ def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | Non
 
 def _batches(
     sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
-) -> Iterator[ChangeBatch]:
-    """Decode these changes, in halves where they become too large."""
+) -> Iterator[ChangeBatch | Undecodable]:
+    """Decode these changes; in halves where they become too large, and to find the first that cannot be decoded."""
     try:
         yield _batch(sequence, chosen, relation, decodings, options)
-    except BatchTooLarge:
+    except (BatchTooLarge, MalformedValue, UnsupportedMessage) as error:
+        if len(chosen) == 1:
+            lsn = Lsn(int(sequence.transactions.commit_lsns[sequence.owner[chosen[0]]]))
+            yield Undecodable(relation, lsn, str(error.args[0]))
+            return
         middle = len(chosen) // 2
-        yield from _batches(sequence, chosen[:middle], relation, decodings, options)
-        yield from _batches(sequence, chosen[middle:], relation, decodings, options)
+        for half in (chosen[:middle], chosen[middle:]):
+            for item in _batches(sequence, half, relation, decodings, options):
+                yield item
+                if isinstance(item, Undecodable):
+                    return
 
 
 def _batch(
@@ -221,9 +242,11 @@ def _batch(
         commit_lsns=by.commit_lsns[owner],
         commit_micros=by.commit_micros[owner],
         truncate_options=options[chosen],
-        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, decodings),
+        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, relation, decodings),
         unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
-        old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, decodings) if len(with_old) else (),
+        old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, relation, decodings)
+        if len(with_old)
+        else (),
         old_of=with_old,
         old_full=rows.old_kinds[with_old] == FULL_ROW,
     )
@@ -250,12 +273,18 @@ def _marks(lengths: Ints) -> Flags | None:
 
 
 def _columns(
-    buffer: Bytes, offsets: Longs, lengths: Ints, formats: Bytes, decodings: tuple[Decoding, ...]
+    buffer: Bytes,
+    offsets: Longs,
+    lengths: Ints,
+    formats: Bytes,
+    relation: Relation,
+    decodings: tuple[Decoding, ...],
 ) -> tuple[Column, ...]:
-    return tuple(
-        _column(Cells(buffer, offsets[k], lengths[k]), Format(int(formats[k])), decoding)
-        for k, decoding in enumerate(decodings)
-    )
+    columns = []
+    for k, (column, decoding) in enumerate(zip(relation.columns, decodings, strict=True)):
+        with decoding_column(column.name):
+            columns.append(_column(Cells(buffer, offsets[k], lengths[k]), Format(int(formats[k])), decoding))
+    return tuple(columns)
 
 
 def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.cells import MOST_CELLS, BatchTooLarge, Cells, Column
-from tidemark.decode.failure import bad_message
+from tidemark.decode.cells import MOST_CELLS, Cells, Column
+from tidemark.decode.failure import BatchTooLarge, bad_message, decoding_column
 from tidemark.decode.kernels import FOUR, TWO, Bytes, Ints, Longs, be16, be32, kernel
 from tidemark.decode.types import Decoding
 
@@ -45,9 +45,14 @@ class CopyDecoder:
     """
 
     def __init__(
-        self, columns: Sequence[Decoding], batch_rows: int = BATCH_ROWS, chunk_bytes: int = CHUNK_BYTES
+        self,
+        columns: Sequence[Decoding],
+        names: Sequence[str] = (),
+        batch_rows: int = BATCH_ROWS,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._columns = tuple(columns)
+        self._names = tuple(names) or tuple(str(number) for number in range(1, len(self._columns) + 1))
         self._shape = (len(self._columns), max(1, min(batch_rows, MOST_CELLS // max(1, len(self._columns)))))
         self._offsets = np.empty(self._shape, np.int64)
         self._lengths = np.empty(self._shape, np.int32)
@@ -117,9 +122,12 @@ class CopyDecoder:
     def _batches(self, data: Bytes, first: int, last: int) -> Iterator[CopyBatch]:
         """Decode these rows, in halves where they become too large."""
         rows = slice(first, last)
-        cells = (Cells(data, self._offsets[k, rows], self._lengths[k, rows]) for k in range(len(self._columns)))
+        decoded = []
         try:
-            decoded = [column.decode(cell, column.binary) for column, cell in zip(self._columns, cells, strict=True)]
+            for k, (name, column) in enumerate(zip(self._names, self._columns, strict=True)):
+                with decoding_column(name):
+                    cells = Cells(data, self._offsets[k, rows], self._lengths[k, rows])
+                    decoded.append(column.decode(cells, column.binary))
         except BatchTooLarge:
             middle = (first + last) // 2
             yield from self._batches(data, first, middle)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.changes import ChangeBatch, Limits, Sequence, Transactions, decode_changes
+from tidemark.decode.changes import ChangeBatch, Limits, Sequence, Transactions, Undecodable, decode_changes
 from tidemark.decode.frames import HEAD, Window, windows
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.letters import MESSAGE, TRUNCATE
@@ -48,7 +48,7 @@ class Reading:
     limits: Limits
 
 
-def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeBatch | Said]:
+def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeBatch | Undecodable | Said]:
     """Decode transactions in commit order, with what stands before them outside of any."""
     describe(assembled.standing, reading.buffers, reading.scope)
     for place, start, end in assembled.said.tolist():
@@ -76,7 +76,7 @@ def _runs(assembled: Assembled) -> Iterator[Assembled]:
         yield assembled.some(first, last)
 
 
-def _decode(part: Assembled, reading: Reading, streamed: bool) -> Iterator[ChangeBatch | Said]:
+def _decode(part: Assembled, reading: Reading, streamed: bool) -> Iterator[ChangeBatch | Undecodable | Said]:
     extents = part.extents
     owner = np.repeat(np.arange(len(part.commits)), part.commits["extents"])
     transactions = Transactions.of(part.commits)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from tidemark.decode.kernels import OK, Bytes
-from tidemark.errors import MalformedMessage, MalformedValue
+from tidemark.errors import DecodeError, MalformedMessage, MalformedValue, in_short
 
 if TYPE_CHECKING:  # cells need Arrow, and who only assembles does without
     from tidemark.decode.cells import Cells
 
 SHOWN = 24
+
+
+class BatchTooLarge(Exception):
+    """Not an error: a column of this batch would become too large, and the batch is to be decoded in halves."""
 
 
 def require_good(type_name: str, cells: Cells, bad: int) -> None:
@@ -29,6 +34,19 @@ def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
     raise MalformedValue(
         f"not a value of type {type_name}, {len(raw)} bytes at offset {offset}: {shown}", _HINT, offset
     )
+
+
+@contextmanager
+def decoding_column(name: str) -> Iterator[None]:
+    """Name the column in whatever goes wrong with its values; what is no DecodeError becomes MalformedValue."""
+    try:
+        yield
+    except (BatchTooLarge, MemoryError):
+        raise
+    except DecodeError as error:
+        raise type(error)(f"column {name}: {error.message}", error.hint, error.offset) from error
+    except Exception as error:
+        raise MalformedValue(f"column {name}: {in_short(error).message}", _HINT) from error
 
 
 def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:

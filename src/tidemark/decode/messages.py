@@ -90,7 +90,7 @@ class LogicalMessage:
 
 
 class Reader:
-    """Reads one message front to back; too short, too long or not UTF-8 is an error at its place."""
+    """Reads one message front to back; too short or too long is an error at its place."""
 
     def __init__(self, buffer: Bytes, start: int, length: int) -> None:
         self._buffer = buffer
@@ -108,15 +108,12 @@ class Reader:
         return int(value)
 
     def string(self) -> str:
-        """Text up to a NUL."""
+        r"""Text up to a NUL; bytes that are not UTF-8, which a database without an encoding may have, as `\xff`."""
         end = self._raw.find(b"\0", self._at)
         if end < 0:
             self.fail("a string without an end")
         raw, self._at = self._raw[self._at : end], end + 1
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            self.fail("a string that is not UTF-8")
+        return raw.decode(errors="backslashreplace")
 
     def bytes(self, size: int) -> bytes:
         """So many bytes."""

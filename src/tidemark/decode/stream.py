@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.decode.assembly import Assembler, Where
-from tidemark.decode.changes import ChangeBatch, Limits
+from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
 from tidemark.decode.extents import Reading, Said, decode_assembled
 from tidemark.decode.kernels import Bytes, read_only
 from tidemark.decode.relations import Scope
@@ -28,7 +28,7 @@ class StreamDecoder:
         self._reading = Reading(self._buffers, Scope(), types, limits or Limits())
         self._fed = 0
 
-    def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Said]:
+    def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable | Said]:
         """Take the next frames; yield what was committed by them, in commit order. To be consumed to its end."""
         self._fed += 1
         self._buffers[self._fed] = read_only(buffer)

@@ -33,6 +33,7 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, Lock
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import read_retained
+from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.query.changes import file_changes, no_changes, seen
 from tidemark.query.shape import facts_of
@@ -192,7 +193,8 @@ class Folder:
         events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
         reached(Point.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
-        work = FoldWork(folder, layout, events.how, _names(way.merged), _names(way.joined))
+        shared = shared_folder(self._lake.path)
+        work = FoldWork(shared, folder, layout, events.how, _names(way.merged), _names(way.joined))
         return fold_buckets(events.rows, work, self._tasks)
 
     def _events(

@@ -23,6 +23,7 @@ from tidemark.fold.merge import BEGIN, END, EVENTS, Merging, merge
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.points import Point, reached
 from tidemark.lake.rows import TRUNCATED
+from tidemark.lake.shared import SharedFolder
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, prefix, version_schema
 
 GROUP_ROWS = 1 << 17
@@ -32,6 +33,7 @@ GROUP_ROWS = 1 << 17
 class FoldWork:
     """What a task goes by: `live` files of each bucket that it merges with, and `closed` ones that it joins."""
 
+    lake: SharedFolder
     folder: Path
     layout: VersionLayout
     how: Merging
@@ -58,6 +60,7 @@ def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     gathered = [batch for batch in batches if batch.num_rows]
     if not gathered:
         return
+    work.lake.verified()
     events = pa.Table.from_batches(gathered)
     del gathered
     for bucket in sorted(pc.unique(events[BUCKET]).to_pylist()):

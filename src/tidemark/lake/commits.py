@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Lsn
-from tidemark.errors import CommitUnknown, LakeDamaged, LakeInUse
+from tidemark.errors import CommitUnknown, FolderNotShared, LakeDamaged, LakeInUse
 from tidemark.lake.columns import COMMIT_TIMESTAMP, OURS, StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, sync
 from tidemark.lake.points import Point, reached
@@ -96,6 +96,7 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     """Do it in one Delta commit, and bring the handle up to date. Never at or below where the table is."""
     if what.lsn <= applied(table) and not what.anew:
         raise LakeInUse(f"{folder} has {applied(table)} already, and {what.lsn} was to be added", _OTHER)
+    _require_files(folder, what.adds)
     now = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size_bytes, {}, now, True, file.stats) for file in what.adds
@@ -120,6 +121,23 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
             done = _settled(table, folder, what, error)
         brought_up_to_date(table, folder, what.lsn if done else was)
     _sync_log(table, folder, before + 1)
+
+
+def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
+    """Refuse to commit a file that is not here as the task that wrote it reported."""
+    for file in files:
+        try:
+            size = (folder / file.path).stat().st_size
+        except OSError as error:
+            size, why = -1, error.strerror
+        else:
+            why = f"it has {size:,} bytes here"
+        if size != file.size_bytes:
+            raise FolderNotShared(
+                f"a task wrote {folder / file.path} with {file.size_bytes:,} bytes, and the driver does not see that: "
+                f"{why}",
+                "Mount the lake at the same path on the driver and on every executor",
+            )
 
 
 def brought_up_to_date(table: DeltaTable, folder: Path, lsn: Lsn) -> None:

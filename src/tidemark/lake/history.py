@@ -142,6 +142,12 @@ class TableHistory:
         last = next(lasting, None)
         return last if last is not None and last.kind is Kind.RESTARTED else None
 
+    @property
+    def in_gap(self) -> bool:
+        """Whether it has a gap, and has not been begun anew since."""
+        lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
+        return next(lasting, None) is Kind.GAP
+
     def spans(self) -> tuple[Span, ...]:
         """Where it can be read, in order."""
         spans: list[Span] = []

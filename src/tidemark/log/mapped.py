@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.decode.changes import ChangeBatch, Limits
+from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
 from tidemark.decode.extents import Reading, Said, decode_assembled, describe
 from tidemark.decode.frames import HEAD
 from tidemark.decode.kernels import Bytes
@@ -26,7 +26,7 @@ from tidemark.log.segment import segment_path
 
 def decoded(
     part: Assembled, folder: Path, types: Types, limits: Limits | None = None, disk: Disk | None = None
-) -> Iterator[ChangeBatch | Said]:
+) -> Iterator[ChangeBatch | Undecodable | Said]:
     """The changes of these transactions, in commit order; what stands before them was described already."""
     buffers = mapped_segments(part, folder, disk)
     scope = Scope()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.decode.changes import ChangeBatch, Limits
+from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
 from tidemark.decode.extents import Said
 from tidemark.decode.kernels import Bytes, Longs
 from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
@@ -172,7 +172,9 @@ class LogReader:
                 standing = np.concatenate([rows.standing[count_from <= start], rows.relations[: described[start]]])
                 yield Assembled(part.commits, part.extents, part.aborted, part.relations, _in_order(standing))
 
-    def read(self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None) -> Iterator[ChangeBatch | Said]:
+    def read(
+        self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None
+    ) -> Iterator[ChangeBatch | Undecodable | Said]:
         """The changes of these transactions, in commit order."""
         for part in self.transactions(after, upto):
             yield from decoded(part, self._folder, types, limits, self._disk)

@@ -21,6 +21,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.apply.job import Written
+from tidemark.apply.reach import require_reach
+from tidemark.apply.tables import REPAIR
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
 from tidemark.lake.catalog import CatalogUpdates
@@ -34,6 +36,7 @@ from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
+from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
 from tidemark.poll.cycle import Found, Setting, Task, run_cycle
 from tidemark.poll.digests import Digest
@@ -49,6 +52,7 @@ from tidemark.sync.lending import STAGING
 from tidemark.sync.progress import Progress
 
 IDLE_TOLD_S = 60.0
+UNREADABLE_S = 3600.0  # after which a table with a value that cannot be decoded is tried again, unless asked for
 _ATTEMPTS = 5
 
 
@@ -79,6 +83,7 @@ class Poller:
         with ExitStack() as taken:  # a constructor that fails releases the lock
             self._lock = taken.enter_context(Lock(options.lake, WRITING))
             reached(Point.LOCKED)
+            require_reach(spark, shared_folder(options.lake))
             self._cycles = Cycles(options.lake)
             register = Tables(options.lake)
             self.tables = PolledTables(register, read_events(options.lake))
@@ -92,6 +97,7 @@ class Poller:
             self._last: Glimpse | None = None
             self._had: dict[int, Kept | Digest] = {}
             self._whole: dict[int | None, str] = {}
+            self._unreadable: dict[int, tuple[str, float]] = {}
             behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
             self._unreconciled = 1 if behind else 0
             self._asked: list[int] = []
@@ -110,6 +116,8 @@ class Poller:
         """
         self._asked += self._requests.new()
         self._whole |= dict.fromkeys(self._asked, "it was asked for")
+        for oid in self._asked:
+            self._unreadable.pop(oid, None)
         with glimpse(self._options.source) as seen:
             self._require_own(seen)
             if self._is_idle(seen):
@@ -216,7 +224,7 @@ class Poller:
         if last and here.lsn != seen.lsn:
             raise SourceBusy(f"the source is at {seen.lsn}, and the mirror has told of {highest}", "again later")
         catalog = seen.catalog()
-        plan = self.tables.plan(catalog, self._options.selection, here, self._whole)
+        plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
         reached(Point.LOOKED)
         for said in plan.said:
             self._tell(said)
@@ -228,6 +236,7 @@ class Poller:
         had = {oid: each for oid, each in had.items() if oid not in altered}
         reached(Point.PLANNED)
         found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
+        self._leave_out(plan, found, here)
         seen.wait_until_durable()
         reached(Point.WRITTEN)
         self._commit(found, here)
@@ -237,6 +246,21 @@ class Poller:
             more = self.tables.handed_over(plan, catalog, names, published, here)
         self._tell_tables(here, plan, found, more)
         return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
+
+    def _left_out(self) -> dict[int, str]:
+        """The tables that were found unreadable a while ago, and why."""
+        now = time.monotonic()
+        self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
+        return {oid: why for oid, (why, _) in self._unreadable.items()}
+
+    def _leave_out(self, plan: Plan, found: Found, here: Here) -> None:
+        """Have tables that cannot be read left out from now on."""
+        reasons = {oid: f"{error.message}: {REPAIR}" for oid, error in found.unreadable.items()}
+        self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
+        said = len(plan.said)
+        self.tables.leave_out(plan, reasons, here)
+        for each in plan.said[said:]:
+            self._tell(each)
 
     def _commit(self, found: Found, here: Here) -> None:
         """Give every table what it has now. Nobody reads it before the cycle is told."""

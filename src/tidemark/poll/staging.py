@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from psycopg import sql
@@ -19,8 +20,9 @@ from pyspark.sql import types as spark_types
 
 from tidemark.decode.copy import CopyBatch
 from tidemark.decode.types import Decoding, Types, decoding_of
-from tidemark.errors import TidemarkError, in_short
+from tidemark.errors import UNREADABLE, TidemarkError, Unreadable, in_short
 from tidemark.lake.files import FileWriter
+from tidemark.lake.shared import SharedFolder
 from tidemark.query.changes import READING
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -47,6 +49,7 @@ class Wanted:
 class StageWork:
     """What a task goes by."""
 
+    lake: SharedFolder
     types: Types
     folder: Path
     wanted: Mapping[int, Wanted]
@@ -56,7 +59,8 @@ class StageWork:
         wanted = self.wanted[part.oid]
         shown = shown_columns(wanted.columns, self._of_columns(wanted))
         hashes = () if wanted.hash is None else (wanted.hash,)
-        return PartQuery(wanted.fingerprint, part, (*shown, *hashes), wanted.condition)
+        names = (*(column.name for column in wanted.columns), *("hash" for _ in hashes))
+        return PartQuery(wanted.fingerprint, part, names, (*shown, *hashes), wanted.condition)
 
     def decodings(self, part: Part) -> list[Decoding]:
         """How that is decoded."""
@@ -79,12 +83,29 @@ class StagedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadablePart:
+    """A part with a value that cannot be decoded."""
+
+    oid: int
+    error: Unreadable
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """All that was read of a table."""
 
     rows: int
     paths: tuple[str, ...]
     texts: frozenset[int]
+
+    @classmethod
+    def joined(cls, parts: Sequence[StagedPart]) -> Self:
+        """All parts together."""
+        return cls(
+            sum(part.rows for part in parts),
+            tuple(path for part in parts for path in part.paths),
+            frozenset[int]().union(*(part.texts for part in parts)),
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -99,20 +120,17 @@ def stage(
     parts: Iterable[Part],
     tasks: int,
     stopping: Callable[[], bool],
-) -> dict[int, Staged]:
-    """Read parts of tables, so many at a time; the first error ends it."""
+) -> dict[int, Staged | Unreadable]:
+    """Read parts of tables, so many at a time; a value that cannot be decoded ends its table, any other error all."""
     found: dict[int, list[StagedPart]] = {oid: [] for oid in work.wanted}
+    unreadable: dict[int, Unreadable] = {}
     for told in in_parallel(partial(_staged, spark, lender, work), together(parts), tasks, stopping):
         for part in told:
-            found[part.oid].append(part)
-    return {
-        oid: Staged(
-            sum(part.rows for part in parts),
-            tuple(path for part in parts for path in part.paths),
-            frozenset[int]().union(*(part.texts for part in parts)),
-        )
-        for oid, parts in found.items()
-    }
+            if isinstance(part, UnreadablePart):
+                unreadable[part.oid] = part.error
+            else:
+                found[part.oid].append(part)
+    return {oid: unreadable.get(oid) or Staged.joined(parts) for oid, parts in found.items()}
 
 
 def staged_rows(spark: SparkSession, staged: Staged, wanted: Wanted, types: Types) -> DataFrame:
@@ -131,8 +149,10 @@ def staged_rows(spark: SparkSession, staged: Staged, wanted: Wanted, types: Type
     return spark.read.options(**READING).schema(schema).parquet(*staged.paths)
 
 
-def _staged(spark: SparkSession, lender: Lender, work: StageWork, parts: Sequence[Part]) -> list[StagedPart]:
-    mine = StageWork(work.types, work.folder, {part.oid: work.wanted[part.oid] for part in parts})
+def _staged(
+    spark: SparkSession, lender: Lender, work: StageWork, parts: Sequence[Part]
+) -> list[StagedPart | UnreadablePart]:
+    mine = replace(work, wanted={part.oid: work.wanted[part.oid] for part in parts})
     with lender.lent(map(mine.query, parts)) as source:
         found = in_a_task(spark, partial(_run, source, mine, tuple(parts)))
     told = [pickle.loads(each) for each in found]  # noqa: S301 - ours
@@ -145,15 +165,23 @@ def _staged(spark: SparkSession, lender: Lender, work: StageWork, parts: Sequenc
 def _run(source: CopySource, work: StageWork, parts: Sequence[Part]) -> Iterator[bytes]:
     try:
         for part in parts:
-            yield pickle.dumps(_read(source, work, part))
+            yield pickle.dumps(_tried(source, work, part))
     except TidemarkError as error:
         yield pickle.dumps(error)
     except Exception as error:  # noqa: BLE001 - said in a line, and not as a trace of the executor's
         yield pickle.dumps(in_short(error))
 
 
+def _tried(source: CopySource, work: StageWork, part: Part) -> StagedPart | UnreadablePart:
+    try:
+        return _read(source, work, part)
+    except UNREADABLE as error:
+        return UnreadablePart(part.oid, error)
+
+
 def _read(source: CopySource, work: StageWork, part: Part) -> StagedPart:
     wanted = work.wanted[part.oid]
+    work.lake.verified()
     work.folder.mkdir(parents=True, exist_ok=True)
     writers: dict[tuple[str, ...], FileWriter] = {}
     for batch in read_part(source, work.query(part), work.decodings(part)):

@@ -76,18 +76,30 @@ class PolledTables:
         columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
         return {column.type.oid: column.type for column in columns}
 
-    def plan(self, catalog: Catalog, selection: Selection, here: Here, whole: Mapping[int | None, str]) -> Plan:
-        """What is to be done in a snapshot. `whole` has tables that are read whole whatever they are, or None: all."""
+    def plan(
+        self,
+        catalog: Catalog,
+        selection: Selection,
+        here: Here,
+        whole: Mapping[int | None, str],
+        unreadable: Mapping[int, str],
+    ) -> Plan:
+        """What is to be done in a snapshot. `whole` has tables that are read whole whatever they are, or None: all.
+
+        Those that are `unreadable` are left out, for these reasons.
+        """
         plan = Plan()
         chosen = choose(catalog, selection, strict=not self._events)
         present = {table.oid: table for table in chosen.tables}
         for oid, table in present.items():
-            self._look_at(oid, table, here, whole.get(oid) or whole.get(None), plan)
+            hindrance = _hindrance(table) or unreadable.get(oid)
+            self._look_at(oid, table, here, whole.get(oid) or whole.get(None), hindrance, plan)
+        flaws = {skipped.table.oid: skipped.reason for skipped in chosen.skipped}
         roots = roots_of(catalog, plan.followed.keys() | plan.copied.keys())
         self._look_at_roots(roots, here, plan)
         for oid, history in self.histories.items():
             if oid not in present and oid not in roots and history.last.kind is not Kind.DROPPED:
-                reason = "it was dropped, or is not chosen any more"
+                reason = flaws.get(oid, "it was dropped, or is not chosen any more")
                 plan.events.append(self._event(Kind.DROPPED, history.fingerprint, here, reason))
         return plan
 
@@ -126,11 +138,21 @@ class PolledTables:
         """Where a table lies."""
         return self._events[oid][-1].path
 
-    def _look_at(self, oid: int, table: Table, here: Here, whole: str | None, plan: Plan) -> None:
+    def leave_out(self, plan: Plan, unreadable: Mapping[int, str], here: Here) -> None:
+        """Plan nothing for tables that turned out to be unreadable, but for telling so."""
+        for oid, why in unreadable.items():
+            planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
+            history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
+            plan.events = [event for event in plan.events if event.fingerprint.oid != oid]
+            self._leave_out(planned[0].fingerprint, history, here, why, plan)
+
+    def _look_at(
+        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: str | None, plan: Plan
+    ) -> None:
         new = Fingerprint.of(table, ())
         history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
-        if (why := _hindrance(table)) is not None:
-            self._leave_out(new, history, here, why, plan)
+        if hindrance is not None:
+            self._leave_out(new, history, here, hindrance, plan)
             return
         if history is None or not history.live:
             waiting = self._event(Kind.WAITING, new, here, "it is read whole by the first poll that shows it")

@@ -33,6 +33,7 @@ from tidemark.lake.columns import (
 from tidemark.lake.files import FileWriter
 from tidemark.lake.points import Point, reached
 from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
+from tidemark.lake.shared import SharedFolder
 from tidemark.poll.hashing import hashes_of
 from tidemark.poll.mirrored import Hashes
 
@@ -56,6 +57,7 @@ class ChangeWork:
     `integer_key` is the cell of the key, if that is one integer.
     """
 
+    lake: SharedFolder
     oid: int
     folder: Path
     columns: Mapping[int, StoredColumn]
@@ -120,6 +122,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         removed.append(_hashes(work, batch, DELETED))
         key = tuple(rows.column_names)
         if key not in writers:
+            work.lake.verified()
             work.folder.mkdir(parents=True, exist_ok=True)
             writers[key], columns[key] = change_writer(work.folder, rows.schema), stored_columns(rows.schema)
         writers[key].write(rows)

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
 from tidemark.decode.cells import Column as Values
-from tidemark.decode.changes import ChangeBatch
+from tidemark.decode.changes import Undecodable
+from tidemark.decode.extents import Said
 from tidemark.decode.messages import Relation
 from tidemark.decode.types import Types
 from tidemark.errors import NotAnswerable
@@ -110,9 +111,16 @@ def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
     for each in slices:
         for part in each.parts:
             for batch in decoded(part, work.log, work.types):
-                columns = work.relations.get(batch.relation) if isinstance(batch, ChangeBatch) else None
-                if columns is not None and isinstance(batch, ChangeBatch):
-                    yield shown_rows(change_rows(batch, columns), columns, work.table)
+                columns = None if isinstance(batch, Said) else work.relations.get(batch.relation)
+                if isinstance(batch, Said) or columns is None:
+                    continue
+                if isinstance(batch, Undecodable):
+                    raise NotAnswerable(
+                        f"{batch.relation.schema}.{batch.relation.name} cannot be read at or above {batch.commit_lsn}: "
+                        f"{batch.reason}",
+                        f"a position below {batch.commit_lsn}",
+                    )
+                yield shown_rows(change_rows(batch, columns), columns, work.table)
 
 
 def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTable) -> pa.Table:

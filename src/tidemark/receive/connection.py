@@ -18,7 +18,14 @@ from psycopg import pq, sql
 
 from tidemark.clock import Lsn
 from tidemark.decode.kernels import Bytes
-from tidemark.errors import RESYNC_ALL, ConnectionLost, ObjectMissing, PublicationDiffers, SourceError
+from tidemark.errors import (
+    RESYNC_ALL,
+    ConnectionLost,
+    ObjectMissing,
+    PublicationDiffers,
+    SourceError,
+    UntranslatableText,
+)
 from tidemark.receive.drain import Drain, Dry
 from tidemark.source.session import Session
 from tidemark.source.sqlstate import error_for, translated
@@ -65,8 +72,10 @@ class Replication:
             sql.Identifier(slot), sql.SQL(str(start)), sql.SQL(", ").join(options)
         )
         doing = f"starting to stream from slot {slot}"
+        start_command = command.as_bytes(self._session.connection)
+        self._session.send_as_stored(local=False)
         with translated(doing):
-            self._pgconn.send_query(command.as_bytes(self._session.connection))
+            self._pgconn.send_query(start_command)
             if not answered(self._pgconn, self._silence_s):
                 raise ConnectionLost(f"{doing}: the server did not answer within {self._silence_s:g} s", "again")
             result = self._pgconn.get_result()
@@ -100,6 +109,9 @@ class Replication:
         if result is not None and result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK):
             return ConnectionLost(f"{doing}: the server ended the stream", "again: it is shutting down")
         refused = _refused(doing, result)
+        if isinstance(refused, UntranslatableText):
+            hint = "update or delete that value at the source, then begin a new lake: the slot cannot pass that change"
+            return UntranslatableText(refused.message, hint, refused.sqlstate)
         if isinstance(refused, ObjectMissing):
             # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
             return PublicationDiffers(refused.message, f"{RESYNC_ALL}. The slot cannot pass that change")

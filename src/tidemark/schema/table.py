@@ -145,13 +145,13 @@ class Table:
     """One table, partitioned table, partition or foreign table.
 
     `marked` are the columns that the stream marks as those that name a row; None says all. `children` are in the order
-    of their oids, without temporary tables: those are part of what one session sees, and of no other.
+    of their oids, without temporary tables: those are part of what one session sees, and of no other. A table with a
+    `flaw` cannot be mirrored as it is.
     """
 
     oid: int
     schema: str
     name: str
-    owner: str
     kind: Kind
     persistence: Persistence
     filenode: int
@@ -170,6 +170,7 @@ class Table:
     selectable: bool
     schema_owned: bool
     owned: bool
+    flaw: str | None = None
 
     @property
     def qualified(self) -> str:

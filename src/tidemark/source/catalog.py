@@ -7,6 +7,7 @@ and wait for locks on the object.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from tidemark.schema.table import (
@@ -27,15 +28,17 @@ from tidemark.source.names import PREFIX
 from tidemark.source.session import Session
 
 _TABLES = """
-    select c.oid, n.nspname, c.relname, pg_get_userbyid(c.relowner), c.relkind::text, c.relpersistence::text,
+    select c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
            c.relfilenode, c.relreplident::text,
            (select inhparent from pg_inherits where inhrelid = c.oid and c.relispartition and not inhdetachpending),
            c.relpartbound::text,
            array(select inhparent from pg_inherits where inhrelid = c.oid and not c.relispartition order by inhseqno),
-           coalesce((select jsonb_agg(jsonb_build_array(k.oid::bigint, s.nspname || '.' || k.relname) order by k.oid)
-                       from pg_inherits i join pg_class k on k.oid = i.inhrelid
-                            join pg_namespace s on s.oid = k.relnamespace
-                      where i.inhparent = c.oid and not i.inhdetachpending and k.relpersistence <> 't'), '[]'),
+           array(select k.oid from pg_inherits i join pg_class k on k.oid = i.inhrelid
+                  where i.inhparent = c.oid and not i.inhdetachpending and k.relpersistence <> 't' order by k.oid),
+           array(select s.nspname || '.' || k.relname
+                   from pg_inherits i join pg_class k on k.oid = i.inhrelid
+                        join pg_namespace s on s.oid = k.relnamespace
+                  where i.inhparent = c.oid and not i.inhdetachpending and k.relpersistence <> 't' order by k.oid),
            c.relrowsecurity and not coalesce(r.rolsuper or r.rolbypassrls
                or not c.relforcerowsecurity and pg_has_role(r.oid, c.relowner, 'USAGE'), false),
            coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false),
@@ -55,7 +58,7 @@ _TABLES = """
 _COLUMNS = """
     select a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
            case when a.attgenerated <> '' then md5(d.adbin::text) end,
-           case when a.atthasmissing then a.attmissingval::text end,
+           case when a.atthasmissing then a.attmissingval::text::varchar end,
            a.xmin::text::bigint
       from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
      where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped
@@ -119,6 +122,11 @@ _MEMBERSHIPS = """
 
 def read_catalog(session: Session, role: str | None = None) -> Catalog:
     """Every table of the database, with the rights of `role` (ours if None). Run it inside `session.transaction()`."""
+    with session.as_stored():
+        return _read(session, role)
+
+
+def _read(session: Session, role: str | None) -> Catalog:
     tables = session.rows(_TABLES, [role])
     oids = [row[0] for row in tables]
     types = _types(session.rows(_TYPES, [oids]))
@@ -129,7 +137,7 @@ def read_catalog(session: Session, role: str | None = None) -> Catalog:
     identity: dict[int, Key] = {}
     marked: dict[int, tuple[int, ...]] = {}
     for oid, index, is_primary, is_identity, attnums, constraint in session.rows(_KEYS, [oids]):
-        key = Key(index, tuple(attnums), constraint)
+        key = Key(printed(index), tuple(attnums), constraint)
         marked |= {oid: key.attnums} if is_identity else {}
         if _is_streamed(key, columns[oid], session.version_num):
             primary |= {oid: key} if is_primary else {}
@@ -166,13 +174,12 @@ def _table(
     identity: Key | None,
     memberships: list[Membership],
 ) -> Table:
-    oid, schema, name, owner, kind, persistence, filenode, replident, parent, bound, inherits, children, *rights = row
+    oid, schema, name, kind, persistence, filenode, replident, parent, bound, inherits, children, called, *rights = row
     rls, usable, selectable, schema_owned, owned = rights
     return Table(
         oid=oid,
-        schema=schema,
-        name=name,
-        owner=owner,
+        schema=printed(schema),
+        name=printed(name),
         kind=Kind(kind),
         persistence=Persistence(persistence),
         filenode=filenode,
@@ -180,18 +187,38 @@ def _table(
         marked=None if ReplicaIdentity(replident) is ReplicaIdentity.FULL else marked,
         identity_key=identity,
         primary_key=primary,
-        columns=tuple(columns),
+        columns=tuple(_printed_column(column) for column in columns),
         parent=parent,
         bound=bound,
         inherits=tuple(inherits),
-        children=tuple(Child(child, called) for child, called in children),
+        children=tuple(Child(child, printed(each)) for child, each in zip(children, called, strict=True)),
         memberships=tuple(memberships),
         row_security=rls,
         schema_usable=usable,
         selectable=selectable,
         schema_owned=schema_owned,
         owned=owned,
+        flaw=_flaw(schema, name, columns),
     )
+
+
+def _flaw(schema: str, name: str, columns: list[Column]) -> str | None:
+    """Why a table cannot be mirrored because of what it is called, or of what older rows read as."""
+    names = {"the name of its schema": schema, "its name": name}
+    names |= {f"the name of column {printed(column.name)}": column.name for column in columns}
+    names |= {f"the default of column {printed(column.name)}": column.missing or "" for column in columns}
+    bad = [f"{what}, {printed(text)}," for what, text in names.items() if printed(text) != text]
+    return f"{bad[0]} is not valid UTF-8" if bad else None
+
+
+def _printed_column(column: Column) -> Column:
+    missing = None if column.missing is None else printed(column.missing)
+    return replace(column, name=printed(column.name), missing=missing)
+
+
+def printed(text: str) -> str:
+    r"""A text with the bytes in it that are not UTF-8 as `\xff`."""
+    return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _column(
@@ -236,10 +263,10 @@ def _types(rows: list[Any]) -> dict[int, PgType]:
             _, schema, name, kind, parts, labels, touched = described[oid]
             built[oid] = PgType(
                 oid,
-                f"{schema}.{name}",
+                printed(f"{schema}.{name}"),
                 kind,
-                tuple(TypePart(attnum, part, build(part_oid), typmod) for attnum, part, part_oid, typmod in parts),
-                tuple((label_oid, label) for label_oid, label in labels),
+                tuple(TypePart(n, printed(part), build(inner), typmod) for n, part, inner, typmod in parts),
+                tuple((label_oid, printed(label)) for label_oid, label in labels),
                 tuple((number, xmin) for number, xmin in touched),
             )
         return built[oid]

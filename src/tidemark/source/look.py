@@ -10,13 +10,13 @@ the definitions are those of every position up to there. Who changes a definitio
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from psycopg import sql
 
 from tidemark.clock import Lsn, Snapshot, Xid8
-from tidemark.errors import NotPermitted, ObjectMissing, TimedOut
+from tidemark.errors import NotPermitted, ObjectMissing, TimedOut, UnexpectedSourceError
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Catalog, PgType
 from tidemark.source.catalog import read_catalog
@@ -57,7 +57,8 @@ class Look:
     """What was seen. `roots` are the partitioned tables above those that are published.
 
     `empty` are those of the tables asked about that hold no row; `held` see above. On a standby `lsn` is what it had
-    replayed after the snapshot was taken, and `replayed` what it had before; None on a primary.
+    replayed after the snapshot was taken, and `replayed` what it had before; None on a primary. Tables with `flaws` are
+    not among the others.
     """
 
     snapshot: Snapshot
@@ -69,6 +70,7 @@ class Look:
     empty: frozenset[int]
     held: tuple[Xid8, ...]
     replayed: Lsn | None = None
+    flaws: Mapping[int, str] = field(default_factory=dict)
 
     def confirms(self, earlier: Look) -> bool:
         """Whether definitions that are the same in both were so at every position up to the earlier one's."""
@@ -101,11 +103,12 @@ def look_within(session: Session, names: MirrorNames) -> Look:
     tables = _published(catalog, names)
     types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
     roots = roots_of(catalog, tables)
-    return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), ())
+    flaws = {table.oid: table.flaw for table in catalog.tables if table.flaw is not None}
+    return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), (), flaws=flaws)
 
 
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
-    found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables)
+    found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables if table.flaw is None)
     return {each.oid: each for each in found if each.memberships}
 
 
@@ -126,6 +129,6 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
     try:
         with translated("looking whether a table is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
-    except (NotPermitted, TimedOut, ObjectMissing):
-        return False
+    except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
+        return False  # whoever copies it is told why it cannot be read
     return found is not None and not found[0] and found[1] == table.filenode

@@ -91,9 +91,9 @@ def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool 
 
 
 def why_not(table: Table) -> str | None:
-    """Why this table's changes can never be streamed, if that is so."""
+    """Why this table cannot be mirrored, if that is so."""
     if table.kind is Kind.FOREIGN:
         return "a foreign table: its rows live on another server"
     if table.persistence is Persistence.UNLOGGED:
         return "an unlogged table: its changes are not in the WAL"
-    return None
+    return table.flaw

@@ -1,12 +1,17 @@
-"""A session on the source: settings pinned and asserted, every wait on the server bounded, every error ours.
+r"""A session on the source: settings pinned and asserted, every wait on the server bounded, every error ours.
 
 Role and database settings change the text PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path` inside a
 `regclass`), so they are set on every session and read back. Through a transaction pooler a setting does not stay with
 us: there every transaction sets them for itself.
+
+A database without an encoding (SQL_ASCII) holds any bytes, and the server refuses to send a text that is not valid in
+the client's encoding: one such value would end a COPY, a stream or a look at the catalogue. `as_stored` has texts sent
+unchecked; what is not UTF-8 comes with surrogates in names, and is printed as `\xff` elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +21,8 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
@@ -44,6 +51,28 @@ PINNED: Mapping[str, str] = MappingProxyType(
 
 # Only a superuser may set these, so they are looked at: with them on, a damaged page reads as an empty one.
 REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
+
+
+NO_ENCODING = "SQL_ASCII"
+
+
+class _Printed(Loader):
+    """Text for people: names of other databases' objects may be in another encoding than this one's."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="backslashreplace")
+
+
+class _Stored(Loader):
+    """Text as it is stored; bytes that are not UTF-8 become surrogates."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="surrogateescape")
+
+
+class _StoredJson(_Stored):
+    def load(self, data: Buffer) -> Any:
+        return json.loads(super().load(data))
 
 
 GRACE_S = 5.0  # how long after its own timeout a server may take to say so
@@ -104,6 +133,13 @@ class Session:
         self._connection = connection
         self._settings = dict(PINNED) | timeouts.settings(connection.info.server_version)
         self._limit_s = timeouts.statement_s + GRACE_S if timeouts.statement_s else 0.0
+        encoding = connection.info.parameter_status("server_encoding")
+        self.has_encoding = encoding != NO_ENCODING
+        self.stores_utf8 = encoding in ("UTF8", NO_ENCODING)
+        connection.adapters.register_loader("text", _Printed)
+        if not self.has_encoding:
+            for name, loader in (("name", _Stored), ("varchar", _Stored), ("jsonb", _StoredJson)):
+                connection.adapters.register_loader(name, loader)
         with translated("pinning the session's settings"), bounded(connection.pgconn, timeouts.connect_s):
             (backend_pid,) = self._connection.execute("select pg_backend_pid()").fetchone() or (None,)
             self.pooled = backend_pid != connection.pgconn.backend_pid
@@ -187,6 +223,23 @@ class Session:
             except BaseException:
                 self._end("rollback")
                 raise
+
+    def send_as_stored(self, *, local: bool = True) -> None:
+        """Have texts of a database without an encoding sent unchecked, for this transaction or from now on."""
+        if not self.has_encoding:
+            self._encode_for_client(NO_ENCODING, local=local)
+
+    @contextmanager
+    def as_stored(self) -> Iterator[None]:
+        """The same for as long as the context lasts, inside a transaction."""
+        self.send_as_stored()
+        yield
+        if not self.has_encoding:
+            self._encode_for_client(PINNED["client_encoding"], local=True)
+
+    def _encode_for_client(self, encoding: str, *, local: bool) -> None:
+        setting = sql.SQL("select set_config('client_encoding', {}, {})").format(encoding, local)
+        self.execute(setting, "setting client_encoding")
 
     def end(self) -> None:
         """Give up the transaction that was begun."""

@@ -2,7 +2,7 @@
 
 from tidemark.spark.failures import has_ended, what_failed
 from tidemark.spark.session import PINNED, SparkOptions, require_pinned, spark_session, tasks_beside
-from tidemark.spark.tasks import in_a_task
+from tidemark.spark.tasks import in_a_task, in_tasks, runs_here
 from tidemark.spark.together import Stopped, in_parallel
 
 __all__ = [
@@ -12,7 +12,9 @@ __all__ = [
     "has_ended",
     "in_a_task",
     "in_parallel",
+    "in_tasks",
     "require_pinned",
+    "runs_here",
     "spark_session",
     "tasks_beside",
     "what_failed",

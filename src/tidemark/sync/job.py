@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tidemark.decode.types import Decoding, Types, decoding_of
 from tidemark.errors import TidemarkError, in_short
 from tidemark.lake.files import DataFile
+from tidemark.lake.shared import SharedFolder
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.spark import in_a_task
@@ -39,13 +40,15 @@ class CopiedTable:
 class CopyWork:
     """What a task goes by."""
 
+    lake: SharedFolder
     types: Types
     tables: Mapping[int, CopiedTable]
 
     def query(self, part: Part) -> PartQuery:
         """What is asked for of a part."""
         table = self.tables[part.oid]
-        return PartQuery(table.fingerprint, part, tuple(shown_columns(table.columns, self.decodings(part))))
+        names = tuple(column.name for column in table.columns)
+        return PartQuery(table.fingerprint, part, names, tuple(shown_columns(table.columns, self.decodings(part))))
 
     def decodings(self, part: Part) -> list[Decoding]:
         """How that is decoded."""
@@ -74,7 +77,7 @@ def copy_parts(
     spark: SparkSession, lender: Lender, work: CopyWork, parts: Sequence[Part]
 ) -> list[CopiedPart | FailedPart]:
     """Copy parts in one task; for each what was written, or why it was not."""
-    work = CopyWork(work.types, {part.oid: work.tables[part.oid] for part in parts})
+    work = replace(work, tables={part.oid: work.tables[part.oid] for part in parts})
     with lender.lent(map(work.query, parts)) as source:
         told = in_a_task(spark, partial(_run, source, work, tuple(parts)))
     return [pickle.loads(each) for each in told]  # noqa: S301 - ours
@@ -94,6 +97,7 @@ def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[
 
 def _copied(source: CopySource, work: CopyWork, part: Part) -> CopiedPart:
     table = work.tables[part.oid]
+    work.lake.verified()
     table.folder.mkdir(parents=True, exist_ok=True)
     files = BucketFiles(table.folder, table.layout)
     rows = 0

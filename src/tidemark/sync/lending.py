@@ -111,7 +111,7 @@ class Lender:
 
 def read_part(source: CopySource, query: PartQuery, decodings: Sequence[Decoding]) -> Iterator[CopyBatch]:
     """The rows that are asked for, column by column."""
-    decoder = CopyDecoder(decodings)
+    decoder = CopyDecoder(decodings, query.names)
     for piece in source.pieces(query):
         yield from decoder.feed(piece)
     yield from decoder.finish()

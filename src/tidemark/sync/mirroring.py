@@ -19,16 +19,19 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied
 from tidemark.apply.options import ApplyOptions
+from tidemark.apply.tables import REPAIR
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
     RESYNC_ALL,
+    UNREADABLE,
     LogDamaged,
     LogInUse,
     NotAnswerable,
     ReceiveFailed,
     Retry,
     SparkError,
+    TableChanged,
     TaskFailed,
     TidemarkError,
     policy_of,
@@ -232,6 +235,7 @@ class Mirroring:
             self._asked_at = now + REQUESTS_S
             self.restart_is_asked_for = read_restart(self._options.lake) is not None
             for oid in self._requests.new():
+                self._tracker.hasten(oid)
                 if not self.writer.tables.resync(oid):
                     self._requests.fulfilled(oid)
                     self._tell(f"table {oid} is not copied anew: it is gone, or only its inserts are published")
@@ -241,7 +245,7 @@ class Mirroring:
         wanted = tables.to_copy()
         picked = self._tracker.pick(wanted, time.monotonic())
         for oid in picked:
-            tables.copying(oid)
+            tables.copying(oid, self.writer.cycle.safe)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
@@ -251,7 +255,7 @@ class Mirroring:
                 continue
             if isinstance(result, Failed):
                 self._note(result)
-                self._over(result.fingerprint, result.error.message)
+                self._over(result.fingerprint, result.error)
             else:
                 self._tracker.copied(result)
         for generation, taken in self.writer.take(self._tracker.waiting()):
@@ -263,7 +267,7 @@ class Mirroring:
                 self._requests.fulfilled(oid)
                 self._tell(f"{generation.name} copied as of {generation.base.lsn}")
             elif not self._began_meanwhile(oid):
-                self._over(generation.fingerprint, "it was altered meanwhile")
+                self._over(generation.fingerprint, TableChanged("it was altered meanwhile"))
 
     def _began_meanwhile(self, oid: int) -> bool:
         """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
@@ -282,11 +286,13 @@ class Mirroring:
             self._unable.pop(failed.fingerprint.oid, None)
         self.writer.uncopied = frozenset(self._unable)
 
-    def _over(self, table: Fingerprint, why: str) -> None:
+    def _over(self, table: Fingerprint, error: TidemarkError) -> None:
+        unreadable = isinstance(error, UNREADABLE)
+        why = f"{error.message}: {REPAIR}" if unreadable else error.message
         self.writer.tables.stopped_copying(table.oid)
         self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
         self._requests.failed(table.oid, why)
-        pause_s = self._tracker.failed(table.oid, time.monotonic())
+        pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
         self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
 
     def _wait_for_log(self) -> None:

@@ -28,10 +28,11 @@ _PAGES = "select pg_relation_size(%s) / current_setting('block_size')::int, curr
 
 @dataclass(frozen=True, slots=True)
 class PartQuery:
-    """What is asked for of the rows of a part: of all, or of those that fulfil a condition."""
+    """What is asked for of the rows of a part, under which names: of all, or of those that fulfil a condition."""
 
     table: Fingerprint
     part: Part
+    names: tuple[str, ...]
     shown: tuple[sql.Composable, ...]
     condition: sql.Composable | None = None
 
@@ -43,6 +44,7 @@ class PartQuery:
             with Session.open(dsn, "find blockers") as other:
                 raise naming_lockers(other, self.table.oid, error) from error
         statement = copy_statement(self.table, self.part, self.shown, self.condition).as_bytes(session.connection)
+        session.send_as_stored()
         yield from copied_bytes(session.connection.pgconn, statement, f"copying {_name(self.table)}")
 
 

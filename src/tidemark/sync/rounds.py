@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.decode.types import Types
-from tidemark.errors import SourceError, TableChanged, TimedOut
+from tidemark.errors import UNREADABLE, TableChanged, TidemarkError, TimedOut, UnexpectedSourceError
 from tidemark.fold.layout import version_columns
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import TableHistory
+from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS
 from tidemark.query.shown import is_streamed, shown_table
 from tidemark.schema.fingerprint import Fingerprint
@@ -53,7 +54,7 @@ class Round:
     lender: Lender
     work: CopyWork
     missing: dict[int, list[Part]]
-    refused: dict[int, SourceError] = field(default_factory=dict)
+    refused: dict[int, TidemarkError] = field(default_factory=dict)
     copied: dict[int, list[CopiedPart]] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
 
@@ -87,32 +88,42 @@ def plan_round(
     snapshot: CopySnapshot,
     wanted: Mapping[int, TableHistory],
 ) -> Round:
-    """The tables as the snapshot has them, in parts. Gone or locked ones are refused."""
+    """The tables as the snapshot has them, in parts. Gone, locked or unreadable ones are refused."""
     tables: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
-    refused: dict[int, SourceError] = {}
+    refused: dict[int, TidemarkError] = {}
     with snapshot.shared.session("copy") as session:
         (seen,) = session.row("select pg_current_snapshot()::text")
         catalog = read_catalog(session).by_oid
         known = {column.type.oid: column.type for table in catalog.values() for column in table.columns}
         types = Types(known, session.version_num)
         for oid, history in wanted.items():
+            if oid not in catalog:
+                refused[oid] = TableChanged(f"{history.name} is gone", "nothing: it is not there to be copied")
+                continue
             try:
                 pages, page_bytes = pages_of(session, oid)
                 fingerprint = Fingerprint.of(catalog[oid], options.names.all_publications)
+                parts = list(parts_of(oid, pages, page_bytes, options.tasks))
+                layout = _layout(fingerprint, history, types, snapshot.base, sum(part.size_bytes for part in parts))
             except TimedOut as error:
                 refused[oid] = naming_lockers(session, oid, error)
                 continue
-            except KeyError:
-                refused[oid] = TableChanged(f"{history.name} is gone", "nothing: it is not there to be copied")
+            except (*UNREADABLE, UnexpectedSourceError) as error:
+                refused[oid] = error
                 continue
-            missing[oid] = list(parts_of(oid, pages, page_bytes, options.tasks))
-            size = sum(part.size_bytes for part in missing[oid])
-            layout = _layout(fingerprint, history, types, snapshot.base, size)
+            missing[oid] = parts
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
             tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
     lender = Lender(snapshot.shared, options.lake / STAGING)
-    return Round(snapshot.base, Snapshot.parse(seen), lender, CopyWork(types, tables), missing, refused)
+    return Round(
+        snapshot.base,
+        Snapshot.parse(seen),
+        lender,
+        CopyWork(shared_folder(options.lake), types, tables),
+        missing,
+        refused,
+    )
 
 
 def _layout(

@@ -17,12 +17,13 @@ copied, or failed; the lake's writer takes it, or has it fail because the table 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.lake.generation import Generation
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
+UNREADABLE_S = 3600.0  # the pause where only a change at the source helps
 
 
 class Phase(Enum):
@@ -38,6 +39,7 @@ class _State:
     phase: Phase
     due: float = 0.0
     pause_s: float = 0.0
+    asked_meanwhile: bool = False
     generation: Generation | None = None
 
 
@@ -57,7 +59,7 @@ class Tracker:
     def copied(self, generation: Generation) -> None:
         """All parts of a table that was in flight are there."""
         state = self._in(generation.fingerprint.oid, Phase.IN_FLIGHT)
-        self._states[generation.fingerprint.oid] = _State(Phase.COPIED, pause_s=state.pause_s, generation=generation)
+        self._states[generation.fingerprint.oid] = replace(state, phase=Phase.COPIED, generation=generation)
 
     def waiting(self) -> tuple[Generation, ...]:
         """What the lake is to take."""
@@ -68,10 +70,12 @@ class Tracker:
         self._in(oid, Phase.COPIED)
         del self._states[oid]
 
-    def failed(self, oid: int, now: float) -> float:
+    def failed(self, oid: int, now: float, *, unreadable: bool = False) -> float:
         """Its copy is over and starts over after a pause, longer each time; how long."""
         state = self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
         pause = min(MOST_PAUSE_S, 2 * state.pause_s or LEAST_PAUSE_S)
+        if unreadable and not state.asked_meanwhile:
+            pause = UNREADABLE_S
         self._states[oid] = _State(Phase.WANTED, now + pause, pause)
         return pause
 
@@ -79,6 +83,14 @@ class Tracker:
         """Its copy is over and not needed: it is at rest."""
         self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
         del self._states[oid]
+
+    def hasten(self, oid: int) -> None:
+        """Someone asks for a copy: a table that failed is due now, and one whose copy fails later is due soon."""
+        state = self._states.get(oid)
+        if state is not None and state.phase is Phase.WANTED:
+            del self._states[oid]
+        elif state is not None:
+            self._states[oid] = replace(state, asked_meanwhile=True)
 
     def busy(self) -> frozenset[int]:
         """The tables in flight or copied."""

@@ -1,6 +1,6 @@
 """numeric: to DECIMAL(p, s) where 0 ≤ s ≤ p ≤ 38, to PostgreSQL's own text otherwise.
 
-    binary  int16 digits, int16 weight, uint16 sign, uint16 scale, then that many base-10000 digits (uint16);
+    binary  uint16 digits, int16 weight, uint16 sign, uint16 scale, then that many base-10000 digits (uint16);
             the first digit counts 10000^weight. Sign: 0 plus, 0x4000 minus, 0xC000 NaN, 0xD000 and 0xF000 infinities
     text    -123.4500, NaN, Infinity, -Infinity
 
@@ -88,8 +88,8 @@ def _store(out: Any, i: int, high: Any, low: Any, negative: bool) -> None:
 def _header_is_good(buffer: Bytes, at: int, length: int) -> Any:
     if length < 8:
         return False
-    digits, sign = _i16(buffer, at), _u16(buffer, at + 4)
-    if digits < 0 or length != 8 + 2 * digits or _u16(buffer, at + 6) > 0x3FFF:
+    digits, sign = _u16(buffer, at), _u16(buffer, at + 4)
+    if length != 8 + 2 * digits or _u16(buffer, at + 6) > 0x3FFF:
         return False
     if sign != 0 and sign != MINUS:
         return sign == NAN or sign == PLUS_INFINITY or sign == MINUS_INFINITY
@@ -117,7 +117,7 @@ def _from_binary(
         at = offsets[i]
         if not _header_is_good(buffer, at, lengths[i]):
             return i
-        digits, weight, sign = _i16(buffer, at), _i16(buffer, at + 2), _u16(buffer, at + 4)
+        digits, weight, sign = _u16(buffer, at), _i16(buffer, at + 2), _u16(buffer, at + 4)
         if sign != 0 and sign != MINUS:
             special[i] = True
             continue
@@ -245,7 +245,7 @@ def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs) -> 
         at = offsets[i]
         if not _header_is_good(buffer, at, lengths[i]):
             return i
-        digits, weight = _i16(buffer, at), _i16(buffer, at + 2)
+        digits, weight = _u16(buffer, at), _i16(buffer, at + 2)
         sign, scale = _u16(buffer, at + 4), _u16(buffer, at + 6)
         if sign == NAN:
             total += 3
@@ -287,7 +287,7 @@ def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs, ou
         if lengths[i] < 0:
             continue
         at, to = offsets[i], np.int64(starts[i])
-        digits, weight = _i16(buffer, at), _i16(buffer, at + 2)
+        digits, weight = _u16(buffer, at), _i16(buffer, at + 2)
         sign, scale = _u16(buffer, at + 4), _u16(buffer, at + 6)
         if sign != 0 and sign != MINUS:
             _write_word(out, to, sign)

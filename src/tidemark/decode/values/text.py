@@ -71,7 +71,7 @@ def as_strings(name: str, cells: Cells) -> pa.StringArray:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        bad_value(name, cells, _first_not_utf8(cells))
+        bad_value(f"{name} in UTF-8", cells, _first_not_utf8(cells))
     return array
 
 

@@ -1,0 +1,99 @@
+"""Folders that the driver and the executors share: a token in each proves that they see the same one.
+
+Files that a task writes where the driver does not see them would be committed and lost. So the driver puts a random
+token into the folder, and a task reads it there before it reads or writes anything else, once in each process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from tidemark.errors import FolderNotShared
+from tidemark.lake.flocked import HeldFile, held_files
+
+FOLDER = "_shared"
+_SUFFIX, _REPLY = ".token", ".reply"
+_HINT = "Mount the folder at the same path on every executor, or run Spark on this machine: --master 'local[*]'"
+_verified: set[SharedFolder] = set()
+_shared: dict[Path, SharedFolder] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """A folder of the driver's, and the name of the file with a token in it; no name where none could be written."""
+
+    path: Path
+    token: str | None
+
+    def verified(self) -> Path:
+        """The folder, if this process sees the driver's; looked at once."""
+        if self not in _verified:
+            self._require_token()
+            _verified.add(self)
+        return self.path
+
+    def reply(self) -> str:
+        """Write a file for the driver to see; its name."""
+        name = f"{self.token}-{uuid4().hex}{_REPLY}"
+        try:
+            (self.verified() / FOLDER / name).write_text(name)
+        except OSError as error:
+            raise self._refused(error.strerror or str(error)) from error
+        return name
+
+    def take_reply(self, name: str, host: str) -> None:
+        """Remove a file that an executor has written; refused if it is not here."""
+        reply = self.path / FOLDER / name
+        try:
+            seen = reply.read_text() == name
+            reply.unlink()
+        except OSError:
+            seen = False
+        if not seen:
+            raise FolderNotShared(f"what the executor on {host} writes to {self.path} is not visible here", _HINT)
+
+    def _require_token(self) -> None:
+        try:
+            if self.token is None:
+                next(self.path.iterdir(), None)
+            elif (self.path / FOLDER / self.token).read_text() != self.token:
+                raise self._refused("the token in it is another one")
+        except OSError as error:
+            raise self._refused(error.strerror or str(error)) from error
+
+    def _refused(self, why: str) -> FolderNotShared:
+        return FolderNotShared(
+            f"the executor on {socket.gethostname()} does not see the driver's {self.path}: {why}", _HINT
+        )
+
+
+def shared_folder(path: Path) -> SharedFolder:
+    """Put a token into a folder, if this process has not; it stays there while the process lives."""
+    known = _shared.get(path)
+    if known is None or known.token is None or not (path / FOLDER / known.token).exists():
+        _shared[path] = known = _with_token(path)
+    return known
+
+
+def _with_token(path: Path) -> SharedFolder:
+    try:
+        (path / FOLDER).mkdir(parents=True, exist_ok=True)
+        held_files(path / FOLDER, _SUFFIX)  # removes what the dead have left
+        file = HeldFile(path / FOLDER, _SUFFIX)
+    except PermissionError:  # another user's log
+        return SharedFolder(path, None)
+    file.write(file.path.name.encode())
+    atexit.register(file.close)
+    return SharedFolder(path, file.path.name)
+
+
+def forget_replies(folder: SharedFolder) -> None:
+    """Remove what executors have written and nobody took."""
+    for path in (folder.path / FOLDER).glob(f"{folder.token}-*{_REPLY}"):
+        with suppress(OSError):
+            path.unlink()

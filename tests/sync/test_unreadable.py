@@ -1,0 +1,251 @@
+"""A value that cannot be decoded ends its own table, with the reason, and no other; without it the table comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tidemark
+from harness.database import MIRROR, Database, create_database
+from harness.lake import require_rows
+from harness.polled import polling
+from harness.postgres import Server
+from harness.syncing import Synced, syncing
+from tests.conftest import NEWEST
+from tidemark.clock import Lsn
+from tidemark.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.errors import NotAnswerable
+from tidemark.lake.status import status_of
+from tidemark.source.catalog import read_catalog
+from tidemark.source.selection import Selection, choose
+
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
+
+BAD = r"E'caf\351'"  # é in LATIN1
+TABLES = (
+    "create table t (id int primary key, v text)",
+    "create table other (id int primary key, v text)",
+    "insert into t values (1, 'é')",
+    "insert into other values (1, 'ü')",
+)
+
+
+@pytest.fixture
+def ascii_db(server: Server) -> Iterator[Database]:
+    """A database without an encoding: it takes any bytes."""
+    database = create_database(server, "SQL_ASCII")
+    yield database
+    database.drop()
+
+
+def refusal(synced: Synced, lsn: Lsn, table: str = "t") -> str:
+    with (
+        tidemark.open(synced.options.lake, synced.spark).at(lsn) as moment,
+        pytest.raises(NotAnswerable) as refused,
+    ):
+        moment.table(table)
+    return refused.value.message
+
+
+def commit_of(db: Database, statement: str) -> Lsn:
+    """The position just after a statement of the application."""
+    db.run(statement)
+    return Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
+
+
+@pytest.mark.quick
+def test_a_value_that_is_not_utf_8_ends_its_table_there_and_the_table_comes_back_without_it(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        db.run("insert into t values (2, 'ö')")
+        before = synced.note("t", "other")
+        bad = commit_of(db, f"insert into t values (3, {BAD})")
+        db.run("insert into other values (2, 'later')", "update t set v = 'later' where id = 1")
+        after = synced.note("other")
+        synced.require_noted()
+        message = refusal(synced, bad)
+        assert "column v: not a value of type text in UTF-8, 4 bytes" in message
+        assert "63 61 66 e9, committed at " in message
+        assert "tidemark resync" in message
+        assert refusal(synced, after).partition(": ")[2] == message.partition(": ")[2]
+        named = Lsn.parse(message.partition("committed at ")[2].partition(":")[0])
+        assert before < named <= bad
+        synced.notes = synced.notes[:1]
+        synced.notes[0] = type(synced.notes[0])(Lsn(named.value - 1), synced.notes[0].tables)
+        assert synced.require_noted_here() == 2  # to the last position below that commit
+        (status,) = [each for each in status_of(synced.options.lake).tables if each.name == "public.t"]
+        assert status.state == "gap"
+        assert "column v" in status.reason
+        db.run("delete from t where id = 3")
+        synced.resync("t")
+        db.run("insert into t values (4, 'again')")
+        synced.require_equal("t", "other")
+
+
+def test_a_read_at_now_of_other_tables_is_exact_while_the_value_is_only_in_the_log(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        synced.catch_up()
+        db.run(f"update t set v = {BAD}", "insert into other values (2, 'later')")
+        mirror = tidemark.open(synced.options.lake, spark, source=db.dsn(MIRROR))
+        with closing(mirror), mirror.at("now") as moment:
+            rows = moment.table("other").collect()
+            assert sorted((row.id, row.v) for row in rows) == [(1, "ü"), (2, "later")]
+            with pytest.raises(NotAnswerable, match=r"public.t cannot be read at or above .*: column v: "):
+                moment.table("t")
+
+
+def test_a_value_that_is_there_before_the_copy_is_reported_and_copied_once_it_is_gone(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES, f"insert into t values (2, {BAD})")
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.until(lambda: synced.mirroring.unable and any("public.other copied" in each for each in synced.said))
+        db.run("insert into other values (2, 'streamed')")
+        synced.require_equal("other")
+        message = refusal(synced, synced.catch_up())
+        assert "column v: not a value of type text in UTF-8" in message
+        assert "tidemark resync" in message
+        db.run("update t set v = 'mended' where id = 2")
+        synced.resync("t")
+        synced.require_equal("t", "other")
+
+
+def test_another_bad_value_while_it_is_copied_anew_spoils_that_copy(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        db.run(f"insert into t values (2, {BAD})")
+        synced.catch_up()
+        db.run("delete from t where id = 2", f"insert into t values (3, {BAD})", "delete from t where id = 3")
+        synced.resync("t")
+        db.run("alter table t replica identity full", f"update t set v = {BAD}", "update t set v = 'mended'")
+        synced.catch_up()
+        synced.resync("t")
+        synced.require_equal("t", "other")
+
+
+def test_a_table_that_is_altered_while_it_has_a_gap_is_exact_where_it_can_be_read(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        known = synced.note("t")
+        synced.catch_up(known)
+        db.run("alter table t add column w int default 7")
+        altered = synced.note("t")
+        db.run(f"insert into t values (3, {BAD})", "delete from t where id = 3")
+        synced.copy_all()
+        synced.resync("t")
+        synced.notes = synced.notes[:1]
+        synced.note("t")
+        synced.require_noted()
+        try:
+            with tidemark.open(synced.options.lake, spark).at(altered) as moment:
+                frame = moment.table("t")
+        except NotAnswerable:
+            return
+        require_rows(frame, ("id", "v", "w"), type(synced.notes[0].tables["t"][1])([("1", "é", "7")]), "altered")
+
+
+def test_names_that_are_not_utf_8_leave_their_tables_out_and_no_others(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(
+        *TABLES,
+        r"""do $$ begin execute E'create type "m\351" as enum (''\351'', ''ok'')'; end $$""",
+        r"""do $$ begin execute E'create table "t\351" (id int primary key)'; end $$""",
+        r"""do $$ begin execute E'create table c (id int primary key, "c\351" int)'; end $$""",
+        r"""do $$ begin execute E'alter table other add m "m\351"'; end $$""",
+        'create table "é" (id int primary key, "ü" text)',
+    )
+    with db.session() as session, session.transaction():
+        chosen = choose(read_catalog(session), Selection())
+    assert {each.table.name: each.reason for each in chosen.skipped} == {
+        "c": r"the name of column c\xe9, c\xe9, is not valid UTF-8",
+        r"t\xe9": r"its name, t\xe9, is not valid UTF-8",
+    }
+    with syncing(db, tmp_path, spark, "t", "other", '"é"', "c") as synced:
+        synced.copy_all()
+        db.run(
+            "insert into other values (2, 'x', 'ok')",
+            r"select pg_logical_emit_message(true, E'p\351', 'x')",
+            "insert into c values (1)",
+            "insert into \"é\" values (1, 'ß')",
+        )
+        synced.require_equal("t", "other", '"é"')
+        db.run(r"""do $$ begin execute E'alter table t rename v to "v\351"'; end $$""", "insert into t values (5, 'x')")
+        db.run("insert into other values (3, 'y', 'ok')")
+        synced.require_equal("other", '"é"')
+        assert r"the name of column v\xe9" in refusal(synced, synced.catch_up())
+        db.run(r"""do $$ begin execute E'alter table t rename "v\351" to v'; end $$""")
+        synced.catch_up()
+        synced.copy_all()
+        synced.require_equal("t", "other")
+
+
+def test_a_default_that_is_not_utf_8_ends_its_table(ascii_db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        db.run(f"alter table t add column w text default {BAD}", "insert into other values (2, 'later')")
+        synced.require_equal("other")
+        assert r"the default of column w, caf\xe9, is not valid UTF-8" in refusal(synced, synced.catch_up())
+
+
+def test_polls_leave_out_a_table_with_a_bad_value_until_it_is_gone(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES, "create table u (id int primary key, v text)", f"insert into u values (1, {BAD})")
+    with polling(db, tmp_path, spark) as polled:
+        polled.require_news("t", "other")
+        assert any("public.u is left out: column v: not a value of type text" in each for each in polled.said)
+        db.run(f"insert into t values (2, {BAD})", "insert into other values (2, 'later')")
+        polled.require_news("other")
+        db.run("insert into other values (3, 'later')")
+        polled.require_news("other")
+        assert len([each for each in polled.said if "is left out" in each]) == 2
+        with tidemark.open(polled.options.lake, spark).at("latest") as moment:
+            for table in ("t", "u"):
+                with pytest.raises(NotAnswerable, match="column v: not a value of type text in UTF-8"):
+                    moment.table(table)
+        db.run("delete from t where id = 2", "update u set v = 'mended'")
+        polled.resync("t", "u")
+        polled.require_news("t", "u", "other")
+
+
+def test_compare_goes_on_past_a_table_with_a_bad_value(ascii_db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        db.run(f"insert into t values (2, {BAD})", "insert into other values (2, 'later')")
+        synced.catch_up()
+        source = db.dsn(MIRROR)
+        mirror = tidemark.open(synced.options.lake, spark, source=source)
+        with closing(mirror):
+            found = {each.table: each for each in Comparison(mirror, source, CompareOptions()).run()}
+        assert found["public.other"].verdict is Verdict.EQUAL
+        assert found["public.t"].verdict is Verdict.NOT_COMPARED
+        assert "column v" in found["public.t"].reason
