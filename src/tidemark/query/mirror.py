@@ -188,7 +188,7 @@ class Mirror:
         lease = Lease(self.lake.path, boundary.floor if look is None else min(boundary.floor, view.cycle.known))
         try:
             view.require(boundary, defined=look is not None)
-            return Moment(self, boundary, lease, look, passed, snapshot)
+            return Moment(self, boundary, lease, view.cycle.safe, look, passed, snapshot)
         except BaseException:
             lease.close()
             raise

@@ -43,7 +43,8 @@ class Moment:
     """One boundary. Every table and every query given by it stands there.
 
     Until it is closed, or forgotten, nothing is removed that it may need. DataFrames that it gives remember it; what is
-    derived from them does not. `look` is what the session saw whose view this is, if it looked for us.
+    derived from them does not. `safe` is how far the mirror had applied everything before; `look` is what the session
+    saw whose view this is, if it looked for us.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Moment:
         mirror: Mirror,
         boundary: Boundary,
         lease: Lease,
+        safe: Lsn,
         look: Look | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
@@ -62,7 +64,7 @@ class Moment:
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
         types, defined = types_of(self._histories.values()), look is not None
-        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined)
+        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, safe, defined=defined)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"{boundary.lsn} lies where the mirror was polled: it shows {self.observed}, and no other snapshot",

@@ -58,7 +58,8 @@ class _Found:
 class Reading:
     """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
 
-    `defined` says that how tables are defined there is known by other means than the mirror's.
+    `safe` is how far everything was applied when the histories of tables were read. `defined` says that how tables are
+    defined there is known by other means than the mirror's.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Reading:
         types: Mapping[int, PgType],
         boundary: Boundary,
         lease: Lease,
+        safe: Lsn,
         *,
         defined: bool = False,
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
-        self._boundary, self._lease, self._defined = boundary, lease, defined
+        self._boundary, self._lease, self._safe, self._defined = boundary, lease, safe, defined
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
@@ -131,13 +133,13 @@ class Reading:
         return _Found(shown, files, folded, since, tail)
 
     def _require_whole(self, view: LakeView, history: TableHistory) -> None:
-        """Refuse what is out of the window by now, and what was passed over because nobody knew how it was defined.
+        """Refuse what is out of the window by now, and what was passed over: it could not be decoded, or not defined.
 
         That is told before the files that lack it are there, so whoever looks after the files misses nothing.
         """
         view.require(self._boundary, defined=self._defined)
-        if not self._defined:
-            return  # up to where definitions are known, nothing is passed over
+        if self._boundary.lsn <= self._safe:
+            return  # what was passed over up to there was told before
         told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
         gap = next((each for each in told if each.kind is Kind.GAP and each.after < self._boundary.lsn), None)
         if gap is not None:
