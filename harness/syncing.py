@@ -21,6 +21,7 @@ from harness.lake import Noted, by_postgres, read, read_table, require_rows, spr
 from tidemark.clock import Lsn
 from tidemark.fold.folder import Folded, Folder
 from tidemark.lake.requests import ask_for_resync
+from tidemark.receive.client import ReceiveClient
 from tidemark.source.names import MirrorNames
 from tidemark.source.slot import exact_snapshot
 from tidemark.sync.mirroring import Mirroring, MirroringOptions
@@ -56,6 +57,15 @@ class Synced:
         self.mirroring.step()
         self.mirroring.writer.catch_up(upto)
         return upto
+
+    def until_known(self, lsn: Lsn) -> None:
+        """Have everything up to a position received, and the definitions there known, with nothing of it applied."""
+        writer = self.mirroring.writer
+        with ReceiveClient(self.options.log_folder) as client:
+            client.wait(lsn, 60)
+        while writer.tables.known < lsn:
+            writer.look()
+        writer.tell()
 
     def note(self, *tables: str) -> Lsn:
         """Write down what tables hold. Nobody else may be writing."""

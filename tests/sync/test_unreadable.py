@@ -107,6 +107,26 @@ def test_a_read_at_now_of_other_tables_is_exact_while_the_value_is_only_in_the_l
                 moment.table("t")
 
 
+def test_a_handle_from_before_the_value_was_applied_does_not_leave_it_out(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        synced.catch_up()
+        writer = synced.mirroring.writer
+        bad = commit_of(db, f"insert into t values (2, {BAD})")
+        db.run("insert into other values (2, 'later')")
+        synced.until_known(bad)
+        with tidemark.open(synced.options.lake, spark).at(bad) as moment:
+            assert writer.cycle.safe < bad
+            synced.catch_up()
+            with pytest.raises(NotAnswerable, match="column v: not a value of type text in UTF-8"):
+                moment.table("t")
+            assert moment.table("other").count() == 1
+
+
 def test_a_value_that_is_there_before_the_copy_is_reported_and_copied_once_it_is_gone(
     ascii_db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -138,6 +158,26 @@ def test_another_bad_value_while_it_is_copied_anew_spoils_that_copy(
         db.run("alter table t replica identity full", f"update t set v = {BAD}", "update t set v = 'mended'")
         synced.catch_up()
         synced.resync("t")
+        synced.require_equal("t", "other")
+
+
+def test_a_table_that_is_emptied_begins_anew_by_itself(ascii_db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db = ascii_db
+    db.run(*TABLES)
+    with syncing(db, tmp_path, spark, "t", "other") as synced:
+        synced.copy_all()
+        db.run(f"insert into t values (2, {BAD})")
+        synced.catch_up()
+        (oid,) = [oid for oid, each in synced.mirroring.writer.tables.histories.items() if each.in_gap]
+        for _ in range(2):
+            db.run("truncate t")
+            synced.mirroring.writer.look()
+            db.run(f"insert into t values (3, {BAD})")
+            synced.catch_up()
+        assert synced.mirroring.writer.tables.history(oid).in_gap
+        db.run("truncate t")
+        synced.until(lambda: synced.mirroring.writer.tables.history(oid).live)
+        db.run("insert into t values (1, 'new')")
         synced.require_equal("t", "other")
 
 

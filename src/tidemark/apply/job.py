@@ -123,8 +123,15 @@ def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:
                     if len(rows):
                         files.write(layout, rows)
                 elif batch.commit_lsn > work.applied.get(oid, Lsn.ZERO):
-                    passed.setdefault(oid, PassedOver(oid, batch))
+                    passed[oid] = _earlier(passed.get(oid), PassedOver(oid, batch))
     return [*files.finished(), *passed.values()]
+
+
+def _earlier(known: PassedOver | None, found: PassedOver) -> PassedOver:
+    """The one of two that a table ends at; one that fits no definition ends it in any case."""
+    if known is None or (known.first and found.first and found.first.commit_lsn < known.first.commit_lsn):
+        return found
+    return known
 
 
 def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:

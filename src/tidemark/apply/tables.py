@@ -27,7 +27,7 @@ INSERTS_ONLY = "only its inserts and truncates are published: what else was done
 NOT_EMPTY = "it held rows when it was first seen: they must be copied by a sync"
 NOT_YET = "transactions that began before it was published must end first"
 UNSEEN = "it was altered more than once between two looks at the source: it needs a resync"
-REPAIR = "update or delete that value at the source, then run tidemark resync"
+REPAIR = "update or delete that value at the source, then run tidemark resync LAKE TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +346,7 @@ class WrittenTables:
         if pending is not None:
             after = min(after, pending.after)
         self._forget_copy(oid)
+        self._beginnings.pop(oid, None)
         history = self.history(oid)
         if not history.in_gap:
             self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
@@ -391,8 +392,7 @@ class WrittenTables:
     def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: Look) -> bool:
         earlier = self.pending.get(oid)
         base = earlier.old if earlier else old
-        flaw = look.flaws.get(oid)
-        comparison = compare(base, new) if flaw is None else Comparison(Effect.DROPPED, (flaw,))
+        comparison = compare(base, new)
         live = self.history(oid).live
         if new is None:
             self._present.pop(oid)
@@ -413,14 +413,17 @@ class WrittenTables:
         self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
     ) -> None:
         """Tell of a change to a table that cannot be read up to the present; what could be above `known` ends there."""
-        ends = [span.end for span in self.history(oid).spans()]
+        ends, reasons = [span.end for span in self.history(oid).spans()], "; ".join(comparison.reasons)
         if new is None:
-            self._tell(Kind.DROPPED, old, self.known, look.lsn)
+            self._tell(Kind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
         elif any(end is not None and end > self.known for end in ends):
-            reasons = "; ".join(comparison.reasons)
             self._tell(Kind.GAP, new, self.known, look.lsn, f"it needs a resync: {reasons or 'it was altered'}")
         else:
             self._tell(Kind.SEEN, new, self.known, look.lsn)
+
+    def _why_gone(self, oid: int) -> str:
+        flaw = self.flaw(oid)
+        return "it was dropped, or is not published" if flaw is None else f"it cannot be mirrored: {flaw}"
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
         """Once it is clear that it cannot begin by itself, say so."""
@@ -454,7 +457,7 @@ class WrittenTables:
         old, new = pending.old, pending.new
         reasons = "; ".join(pending.comparison.reasons)
         if new is None:
-            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, f"it is not mirrored any more: {reasons}")
+            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
             why = f"it was altered in between: {reasons or 'in a way that was taken back'}"
             self._tell(Kind.ALTERED, new, pending.after, pending.lsn, why, snapshot=pending.snapshot)

@@ -182,7 +182,7 @@ class _Cycle:
         """What the mirror has of a table, under the definition that the snapshot shows."""
         setting, safe = self._setting, self._task.safe
         view = partial(LakeView, setting.lake, None)
-        reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease)
+        reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())
         return reading.table(history, replace(history.at(safe), fingerprint=fingerprint), {})
 
     def _staged(

@@ -68,7 +68,7 @@ class Moment:
         self._histories = mirror.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
         types, defined = types_of(self._histories.values()), look is not None
-        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, defined=defined, first=view)
+        self._reading = Reading(mirror.spark, mirror.view, types, boundary, lease, view, defined=defined)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"{boundary.lsn} lies where the mirror was polled: it shows {self.observed}, and no other snapshot",

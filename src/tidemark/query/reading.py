@@ -59,8 +59,8 @@ class _Found:
 class Reading:
     """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
 
-    `defined` says that how tables are defined there is known by other means than the mirror's. `first` is the view that
-    the boundary was found answerable by.
+    `first` is the view that the boundary was found answerable by, before the histories of tables were read. `defined`
+    says that how tables are defined there is known by other means than the mirror's.
     """
 
     def __init__(
@@ -70,14 +70,13 @@ class Reading:
         types: Mapping[int, PgType],
         boundary: Boundary,
         lease: Lease,
+        first: LakeView,
         *,
         defined: bool = False,
-        first: LakeView | None = None,
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
-        self._boundary, self._lease, self._defined = boundary, lease, defined
+        self._boundary, self._lease, self._first, self._defined = boundary, lease, first, defined
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
-        self._first = first
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
         """The table's rows, not `guarded`; at least those that fulfil the equalities."""
@@ -135,13 +134,13 @@ class Reading:
         return _Found(shown, files, folded, since, tail)
 
     def _require_whole(self, view: LakeView, history: TableHistory) -> None:
-        """Refuse what is out of the window by now, and what was passed over because nobody knew how it was defined.
+        """Refuse what is out of the window by now, and what was passed over: it could not be decoded, or not defined.
 
         That is told before the files that lack it are there, so whoever looks after the files misses nothing.
         """
         view.require(self._boundary, defined=self._defined)
-        if not self._defined and (self._first is None or not self._first.is_begun_again()):
-            return  # up to where definitions are known, nothing is passed over
+        if self._boundary.lsn <= self._first.cycle.safe and not self._first.is_begun_again():
+            return  # what was passed over up to there was told before
         told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
         gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
         if gap is not None:

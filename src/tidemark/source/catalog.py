@@ -123,7 +123,8 @@ _MEMBERSHIPS = """
 def read_catalog(session: Session, role: str | None = None) -> Catalog:
     """Every table of the database, with the rights of `role` (ours if None). Run it inside `session.transaction()`."""
     with session.as_stored():
-        return _read(session, role)
+        catalog = _read(session, role)
+    return catalog if session.has_encoding else Catalog(tuple(map(_checked, catalog.tables)))
 
 
 def _read(session: Session, role: str | None) -> Catalog:
@@ -178,8 +179,8 @@ def _table(
     rls, usable, selectable, schema_owned, owned = rights
     return Table(
         oid=oid,
-        schema=printed(schema),
-        name=printed(name),
+        schema=schema,
+        name=name,
         kind=Kind(kind),
         persistence=Persistence(persistence),
         filenode=filenode,
@@ -187,7 +188,7 @@ def _table(
         marked=None if ReplicaIdentity(replident) is ReplicaIdentity.FULL else marked,
         identity_key=identity,
         primary_key=primary,
-        columns=tuple(_printed_column(column) for column in columns),
+        columns=tuple(columns),
         parent=parent,
         bound=bound,
         inherits=tuple(inherits),
@@ -198,15 +199,23 @@ def _table(
         selectable=selectable,
         schema_owned=schema_owned,
         owned=owned,
-        flaw=_flaw(schema, name, columns),
     )
 
 
-def _flaw(schema: str, name: str, columns: list[Column]) -> str | None:
-    """Why a table cannot be mirrored because of what it is called, or of what older rows read as."""
-    names = {"the name of its schema": schema, "its name": name}
-    names |= {f"the name of column {printed(column.name)}": column.name for column in columns}
-    names |= {f"the default of column {printed(column.name)}": column.missing or "" for column in columns}
+def _checked(table: Table) -> Table:
+    """A table of a database without an encoding, with a flaw if it cannot be mirrored because of that."""
+    flaw = _flaw(table)
+    if flaw is None:
+        return table
+    columns = tuple(map(_printed_column, table.columns))
+    return replace(table, schema=printed(table.schema), name=printed(table.name), columns=columns, flaw=flaw)
+
+
+def _flaw(table: Table) -> str | None:
+    """Which name, or value that older rows read as, is not UTF-8."""
+    names = {"the name of its schema": table.schema, "its name": table.name}
+    names |= {f"the name of column {printed(column.name)}": column.name for column in table.columns}
+    names |= {f"the default of column {printed(column.name)}": column.missing or "" for column in table.columns}
     bad = [f"{what}, {printed(text)}," for what, text in names.items() if printed(text) != text]
     return f"{bad[0]} is not valid UTF-8" if bad else None
 
