@@ -29,6 +29,7 @@ from tidemark.errors import (
     ReceiveFailed,
     Retry,
     SparkError,
+    Stopped,
     TaskFailed,
     TidemarkError,
     policy_of,
@@ -283,6 +284,7 @@ class Mirroring:
             if self._stopping():
                 self._receiving.stop()
                 self._receiving.wait()
+                raise Stopped("stopped before anything was received; nothing is left at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
 
