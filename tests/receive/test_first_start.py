@@ -25,10 +25,12 @@ pytestmark = [pytest.mark.quick, NEWEST]
 @contextmanager
 def first_start(db: Database, folder: Path) -> Iterator[tuple[ReceiveProcess, Path]]:
     """A receiving process that has no log yet, and what it reports."""
-    db.run("create table t (id int primary key)")
-    names, reports = publish(db, "t"), folder / "reports"
+    reports = folder / "reports"
+    if not db.admin("select from pg_publication"):
+        db.run("create table t (id int primary key)")
+        publish(db, "t")
     with reports.open("wb") as stderr:
-        process = ReceiveProcess.start(ReceiveOptions(db.dsn(), folder / "log", names), stderr=stderr)
+        process = ReceiveProcess.start(ReceiveOptions(db.dsn(), folder / "log", db.names), stderr=stderr)
     with process:
         yield process, reports
 
@@ -76,6 +78,23 @@ def test_a_wait_that_is_stopped_leaves_no_slot(db: Database, tmp_path: Path, num
             ended(process)
         assert process.process.returncode == ExitCode.INTERRUPTED
         assert slots(db) == []
+
+
+def test_a_wait_that_is_killed_is_taken_up_by_the_next_start(db: Database, tmp_path: Path) -> None:
+    """The server goes on creating the slot for a client that is gone, until the transactions have ended."""
+    with db.connect() as writer:
+        writer.execute("begin; select pg_current_xact_id()")
+        with first_start(db, tmp_path) as (process, reports):
+            eventually(lambda: "waits for running transactions" in reports.read_text())
+            process.kill()
+        assert slots(db) == [(db.names.slot,)], "it is still being created"
+        with first_start(db, tmp_path) as (process, reports):
+            eventually(lambda: "waits for running transactions" in reports.read_text())
+            writer.execute("commit")
+            with connected(tmp_path / "log"):
+                assert slots(db) == [(db.names.slot,)]
+            process.stop()
+            ended(process)
 
 
 @pytest.mark.full

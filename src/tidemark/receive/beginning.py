@@ -12,7 +12,7 @@ from tidemark.log.segment import SEGMENT, numbers
 from tidemark.receive.checks import check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 from tidemark.source.session import Session
-from tidemark.source.slot import SlotWait, create_slot, read_slot
+from tidemark.source.slot import SlotWait, create_slot, end_creation, read_slot
 
 
 def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
@@ -40,6 +40,8 @@ def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: Slot
         )
     with Session.open(options.source, "begin") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
+        if begun is not None:
+            end_creation(session, options.names.slot)
         found = read_slot(session, options.names.slot)
         if found is not None and begun is None:
             raise ObjectExists(

@@ -137,8 +137,25 @@ def drop_slot(session: Session, name: str) -> None:
         session.execute(drop, f"dropping slot {name}")
 
 
+def end_creation(session: Session, name: str) -> None:
+    """End the server process that still creates one of our slots, whose client was killed; that leaves no slot.
+
+    It does not notice by itself before the transactions that it waits for have ended.
+    """
+    session.rows(_END_CREATION, [require_ours(name)])
+
+
+_END_CREATION = """
+    select pg_terminate_backend(a.pid, 5000)
+      from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid
+     where s.slot_name = %s and s.confirmed_flush_lsn is null and a.usename = current_user
+       and a.query ilike 'create_replication_slot%%'
+"""
+
+
 def drop_slot_when_free(session: Session, name: str, patience_s: float = 30.0) -> None:
     """Drop one of our slots; wait for a walsender that has not noticed yet that its client is gone."""
+    end_creation(session, name)
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -31,6 +31,7 @@ from tidemark.errors import (
     ReceiveFailed,
     Retry,
     SparkError,
+    Stopped,
     TableChanged,
     TaskFailed,
     TidemarkError,
@@ -301,6 +302,7 @@ class Mirroring:
             if self._stopping():
                 self._receiving.stop()
                 self._receiving.wait()
+                raise Stopped("stopped before anything was received; nothing is left at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
 
