@@ -103,11 +103,16 @@ class Synced:
             return [folder.fold(table) for table in folder.foldable()]
 
     def resync(self, *tables: str) -> None:
-        """Have tables copied anew, to the end."""
+        """Have tables copied again, to the end; one that is truncated meanwhile begins there."""
         names = {f"{each.fingerprint.name}": oid for oid, each in self.mirroring.writer.tables.histories.items()}
         before = len(self.said)
         ask_for_resync(self.options.lake, [names[table] for table in tables])
-        self.until(lambda: all(f"public.{t} copied" in "".join(self.said[before:]) for t in tables))
+
+        def begun(table: str) -> bool:
+            said = "".join(self.said[before:])
+            return f"public.{table} copied" in said or f"public.{table} begins at" in said
+
+        self.until(lambda: all(map(begun, tables)))
 
     def require_equal(self, *tables: str) -> None:
         """What tables hold now is what the mirror gives. Nobody else may be writing."""

@@ -172,7 +172,7 @@ def test_status_says_how_far_polls_came_and_what_they_left(told: Told) -> None:
         "and in that tables are not consistent with each other"
     )
     assert "receive" not in shown.stdout
-    assert f"public.t    live      readable {told.polls[0]} to now, observed" in shown.stdout
+    assert f"public.t    live       readable {told.polls[0]} to now, observed" in shown.stdout
     plain = json.loads(here("status", str(told.lake), "--json").stdout)
     assert (plain["mode"], plain["reconciled"], plain["received"]) == ("poll", str(second), None)
     last = read_polls(told.lake).last
