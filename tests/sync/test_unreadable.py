@@ -275,6 +275,28 @@ def test_polls_leave_out_a_table_with_a_bad_value_until_it_is_gone(
         polled.require_news("t", "u", "other")
 
 
+def test_polls_leave_out_a_table_with_a_character_that_has_no_equivalent_in_utf_8(
+    server: Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = create_database(server, "WIN1252")
+    try:
+        db.run(*TABLES)
+        with polling(db, tmp_path, spark) as polled:
+            polled.require_news("t", "other")
+            db.run(r"insert into t values (2, E'\201')", "insert into other values (2, 'ü')")  # no character at 0x81
+            polled.require_news("other")
+            with (
+                tidemark.open(polled.options.lake, spark).at("latest") as moment,
+                pytest.raises(NotAnswerable, match=r"0x81 in encoding .WIN1252. has no equivalent .* tidemark resync"),
+            ):
+                moment.table("t")
+            db.run("delete from t where id = 2")
+            polled.resync("t")
+            polled.require_news("t", "other")
+    finally:
+        db.drop()
+
+
 def test_compare_goes_on_past_a_table_with_a_bad_value(ascii_db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db = ascii_db
     db.run(*TABLES)
