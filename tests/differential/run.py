@@ -43,7 +43,12 @@ STATEMENTS, WORLDS, THREADS, TOGETHER = 20_000, 8, 2, 10
 SCANNED = (COPIED, FOLDED, ALTERED_FOLDED)  # phases in which a table is read by a scan and nothing else
 BUCKET_BYTES = 20_000  # so that small tables have several files too
 SHRUNK = 3
-QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "1"}
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
+}
 # Plans that are run as they are cost less; plans that are compiled read Parquet by columns, and are what users have.
 PLAIN = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
 COMPILED = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "true"}
@@ -109,7 +114,7 @@ def _compare(oracle: Oracle, phase: Phase, world: World, tables: list[Table], fi
         for way in ("alone", "together")
     )
     together = world.together if phase.name in SCANNED else 0
-    alone = [author.statement() for _ in range(world.alone + world.together - together)]
+    alone = [author.statement() for _ in range(world.alone)]
     filters = [other.filter() for _ in range(together)]
     lots = [filters[at : at + TOGETHER] for at in range(0, len(filters), TOGETHER)]
     with ThreadPoolExecutor(THREADS) as pool:

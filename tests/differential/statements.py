@@ -129,14 +129,14 @@ class Author:
         return maker()
 
     def filter(self) -> Statement:
-        """The kind of statement of which several can be asked at once."""
-        return self._ids()
+        """A condition on one table: several such statements can run as one."""
+        return self._ids(subqueries=False)
 
     # Statements
 
-    def _ids(self) -> Statement:
+    def _ids(self, *, subqueries: bool = True) -> Statement:
         relation = self._relation()
-        predicate = self._predicate(relation, "a", 2, subqueries=True)
+        predicate = self._predicate(relation, "a", 2, subqueries=subqueries)
 
         def build(where: Sql) -> Sql:
             return Sql.of(f"select a.id from {relation.name} a where {{}}", where)
