@@ -79,7 +79,7 @@ class TidemarkError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\nTry: {self.hint}" if self.hint else self.message
+        return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
 
 def in_short(error: Exception) -> TidemarkError:

@@ -303,7 +303,7 @@ def test_no_connection_is_an_exit_code_and_a_line(capsys: pytest.CaptureFixture[
     assert run(["doctor", "host=127.0.0.1 port=1 user=x"]) == ExitCode.UNREACHABLE
     error = capsys.readouterr().err
     assert error.startswith("tidemark: cannot connect to host=127.0.0.1 port=1 user=x: ")
-    assert "\nTry: " in error
+    assert "\nHint: " in error
 
 
 def test_on_a_terminal_each_thing_is_a_line(db: Database, capsys: pytest.CaptureFixture[str]) -> None:

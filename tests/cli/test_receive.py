@@ -81,7 +81,7 @@ def test_a_damaged_log_is_named_with_the_place(mirror: Mirrored) -> None:
     assert done.returncode == ExitCode.DAMAGED
     assert str(segment) in done.stderr
     assert "damaged at byte" in done.stderr
-    assert "Try:" in done.stderr
+    assert "Hint:" in done.stderr
 
 
 @pytest.mark.parametrize(

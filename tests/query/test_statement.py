@@ -134,7 +134,7 @@ def test_a_name_without_a_schema_is_looked_for_along_the_search_path() -> None:
 
 
 def test_an_unknown_table_is_refused_with_what_is_like_it() -> None:
-    assert "no table odrers in public (line 2, column 6)\nTry: crm.orders or public.orders" in refusal(
+    assert "no table odrers in public (line 2, column 6)\nHint: crm.orders or public.orders" in refusal(
         "select *\nfrom odrers"
     )
     assert "one of its tables: crm.`Mixed`, crm.customers" in refusal("select * from zzzzz")

@@ -221,7 +221,7 @@ def test_at_the_limit_receiving_stops_and_the_slot_stays_or_goes(limited: Mirror
         hold_back(limited, 1.02)
         with pytest.raises(WalLimitReached, match=f"slot {name} holds back .*{outcome}") as caught:
             ended(process)
-    assert "\nTry: " in str(caught.value)
+    assert "\nHint: " in str(caught.value)
     found = limited.database.admin(f"select 1 from pg_replication_slots where slot_name = '{name}'")
     assert len(found) == (1 if policy is WalPolicy.HOLD else 0)
     if policy is WalPolicy.HOLD:

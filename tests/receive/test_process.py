@@ -98,7 +98,7 @@ def test_a_child_that_is_killed_is_noticed(mirror: Mirrored) -> None:
                 ended(process)
             with pytest.raises(ReceiveFailed, match=f"receives into {mirror.options.folder} has ended"):
                 client.position()
-    assert "Try: again" in str(caught.value)
+    assert "Hint: again" in str(caught.value)
 
 
 @NEWEST

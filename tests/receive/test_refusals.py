@@ -79,7 +79,7 @@ def require_refusal(process: ReceiveProcess, kind: type[SourceError], match: str
     with pytest.raises(kind, match=match) as caught:
         ended(process)
     assert type(caught.value) is kind
-    assert "\nTry: " in str(caught.value)
+    assert "\nHint: " in str(caught.value)
 
 
 def refused(mirror: Mirrored, kind: type[SourceError], match: str, options: ReceiveOptions | None = None) -> None:

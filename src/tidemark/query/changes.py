@@ -81,7 +81,7 @@ def _refusing(rows: DataFrame, name: str) -> Column:
     why = F.concat(
         F.lit(f"column {name} holds a value that Spark's type has no room for: "),
         text,
-        F.lit(f". Try: column `{name}{TEXT_SUFFIX}`, which has its text, or a condition that leaves such rows out"),
+        F.lit(f". Hint: column `{name}{TEXT_SUFFIX}`, which has its text, or a condition that leaves such rows out"),
     )
     refused = F.raise_error(why).cast(rows.schema[name].dataType)
     return F.when(text.isNotNull(), refused).otherwise(F.col(quoted(name))).alias(name)
