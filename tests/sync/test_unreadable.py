@@ -297,6 +297,24 @@ def test_polls_leave_out_a_table_with_a_character_that_has_no_equivalent_in_utf_
         db.drop()
 
 
+def test_a_character_without_an_equivalent_in_utf_8_ends_its_table_and_no_other(
+    server: Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = create_database(server, "WIN1252")
+    try:
+        db.run(*TABLES)
+        with syncing(db, tmp_path, spark, "t", "other") as synced:
+            synced.copy_all()
+            db.run(r"insert into t values (2, E'\303\201')", "insert into other values (2, 'Größe')")  # none at 0x81
+            synced.require_equal("other")
+            assert "column v: not a value of type text in UTF-8" in refusal(synced, synced.catch_up())
+            db.run("delete from t where id = 2")
+            synced.resync("t")
+            synced.require_equal("t", "other")
+    finally:
+        db.drop()
+
+
 def test_compare_goes_on_past_a_table_with_a_bad_value(ascii_db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db = ascii_db
     db.run(*TABLES)

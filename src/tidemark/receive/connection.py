@@ -24,7 +24,6 @@ from tidemark.errors import (
     ObjectMissing,
     PublicationDiffers,
     SourceError,
-    UntranslatableText,
 )
 from tidemark.receive.drain import Drain, Dry
 from tidemark.source.session import Session
@@ -42,6 +41,7 @@ class Plugin:
     publications: tuple[str, ...]
     streaming: bool
     binary: bool
+    as_stored: bool = False  # texts are sent in the encoding of the database, see `conversion`
 
     def options(self) -> Sequence[tuple[str, str]]:
         """Protocol 2 is enough: it knows streamed transactions, and every version we support has it."""
@@ -73,7 +73,7 @@ class Replication:
         )
         doing = f"starting to stream from slot {slot}"
         start_command = command.as_bytes(self._session.connection)
-        self._session.send_as_stored(local=False)
+        self._session.send_as_stored(local=False, always=plugin.as_stored)
         with translated(doing):
             self._pgconn.send_query(start_command)
             if not answered(self._pgconn, self._silence_s):
@@ -109,9 +109,6 @@ class Replication:
         if result is not None and result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK):
             return ConnectionLost(f"{doing}: the server ended the stream", "again: it is shutting down")
         refused = _refused(doing, result)
-        if isinstance(refused, UntranslatableText):
-            hint = "update or delete that value at the source, then begin a new lake: the slot cannot pass that change"
-            return UntranslatableText(refused.message, hint, refused.sqlstate)
         if isinstance(refused, ObjectMissing):
             # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
             return PublicationDiffers(refused.message, f"{RESYNC_ALL}. The slot cannot pass that change")

@@ -41,6 +41,7 @@ class ReceiveOptions:
     silence_s: float = 60.0
     watch_interval_s: float = 5.0
     in_use_patience_s: float = 90.0
+    as_stored_s: float = 60.0  # how long texts are converted by us after one that the server could not convert
     slot_wait_s: float | None = None  # how long the first start waits for running transactions; None: until they end
     streaming: bool = True
     binary: bool = True

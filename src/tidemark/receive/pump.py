@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -29,9 +30,10 @@ BLOCK_BYTES = 512 << 10  # enough to be written, also if it goes on coming
 class Pump:
     """From a stream's start to its end."""
 
-    def __init__(self, station: Station, replication: Replication) -> None:
+    def __init__(self, station: Station, replication: Replication, is_over: Callable[[], bool] = lambda: False) -> None:
         self._station = station
         self._replication = replication
+        self._is_over = is_over
         self._buffer: Bytes | None = None
         self._used = 0
         self._handed = self._confirmed = Lsn.ZERO
@@ -40,7 +42,7 @@ class Pump:
     def run(self) -> None:
         """Until there is nothing more to do. Raises when the connection is lost."""
         station, replication = self._station, self._replication
-        while not station.ended():
+        while not station.ended() and not self._is_over():
             station.require_sound()
             if station.writing.refused is not None:
                 raise station.writing.refused

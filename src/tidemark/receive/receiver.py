@@ -11,10 +11,11 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 from tidemark.clock import Lsn
-from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, policy_of
+from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, UntranslatableText, policy_of
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.recovery import open_log
@@ -22,6 +23,7 @@ from tidemark.log.writer import Lock, LogWriter
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import Source, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
+from tidemark.receive.conversion import Conversion
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.points import Point, reached
@@ -51,6 +53,7 @@ class Receiver:
         self._mirror: Mirror
         self._in_use_since: float | None = None
         self._met: set[int] = set()
+        self._as_stored = False
 
     def stop(self) -> None:
         """End in good order as soon as possible."""
@@ -115,6 +118,11 @@ class Receiver:
             before = station.position
             try:
                 self._stream(station)
+            except UntranslatableText as error:
+                if self._as_stored:
+                    raise
+                self._as_stored = True
+                self._tell(f"{' '.join(error.message.split())}; texts are received unconverted")
             except SourceError as error:
                 if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
                     raise
@@ -141,12 +149,21 @@ class Receiver:
         station.watch.marks = source.marks
         station.keep_marks = lambda marks: self._become(replace(self._mirror, marks=marks))
         formats = Formats(source.types, self._met)
-        binary = self._options.binary and source.all_binary and formats.all_binary()
-        plugin = Plugin(source.publications, self._options.streaming, binary)
+        binary = self._options.binary and source.all_binary and formats.all_binary() and not self._as_stored
+        streaming = self._options.streaming and not self._as_stored
+        plugin = Plugin(source.publications, streaming, binary, self._as_stored)
         note = {"at": time.time(), "timeline": source.identity.timeline, "options": dict(plugin.options())}
-        station.writing.begin_session(json.dumps(note).encode(), source.xid, formats.approve if binary else None)
-        reached(Point.SESSION_BEGUN)
-        with Session.open(self._options.source, "receive", Timeouts(statement_s=0), replication=True) as session:
+        with ExitStack() as opened:
+            conversion = self._conversion(opened)
+            station.writing.begin_session(
+                json.dumps(note).encode(),
+                source.xid,
+                formats.approve if binary else None,
+                conversion.frames if conversion is not None else None,
+            )
+            reached(Point.SESSION_BEGUN)
+            timeouts = Timeouts(statement_s=0)
+            session = opened.enter_context(Session.open(self._options.source, "receive", timeouts, replication=True))
             slot, silence_s = self._options.names.slot, self._options.silence_s
             replication = Replication(session, slot, station.position, plugin, silence_s)
             reached(Point.STREAM_STARTED)
@@ -154,12 +171,27 @@ class Receiver:
             self._in_use_since = None
             with Session.open(self._options.source, "check") as check:
                 check_not_moved(check, self._options.names, station.position)
-            pump = Pump(station, replication)
+            begun_at = station.progress.durable_commit
+
+            def is_over() -> bool:
+                """Whether the server may convert again: the change that it could not convert is in the log."""
+                if conversion is None or conversion.idle_s() < self._options.as_stored_s:
+                    return False
+                self._as_stored = station.progress.durable_commit <= begun_at
+                return not self._as_stored
+
+            pump = Pump(station, replication, is_over)
             try:
                 pump.run()
                 pump.finish()
             finally:
                 pump.close()
+
+    def _conversion(self, opened: ExitStack) -> Conversion | None:
+        """What converts the texts of the next stream, if the server does not."""
+        if not self._as_stored:
+            return None
+        return Conversion(opened.enter_context(Session.open(self._options.source, "convert")))
 
     def _checked(self, station: Station, mirror: Mirror) -> Source:
         options, position = self._options, station.position

@@ -19,7 +19,7 @@ import numpy as np
 
 from tidemark.clock import Lsn, Xid8
 from tidemark.decode.kernels import Bytes, read_only
-from tidemark.errors import NotAllBinary
+from tidemark.errors import SourceError
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
 from tidemark.receive.options import BUFFER_BYTES, BUFFERS
 from tidemark.receive.points import Point, reached
@@ -52,7 +52,8 @@ class Writing:
         for _ in range(BUFFERS):
             self._free.put(np.empty(BUFFER_BYTES, np.uint8))
         self._failure: BaseException | None = None
-        self.refused: NotAllBinary | None = None
+        self.refused: SourceError | None = None
+        self._convert: Callable[[Bytes], Bytes] | None = None
         self._ended = False
         self._handed = self._appended = 0
         self._commits = 0
@@ -84,10 +85,16 @@ class Writing:
         self._handed += 1
         self._jobs.put(lambda: self._append(buffer, used, position))
 
-    def begin_session(self, note: bytes, xid: Xid8, approve: Callable[[bytes], None] | None) -> None:
-        """Have the log know of a new connection, after all that was handed over."""
+    def begin_session(
+        self,
+        note: bytes,
+        xid: Xid8,
+        approve: Callable[[bytes], None] | None,
+        convert: Callable[[Bytes], Bytes] | None,
+    ) -> None:
+        """Record a new connection in the log, after all that was handed over. `convert` changes its frames."""
         self._wait(lambda: self._log.begin_session(note, xid, approve))
-        self.refused = None
+        self.refused, self._convert = None, convert
 
     def know(self, xid: Xid8) -> None:
         """Have transaction ids widened by this one."""
@@ -170,8 +177,11 @@ class Writing:
     def _append(self, buffer: Bytes, used: int, position: Lsn) -> None:
         if not self._ended and self.refused is None:
             try:
-                self._count(self._log.append(read_only(buffer[:used]), position, self._endpos))
-            except NotAllBinary as error:
+                frames = read_only(buffer[:used])
+                if self._convert is not None:
+                    frames = self._convert(frames)
+                self._count(self._log.append(frames, position, self._endpos))
+            except SourceError as error:
                 self.refused = error
         self._appended += 1
         self.give_back(buffer)

@@ -224,9 +224,12 @@ class Session:
                 self._end("rollback")
                 raise
 
-    def send_as_stored(self, *, local: bool = True) -> None:
-        """Have texts of a database without an encoding sent unchecked, for this transaction or from now on."""
-        if not self.has_encoding:
+    def send_as_stored(self, *, local: bool = True, always: bool = False) -> None:
+        """Have the server send texts unconverted, for this transaction or from now on.
+
+        This is for databases without an encoding; `always` is for those with an encoding, too.
+        """
+        if always or not self.has_encoding:
             self._encode_for_client(NO_ENCODING, local=local)
 
     @contextmanager
