@@ -17,10 +17,10 @@ demo: $(READY) ## Show on a private PostgreSQL under load what works today
 	@$(BIN)/python -m demo
 
 test: $(READY) ## Run the quick tests, at most 12 minutes on two cores (ARGS= for pytest, WORKERS= (3))
-	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-all: $(READY) ## Run all tests in their long form, on every PostgreSQL version at hand (ARGS=, WORKERS= (3))
-	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 mutations: $(READY) ## Check that the quick tests notice each of a list of deliberate defects (ARGS= for some by name)
 	$(BIN)/python -m tests.mutations $(ARGS)
