@@ -29,9 +29,9 @@ def test_the_drawing_at_the_top_names_every_error() -> None:
 
 @pytest.mark.parametrize("kind", tree())
 def test_an_error_pickles_with_all_it_says(kind: type[TidemarkError]) -> None:
-    error = kind("it broke", "mending it")
+    error = kind("it broke", "Repair it.")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert (type(copy), str(copy), copy.hint) == (kind, "it broke\nHint: mending it", "mending it")
+    assert (type(copy), str(copy), copy.hint) == (kind, "it broke\nHint: Repair it.", "Repair it.")
 
 
 def test_what_an_error_carries_pickles_too() -> None:
@@ -79,6 +79,13 @@ def test_a_whole_code_wins_over_its_class() -> None:
 
 def test_no_sqlstate_means_that_the_connection_is_gone() -> None:
     assert isinstance(error_for(None, "reading", "server closed the connection"), errors.ConnectionLost)
+
+
+def test_every_exit_code_has_a_description_that_fits_on_a_line() -> None:
+    descriptions = [code.description for code in ExitCode]
+    assert len({*descriptions}) == len(ExitCode)
+    assert max(map(len, descriptions)) <= 72
+    assert not [text for text in descriptions if text.endswith(".")]
 
 
 def test_an_error_that_is_not_ours_stops_everything() -> None:
