@@ -111,7 +111,7 @@ def require_ended_by_itself(running: Running) -> None:
 def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact(
     db: Database, spark: SparkSession, connect: str, tmp_path: Path
 ) -> None:
-    points = ["file written:1", "generation committed:1", "history told:1"]
+    points = ["file written:1", "generation committed:1", "events committed:1"]
     create(db, *TABLES)
     with syncing(db, tmp_path, spark, *TABLES) as synced:
         synced.copy_all()

@@ -247,7 +247,7 @@ class LakeWriter:
                 f"the log at {options.log} starts at {mirror.start}, after the applied LSN of the lake "
                 f"({lake.cycle().safe}): the changes in between are missing",
                 f"Use the log that this lake was made from. If it is lost, run "
-                f"`tidemark resync {options.lake} --all`, which copies every table again.",
+                f"`tidemark resync {options.lake} --all` and `tidemark sync SOURCE {options.lake}`.",
             )
         return lake
 

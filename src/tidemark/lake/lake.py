@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.clock import Lsn
-from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
+from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
 from tidemark.lake.files import write_whole
 from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
@@ -119,5 +119,5 @@ def _require_format(path: Path, found: Any) -> None:
         return
     message = f"{path} has lake format {'none' if found is None else found}, and this Tidemark supports format {FORMAT}"
     if isinstance(found, int) and found > FORMAT:
-        raise LakeDamaged(message, "Upgrade Tidemark to a version that supports this format.")
-    raise LakeDamaged(message, "Create the lake again in another directory with `tidemark sync SOURCE LAKE`.")
+        raise LakeError(message, "Upgrade Tidemark to a version that supports this format.")
+    raise LakeError(message, "Create the lake again in another directory with `tidemark sync SOURCE LAKE`.")

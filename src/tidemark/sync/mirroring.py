@@ -171,9 +171,8 @@ class Mirroring:
                 "Use a later `--endpos`, or none.",
             )
         lacking = self.writer.tables.lacking()
-        errors = {
-            oid: self._unable.get(oid) or NotAnswerable(why, "Retry the command.") for oid, why in lacking.items()
-        }
+        fixes = {oid: self.writer.tables.history(oid).fix or "Retry the command." for oid in lacking}
+        errors = {oid: self._unable.get(oid) or NotAnswerable(why, fixes[oid]) for oid, why in lacking.items()}
         if errors:
             named = {oid: self.writer.tables.history(oid).fingerprint for oid in errors}
             said = (
@@ -372,7 +371,7 @@ def require_log(lake: Path, log: Path) -> None:
     if safe > Lsn.ZERO and not has_begun(log):
         raise LogDamaged(
             f"the lake has an applied LSN of {safe}, but {log} is not a Tidemark log: later changes are missing",
-            f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all`.",
+            f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all` and retry.",
         )
 
 
