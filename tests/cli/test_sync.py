@@ -96,7 +96,7 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
             assert "the mirror that runs copies them now" in asked.stdout
             db.run("create table newer (id int primary key)", "insert into newer values (7)")
             for line in mirror.stdout:
-                if "public.newer copied" in line:
+                if "public.newer: copied" in line:
                     break
             db.run("update orders set v = 'changed' where id % 10 = 0")
             mirror.send_signal(signal.SIGTERM)
@@ -181,7 +181,7 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     able = run("sync", db.dsn(OWNER).reveal(), str(lake), "--once")
     assert able.returncode == ExitCode.OK, able.stderr
     assert "tidemark sync: logical: wal_level is logical" in able.stderr
-    assert "polled for the last time at" in able.stderr
+    assert "changed from polling to logical decoding at" in able.stderr
     assert "read whole" not in able.stderr
     assert ": copied " not in able.stderr
     for table in ("orders", "leaf", "other"):

@@ -399,7 +399,7 @@ def test_a_standby_lends_the_snapshot_of_a_poll_and_proves_nothing_without_it(
                 writer.execute(b"begin; insert into t values (0)")
                 db.run("delete from t where id = 8")
                 wait_for(there, db)
-                with pytest.raises(NotAnswerable, match="cannot share a snapshot"):
+                with pytest.raises(NotAnswerable, match="cannot export a snapshot"):
                     list(Comparison(mirror, there.dsn(), CompareOptions()).run())
         with pytest.raises(NotAnswerable, match="no process polls this source, and a snapshot of a standby"):
             list(Comparison(mirror, there.dsn(), CompareOptions()).run())

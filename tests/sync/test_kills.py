@@ -157,7 +157,7 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
             assert "copy failed" not in "".join(running.said), "parts are done again, not tables"
             running.until_said("applied")
             running.kill(WORKERS)  # Spark notices of idle ones that they are gone: then it is the next that matter
-            running.until_said("message", "it is done again", meanwhile=lambda: running.kill(WORKERS))
+            running.until_said("message", "; retrying", meanwhile=lambda: running.kill(WORKERS))
             running.until_said("applied")
         running.kill(JVM)
         require_ended_by_itself(running)

@@ -255,7 +255,7 @@ def test_a_source_that_was_set_back_is_refused_until_its_positions_are_new(
             synced.until(lambda: False, 60)
         assert "tidemark resync LAKE --all" in refused.value.hint
         ask_for_restart(before.options.lake)
-        with pytest.raises(SourceForked, match="restored to an earlier state, and would give out the same positions"):
+        with pytest.raises(SourceForked, match="restored to an earlier state, and would assign the same LSNs"):
             restart(restored, tmp_path)
         assert before.require_noted_here()
         assert not restored.admin(slots)

@@ -133,7 +133,7 @@ def test_a_value_that_is_there_before_the_copy_is_reported_and_copied_once_it_is
     db = ascii_db
     db.run(*TABLES, f"insert into t values (2, {BAD})")
     with syncing(db, tmp_path, spark, "t", "other") as synced:
-        synced.until(lambda: synced.mirroring.unable and any("public.other copied" in each for each in synced.said))
+        synced.until(lambda: synced.mirroring.unable and any("public.other: copied" in each for each in synced.said))
         db.run("insert into other values (2, 'streamed')")
         synced.require_equal("other")
         message = refusal(synced, synced.catch_up())
