@@ -27,12 +27,12 @@ def test_a_process_that_sees_another_folder_is_refused_with_the_path_and_its_hos
     assert folder.token is not None
     elsewhere = replace(folder, path=tmp_path / "other")
     with pytest.raises(
-        FolderNotShared, match=rf"{os.uname().nodename} does not see the driver's .*other: No such file"
+        FolderNotShared, match=rf"{os.uname().nodename} cannot read the driver's directory .*other: No such file"
     ):
         elsewhere.verified()
     (tmp_path / "other" / FOLDER).mkdir(parents=True)
     (tmp_path / "other" / FOLDER / folder.token).write_text("stale")
-    with pytest.raises(FolderNotShared, match="the token in it is another one"):
+    with pytest.raises(FolderNotShared, match="it contains a different token"):
         elsewhere.verified()
 
 

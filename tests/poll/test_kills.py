@@ -45,7 +45,7 @@ POINTS = (
     Point.CYCLE_TOLD,
 )
 FEW_POINTS = (Point.TABLE_COMMITTED, Point.CYCLE_TOLD)
-KILLED = ("locked:1", "file written:1", "table committed:3", "history told:1")
+KILLED = ("locked:1", "file written:1", "table committed:3", "events committed:1")
 
 
 def create(db: Database) -> None:

@@ -119,7 +119,7 @@ def test_a_table_dropped_while_it_is_copied_is_gone(
     monkeypatch.setattr(parts, "LEAST_BYTES", 1 << 17)
     PHASES[phase](monkeypatch, lambda: db.run("drop table t"))
     with syncing(db, tmp_path, spark, "t", "u") as synced:
-        said = "copied as of" if phase == "looked at" else "starts over"
+        said = ": copied " if phase == "looked at" else "copy failed"
         synced.until(lambda: any("public.t" in each and said in each for each in synced.said))
         synced.until(lambda: synced.mirroring.settled and not synced.mirroring.copies)
         synced.require_equal("u")
@@ -137,7 +137,7 @@ def test_the_holder_of_the_snapshot_and_connections_may_be_killed(
     wrapped(monkeypatch, copying, "plan_round", after=lambda: db.admin(kill.format("snapshot")))
     with syncing(db, tmp_path, spark, "t") as synced:
         synced.copy_all()
-        assert any("starts over" in each for each in synced.said)
+        assert any("copy failed" in each for each in synced.said)
         db.run("update t set v = 'x' where id % 5 = 0")
         synced.require_equal("t")
         stop = threading.Event()
@@ -175,7 +175,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         synced.mirroring.writer.look()  # what is published is seen before the transaction that is in the way begins
         blocker.execute("begin; lock table locked in access exclusive mode")
         synced.until(lambda: any("public.t copied" in each for each in synced.said))
-        synced.until(lambda: all(any(name in e and "starts over" in e for e in synced.said) for name in WAITING))
+        synced.until(lambda: all(any(name in e and "copy failed" in e for e in synced.said) for name in WAITING))
         reasons = {table.name: table.reason for table in status_of(synced.options.lake).tables}
         assert "row-level security" in reasons["public.hidden"]
         assert "permission denied" in reasons["public.closed"]

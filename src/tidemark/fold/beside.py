@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.fold.folder import Foldable, Folder
 from tidemark.fold.policy import Rhythm
+from tidemark.units import format_duration
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
 PATIENCE = 20  # times as long as it takes to look at all tables
@@ -55,7 +56,7 @@ class FoldingBeside:
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(folder, tables)
             except Exception as error:  # noqa: BLE001 - a thread that died without a word would fold nothing any more
-                self._tell(f"folding: {error}")
+                self._tell(f"folding failed: {error}")
                 self._stopping.wait(RETRY_S)
 
     def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
@@ -65,8 +66,9 @@ class FoldingBeside:
             begin = time.monotonic()
             try:
                 folded = folder.fold(table)
-                self._tell(f"{folded.name} folded to {folded.upto}: {folded.changes:,} changes")
+                took = format_duration(time.monotonic() - begin)
+                self._tell(f"table {folded.name}: folded {folded.changes:,} changes in {took}, up to {folded.upto}")
             except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
-                self._tell(f"{table.name} could not be folded: {error}")
+                self._tell(f"table {table.name}: folding failed: {error}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())

@@ -19,11 +19,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied
 from tidemark.apply.options import ApplyOptions
-from tidemark.apply.tables import REPAIR
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
-    RESYNC_ALL,
     UNREADABLE,
     LogDamaged,
     LogInUse,
@@ -39,6 +37,7 @@ from tidemark.errors import (
 )
 from tidemark.fold.beside import FoldingBeside
 from tidemark.lake.paths import require_plain
+from tidemark.lake.reasons import copy_failed
 from tidemark.lake.registers import read_cycle
 from tidemark.lake.requests import Requests, read_restart
 from tidemark.log.disk import Disk
@@ -55,15 +54,17 @@ from tidemark.source.session import Session
 from tidemark.source.slot import drop_slot_when_free
 from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.sync.copying import Copying, Failed
-from tidemark.sync.progress import Progress
+from tidemark.sync.progress import Progress, copied_rows
 from tidemark.sync.rounds import CopyOptions
 from tidemark.sync.tracker import Tracker
+from tidemark.units import format_duration
 
 LOG = "_log"
 REQUESTS_S = 1.0
 ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
 MOST_DEATHS = 5  # of the receiving process, in a minute
 MOST_FAILURES = 3  # of a cycle, one after the other
+_RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
 _BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
 
 
@@ -165,16 +166,18 @@ class Mirroring:
         """Refuse to call it done while a table cannot be read that should be."""
         if self._altered_beyond_the_end:
             raise NotAnswerable(
-                f"tables were altered above {self.writer.cycle.known}, perhaps beyond the end: it is read up to there",
-                "a later --endpos, or none",
+                f"tables were altered after {self.writer.cycle.known}, perhaps after --endpos: they can be read up to "
+                f"{self.writer.cycle.known}",
+                "Use a later `--endpos`, or none.",
             )
         lacking = self.writer.tables.lacking()
-        errors = {
-            oid: self._unable.get(oid) or NotAnswerable(why, "tidemark sync again") for oid, why in lacking.items()
-        }
+        fixes = {oid: self.writer.tables.history(oid).fix or "Retry the command." for oid in lacking}
+        errors = {oid: self._unable.get(oid) or NotAnswerable(why, fixes[oid]) for oid, why in lacking.items()}
         if errors:
             named = {oid: self.writer.tables.history(oid).fingerprint for oid in errors}
-            said = (f"{named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors)
+            said = (
+                f"table {named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors
+            )
             first = next(iter(errors.values()))
             raise type(first)("; ".join(said), first.hint)
 
@@ -220,10 +223,10 @@ class Mirroring:
             applied = self.writer.step()
         except (PySparkException, Py4JJavaError) as error:
             self._failures += 1
-            said = f"a cycle failed: {what_failed(error)}"
+            said = f"applying changes failed: {what_failed(error)}"
             if self._failures > MOST_FAILURES:
-                raise TaskFailed(said, "again: the lake reads as before") from error
-            self._tell(f"{said}; it is done again")
+                raise TaskFailed(said, _RETRY) from error
+            self._tell(f"{said}; retrying")
             return None
         except (Py4JError, ConnectionError) as error:
             raise _spark_ended() from error
@@ -239,7 +242,7 @@ class Mirroring:
                 self._tracker.hasten(oid)
                 if not self.writer.tables.resync(oid):
                     self._requests.fulfilled(oid)
-                    self._tell(f"table {oid} is not copied anew: it is gone, or only its inserts are published")
+                    self._tell(f"table with OID {oid}: not copied, it was dropped or has no replica identity")
 
     def _start_copies(self) -> None:
         tables = self.writer.tables
@@ -266,9 +269,10 @@ class Mirroring:
                 self._tracker.taken(oid)
                 self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
-                self._tell(f"{generation.name} copied as of {generation.base.lsn}")
+                rows, seconds = sum(file.rows for file in generation.files), self.progress.seconds(oid)
+                self._tell(f"table {generation.name}: {copied_rows(rows, seconds)}, as of {generation.base.lsn}")
             elif not self._began_meanwhile(oid):
-                self._over(generation.fingerprint, TableChanged("it was altered meanwhile"))
+                self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
 
     def _began_meanwhile(self, oid: int) -> bool:
         """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
@@ -289,12 +293,13 @@ class Mirroring:
 
     def _over(self, table: Fingerprint, error: TidemarkError) -> None:
         unreadable = isinstance(error, UNREADABLE)
-        why = f"{error.message}: {REPAIR}" if unreadable else error.message
+        reason = copy_failed(table, error, unreadable=unreadable)
         self.writer.tables.stopped_copying(table.oid)
-        self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
-        self._requests.failed(table.oid, why)
+        self.writer.tables.wait([table.oid], reason)
+        self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
-        self._tell(f"{table.schema}.{table.name} was not copied: {why}; its copy starts over in {pause_s:.0f} s")
+        retry = f"retry in {format_duration(pause_s)}"
+        self._tell(f"table {table.schema}.{table.name}: copy failed, {retry}: {error.message}")
 
     def _wait_for_log(self) -> None:
         """Until the receiving process has a log, or an error to say."""
@@ -302,7 +307,7 @@ class Mirroring:
             if self._stopping():
                 self._receiving.stop()
                 self._receiving.wait()
-                raise Stopped("stopped before anything was received; nothing is left at the source")
+                raise Stopped("stopped before replication started; nothing was created at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
 
@@ -323,7 +328,7 @@ class Mirroring:
                 empty_log(log, disk, mirror.identity, mirror.name)
                 disk.remove(log / MIRROR_FILE)
         except TidemarkError as failure:
-            self._tell(f"slot {self._options.names.slot} may be left at the source: {failure.message}")
+            self._tell(f"could not drop replication slot {self._options.names.slot}: {failure.message}")
         finally:
             lock.release()
 
@@ -343,11 +348,11 @@ class Mirroring:
             self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
             if len(self._deaths) > MOST_DEATHS:
                 raise
-            self._tell(f"{error.message}; it is started again")
+            self._tell(f"{error.message}; restarting the receiver")
         except LogInUse as error:
             if time.monotonic() > self._patient_until:
                 raise
-            self._tell(f"{error.message}: if that belongs to a mirror that was killed, it ends now")
+            self._tell(f"{error.message}; waiting for that process to end")
             time.sleep(_ORPHAN_PAUSE_S)
         if not self._received_all:
             self._receiving.close()
@@ -365,10 +370,10 @@ def require_log(lake: Path, log: Path) -> None:
     safe = read_cycle(lake).safe
     if safe > Lsn.ZERO and not has_begun(log):
         raise LogDamaged(
-            f"the lake reaches {safe}, and there is no log at {log}: what was committed since is in neither",
-            f"--log, if the log was moved; if it is lost {RESYNC_ALL}",
+            f"the lake has an applied LSN of {safe}, but {log} is not a Tidemark log: later changes are missing",
+            f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all` and retry.",
         )
 
 
 def _spark_ended() -> SparkError:
-    return SparkError("Spark has ended", "again: the lake reads as before, and goes on from there")
+    return SparkError("Spark stopped", _RETRY)

@@ -6,6 +6,8 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
+from tidemark.units import format_duration
+
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
@@ -59,6 +61,11 @@ class Progress:
         """It starts over."""
         self._say(oid, "failed")
 
+    def seconds(self, oid: int) -> float:
+        """How long a table has been copied."""
+        with self._lock:
+            return time.monotonic() - self._tables[oid].since if oid in self._tables else 0.0
+
     def tables(self) -> tuple[TableProgress, ...]:
         """All of them."""
         with self._lock:
@@ -86,3 +93,8 @@ class Progress:
         with self._lock:
             if oid in self._tables:
                 self._tables[oid] = replace(self._tables[oid], state=state)
+
+
+def copied_rows(rows: int, seconds: float) -> str:
+    """How many rows were copied in how long, for people."""
+    return f"copied {rows:,} row{'s' * (rows != 1)} in {format_duration(seconds)}"
