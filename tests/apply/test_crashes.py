@@ -40,7 +40,13 @@ CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 ROUNDS = {
     "before a table is committed": ("locked:1", "catalog read:1", "planned:1", "file written:2", "written:1"),
     "while tables are committed": ("table committed:1", "table created:1", "columns added:1", "table committed:1"),
-    "while it folds and vacuums": ("fold planned:1", "fold written:2", "folded:1", "retention committed:1", "files removed:2"),
+    "while it folds and vacuums": (
+        "fold planned:1",
+        "fold written:2",
+        "folded:1",
+        "retention committed:1",
+        "files removed:2",
+    ),
     "while it is told": (
         "events committed:1",
         "all committed:1",

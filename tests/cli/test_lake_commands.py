@@ -69,7 +69,7 @@ def _compare(side: Lakeside) -> None:
     assert other.returncode == ExitCode.DIFFERENT, other.stderr
     plain = json.loads(other.stdout)
     assert (plain["table"], plain["verdict"], plain["source"]["rows"]) == ("public.t", "different", 3)
-    assert {each["how"] for each in plain["differing"]} <= {"missing", "other"}
+    assert {each["how"] for each in plain["differing"]} <= {"missing", "different"}
     assert all(each["source"] for each in plain["differing"])
     assert here(*asked[:2]).returncode == ExitCode.USAGE
 
