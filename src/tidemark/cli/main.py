@@ -12,8 +12,8 @@ from tidemark import __version__
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
 _NAMES = (
-    "apply", "catalog", "compare", "diff", "doctor", "expire", "fold", "history", "log", "query", "receive",
-    "resync", "setup", "status", "sync", "when",
+    "apply", "catalog", "changes", "compare", "diff", "doctor", "expire", "fold", "history", "log", "query", "receive",
+    "resync", "setup", "status", "sync", "tables", "when",
 )  # fmt: skip
 _CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
 
