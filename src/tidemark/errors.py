@@ -362,6 +362,7 @@ class ExitCode(IntEnum):
     NOT_ANSWERABLE = 11
     DIFFERENT = 12
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class Retry(Enum):

@@ -11,8 +11,9 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-from tidemark.fold.folder import Foldable, Folder
+from tidemark.fold.folder import Foldable, Folded, Folder
 from tidemark.fold.policy import Rhythm
+from tidemark.spark import what_failed
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
 PATIENCE = 20  # times as long as it takes to look at all tables
@@ -22,8 +23,15 @@ POOL = "fold"
 class FoldingBeside:
     """Folds what is due, from here to `close`."""
 
-    def __init__(self, lake: Path, spark: SparkSession, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        lake: Path,
+        spark: SparkSession,
+        tell: Callable[[str], None],
+        folded: Callable[[Folded], None] | None = None,
+    ) -> None:
         self._lake, self._spark, self._tell = lake, spark, tell
+        self._folded = folded or (lambda done: tell(f"{done.name} folded to {done.upto}: {done.changes:,} changes"))
         self._stopping = threading.Event()
         self._rhythm = Rhythm()
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
@@ -55,7 +63,7 @@ class FoldingBeside:
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(folder, tables)
             except Exception as error:  # noqa: BLE001 - a thread that died without a word would fold nothing any more
-                self._tell(f"folding: {error}")
+                self._report(f"folding failed: {what_failed(error)}")
                 self._stopping.wait(RETRY_S)
 
     def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
@@ -64,9 +72,13 @@ class FoldingBeside:
                 continue
             begin = time.monotonic()
             try:
-                folded = folder.fold(table)
-                self._tell(f"{folded.name} folded to {folded.upto}: {folded.changes:,} changes")
+                self._folded(folder.fold(table))
             except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
-                self._tell(f"{table.name} could not be folded: {error}")
+                self._report(f"{table.name} was not folded: {what_failed(error)}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
+
+    def _report(self, failure: str) -> None:
+        """Report a failure, unless it is of a fold that was cut off at the end."""
+        if not self._stopping.is_set():
+            self._tell(failure)
