@@ -99,7 +99,7 @@ def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
         beside.FoldingBeside(bench.side.options.lake, bench.side.spark, said.append),
     ):
         yield
-    if failed := [each for each in said if " folded to " not in each]:
+    if failed := [each for each in said if ": folded " not in each]:
         raise SystemExit(failed[0])
 
 

@@ -22,11 +22,11 @@ from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.printed import printed
 from tidemark.apply.options import ApplyOptions
-from tidemark.apply.tables import NOT_YET
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Boundary, Lsn
 from tidemark.decode.cells import Column
 from tidemark.fold.folder import Folded, Folder
+from tidemark.lake.reasons import NOT_YET
 from tidemark.query.mirror import Mirror
 from tidemark.query.moment import Moment
 from tidemark.query.names import parsed

@@ -110,7 +110,7 @@ class Synced:
 
         def begun(table: str) -> bool:
             said = "".join(self.said[before:])
-            return f"public.{table} copied" in said or f"public.{table} begins at" in said
+            return f"table public.{table}: copied" in said or f"table public.{table}: readable from" in said
 
         self.until(lambda: all(map(begun, tables)))
 

@@ -38,15 +38,21 @@ CHILD = [sys.executable, "-W", "ignore", "-m", "tests.apply.child"]
 
 # A writer is started for each, one after the other, and all of a round have the same work to do.
 ROUNDS = {
-    "before a table is committed": ("locked:1", "looked:1", "planned:1", "file written:2", "written:1"),
+    "before a table is committed": ("locked:1", "catalog read:1", "planned:1", "file written:2", "written:1"),
     "while tables are committed": ("table committed:1", "table created:1", "columns added:1", "table committed:1"),
-    "while it folds and vacuums": ("fold planned:1", "fold written:2", "folded:1", "window told:1", "let go:2"),
+    "while it folds and vacuums": (
+        "fold planned:1",
+        "fold written:2",
+        "folded:1",
+        "retention committed:1",
+        "files removed:2",
+    ),
     "while it is told": (
-        "history told:1",
+        "events committed:1",
         "all committed:1",
-        "cycle told:1",
+        "cycle committed:1",
         "written:2",
-        "history told:1",
+        "events committed:1",
         "catalog written:1",
     ),
 }

@@ -109,7 +109,7 @@ def test_columns_that_nobody_saw_do_not_lend_their_values_to_later_ones(
         side.note("u")
         side.run_and_note(["insert into t values (3, 30)"], "t")
         side.apply_all()
-        noted_or_refused(side, "it needs a resync")
+        noted_or_refused(side, "must be copied again")
 
 
 @pytest.mark.full
@@ -153,7 +153,7 @@ def test_a_writer_that_goes_on_above_what_was_known_recalls_what_was_described_t
         side.apply_all()
         if described:
             side.notes = side.notes[-1:]
-            noted_or_refused(side, "it needs a resync")
+            noted_or_refused(side, "must be copied again")
         else:
             side.notes = side.notes[::2]
             assert side.require_noted() == 2
@@ -174,7 +174,7 @@ def test_a_column_that_was_another_one_for_a_while_is_not_taken_for_it(
         db.run("alter table t drop a, add a int", "insert into t values (2, 20)", "alter table t add c text")
         side.run_and_note(["insert into t values (3, 30, 'x')"], "t")
         side.apply_all()
-        noted_or_refused(side, "it needs a resync")
+        noted_or_refused(side, "must be copied again")
 
 
 @pytest.mark.full
@@ -247,7 +247,7 @@ def test_a_log_that_was_begun_anew_is_not_taken_for_the_one_that_was_lost(
     with receiving(replace(side.mirror, judge="")):
         side.mirror.catch_up()
         db.run("insert into t values (3)")
-        with pytest.raises(LogDamaged, match="committed in between is in neither"), side.writing():
+        with pytest.raises(LogDamaged, match="the changes in between are missing"), side.writing():
             pass
         assert side.require_noted() == 1
         with pytest.raises(NotAnswerable, match="knows all up to"):

@@ -59,7 +59,9 @@ def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_pa
         owner = read_owner(tmp_path)
         assert owner is not None
         assert owner.pid == process.pid
-        with pytest.raises(LakeInUse, match=rf"being written by pid {process.pid} on .+ \(child\.py hold\), for \d+ s"):
+        with pytest.raises(
+            LakeInUse, match=rf"in use by another writer: pid {process.pid} on .+ \(child\.py hold\), for [\d.]+ s"
+        ):
             Lock(tmp_path, WRITING)
         process.send_signal(signal.SIGSTOP)  # one that does not answer still lives
         with pytest.raises(LakeInUse):
@@ -77,7 +79,7 @@ def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_pa
 
 def test_an_owner_is_printed_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.lake.lock.time.time", lambda: 1000.0)
-    assert str(Owner("host", 7, "tidemark apply", 910.0)) == "pid 7 on host (tidemark apply), for 90 s"
+    assert str(Owner("host", 7, "tidemark apply", 910.0)) == "pid 7 on host (tidemark apply), for 1 min 30 s"
 
 
 def test_a_lake_nobody_wrote_has_no_owner(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_a_commit_that_did_not_come_about_is_not_done_and_can_be_done_again(
 ) -> None:
     file = file_of(changes.folder, 20)
     fail(monkeypatch, error, after=False)
-    with pytest.raises(CommitUnknown, match="was not brought to 0/14"):
+    with pytest.raises(CommitUnknown, match=r"the commit of 0/14 to .* failed"):
         changes.append([file], Lsn(20))
     assert held(changes.folder) == [10]
     assert changes.applied == Lsn(10)
@@ -158,7 +160,7 @@ def test_a_commit_that_cannot_be_settled_says_so_and_is_settled_by_the_next_read
     fail(monkeypatch, ERRORS[0], after=True)
     with pytest.MonkeyPatch.context() as gone:
         gone.setattr(commits, "opened", unreadable)
-        with pytest.raises(CommitUnknown, match=r"whether .* was brought to 0/14 is not known"):
+        with pytest.raises(CommitUnknown, match=r"cannot determine whether the commit of 0/14 to .* succeeded"):
             changes.append([file_of(changes.folder, 20)], Lsn(20))
     assert ChangeTable(changes.folder).applied == Lsn(20)
     assert held(changes.folder) == [10, 20]
@@ -168,7 +170,7 @@ def test_a_handle_older_than_the_last_commit_cannot_add_to_a_table(changes: Chan
     stale = ChangeTable(changes.folder)
     changes.append([file_of(changes.folder, 20)], Lsn(20))
     for lsn in (20, 30):  # the same again, and more
-        with pytest.raises(LakeInUse, match="someone else has written"):
+        with pytest.raises(LakeInUse, match="another process changed"):
             stale.append([file_of(changes.folder, lsn)], Lsn(lsn))
     assert held(changes.folder) == [10, 20]
 
@@ -206,7 +208,7 @@ def test_a_file_for_which_there_is_no_room_is_not_given(
 
     with monkeypatch.context() as disk:
         disk.setattr(f"tidemark.lake.files.os.{name}", full)
-        with pytest.raises(LakeDiskFull, match="No space left on device on the disk at /"):
+        with pytest.raises(LakeDiskFull, match="No space left on device on the file system mounted at /"):
             file_of(changes.folder, 20)
     assert held(changes.folder) == [10]
     changes.append([file_of(changes.folder, 20)], Lsn(20))
@@ -223,7 +225,7 @@ def test_a_commit_that_may_not_be_on_the_disk_is_not_relied_on_and_not_made_twic
 
     with monkeypatch.context() as disk:
         disk.setattr("tidemark.lake.files.os.fsync", broken)
-        with pytest.raises(CommitUnknown, match="on the disk is not known"):
+        with pytest.raises(CommitUnknown, match="cannot flush a commit"):
             changes.append([file], Lsn(20))
     again = ChangeTable(changes.folder)
     assert again.applied == Lsn(20)
@@ -250,7 +252,7 @@ def test_a_writer_that_slept_while_another_took_over_adds_and_removes_nothing(si
     with ExitStack() as stack:
         slept = stack.enter_context(side.writing())
         caught_up(side, slept)
-        with pytest.raises(LakeInUse, match=f"being written by pid {os.getpid()}"):
+        with pytest.raises(LakeInUse, match=f"in use by another writer: pid {os.getpid()}"):
             LakeWriter(side.options, side.spark)
         (side.options.lake / WRITING).unlink()  # as by someone who takes it for a dead one's
         other = stack.enter_context(side.writing())

@@ -1,4 +1,4 @@
-"""apply, compare, diff, fold, history, query, status, vacuum and when from a shell, and what they print."""
+"""apply, compare, diff, fold, history, query, status, expire and when from a shell, and what they print."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _compare(side: Lakeside) -> None:
     assert other.returncode == ExitCode.DIFFERENT, other.stderr
     plain = json.loads(other.stdout)
     assert (plain["table"], plain["verdict"], plain["source"]["rows"]) == ("public.t", "different", 3)
-    assert {each["how"] for each in plain["differing"]} <= {"missing", "other"}
+    assert {each["how"] for each in plain["differing"]} <= {"missing", "different"}
     assert all(each["source"] for each in plain["differing"])
     assert here(*asked[:2]).returncode == ExitCode.USAGE
 
@@ -95,20 +95,20 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         side.apply_all()
         side.fold()
         with side.open().at(side.notes[0].lsn):
-            shown = tidemark("vacuum", lake, "--keep", "0s", "--grace", "0s", "--dry-run", program=NO_SPARK)
+            shown = tidemark("expire", lake, "--keep", "0s", "--grace", "0s", "--dry-run", program=NO_SPARK)
             assert shown.returncode == ExitCode.OK, shown.stderr
-            assert "holds the window back" in shown.stdout
-            assert "would go" in shown.stdout
+            assert "keeps older data from being deleted" in shown.stdout
+            assert "would delete" in shown.stdout
         before = str(side.notes[0].lsn)
-        done = tidemark("vacuum", lake, "--before", before, "--grace", "0s", program=NO_SPARK)
-        assert done.stdout.splitlines()[-1] == f"the past can be read from {before} on", done.stderr
-        assert "public.t changes: older than the window: 2 files" in done.stdout
+        done = tidemark("expire", lake, "--before", before, "--grace", "0s", program=NO_SPARK)
+        assert done.stdout.splitlines()[-1] == f"retained LSN: {before}", done.stderr
+        assert "public.t changes, expired: deleted 2 files" in done.stdout
         plain = json.loads(tidemark("status", lake, "--json", program=NO_SPARK).stdout)
-        assert plain["retained"] == before
-        assert plain["tables"][0]["folded"] is not None
+        assert plain["retained_lsn"] == before
+        assert plain["tables"][0]["folded_lsn"] is not None
         side.require_noted()
         for wrong in (["--keep", "7"], ["--keep", "1d", "--before", before], ["--before", "here"]):
-            told = tidemark("vacuum", lake, *wrong, program=NO_SPARK)
+            told = tidemark("expire", lake, *wrong, program=NO_SPARK)
             assert told.returncode == ExitCode.USAGE, wrong
 
 
@@ -200,13 +200,13 @@ def _status(side: Lakeside) -> None:
     """Without a JVM, and without the module that would start one."""
     shown = tidemark("status", str(side.options.lake), program=NO_SPARK)
     assert shown.returncode == ExitCode.OK, shown.stderr
-    assert "public.t  live      readable" in shown.stdout
+    assert "public.t | readable |" in shown.stdout
     assert "streaming" in shown.stdout
     plain = json.loads(tidemark("status", str(side.options.lake), "--json", program=NO_SPARK).stdout)
     assert plain["tables"][0]["name"] == "public.t"
-    assert plain["tables"][0]["state"] == "live"
-    assert plain["writing"] is None
-    assert plain["behind_bytes"] >= 0
+    assert plain["tables"][0]["state"] == "readable"
+    assert plain["writer"] is None
+    assert plain["lag_bytes"] >= 0
 
 
 def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: Path, short: bool) -> None:
@@ -214,14 +214,14 @@ def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: P
         ["status", str(tmp_path)],
         ["query", str(tmp_path), "select 1"],
         ["fold", str(tmp_path)],
-        ["vacuum", str(tmp_path)],
+        ["expire", str(tmp_path)],
         ["history", str(tmp_path), "t", "1"],
         ["diff", str(tmp_path), "t", "0/1"],
         ["when", str(tmp_path), "latest"],
     ):
         told = here(*command) if short else tidemark(*command)
         assert told.returncode == ExitCode.USAGE
-        assert "there is no lake at" in told.stderr
+        assert "is not a Tidemark lake" in told.stderr
 
 
 def test_rows_are_printed_as_table_csv_and_json(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,7 +178,7 @@ def test_the_defaults_of_sync_are_those_of_its_parts() -> None:
 
 def test_events_have_a_line_for_people_and_fields_for_programs() -> None:
     copies = Copies(2, 1, 3 << 20, 2 << 20, 1000, 1 << 20, 1.0, (TableCopy("public.t", "copying", 1, 0, 0),))
-    fold = TableFolded("public.t", Lsn(16), 3, 100)
+    fold = TableFolded("public.t", Lsn(16), 3, 100, 0.5)
     progress = SyncProgress(State.COPYING, Lsn(32), Lsn(64), Lsn(64), 32, 0.25, 4.0, copies, fold, 1.5)
     assert str(progress) == (
         "copying: 0/20, lag 32 bytes, 0.2 s, 4 changes/s; "
@@ -193,7 +193,8 @@ def test_events_have_a_line_for_people_and_fields_for_programs() -> None:
     )
     assert plain["copies"]["tables"][0]["table"] == "public.t"
     assert plain["last_fold"]["lsn"] == "0/10"
-    assert str(TableCopied("public.t", Lsn(16))) == "public.t copied as of 0/10"
+    assert str(fold) == "table public.t: folded 3 changes in 0.5 s, up to 0/10"
+    assert str(TableCopied("public.t", Lsn(16), 1, 2.0)) == "table public.t: copied 1 row in 2 s, as of 0/10"
     assert str(SyncEnded(False, Lsn(16), 5 << 20)) == "stopped at 0/10; 5 MB behind"
     assert str(SyncEnded(True, Lsn(16), 0)) == "complete up to 0/10"
 

@@ -63,7 +63,7 @@ def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database,
     assert "no table matches 'nothing'" in strange.stderr
     nowhere = run("resync", lake, "orders")
     assert nowhere.returncode == ExitCode.USAGE
-    assert "there is no lake" in nowhere.stderr
+    assert "is not a Tidemark lake" in nowhere.stderr
 
 
 def test_a_database_is_mirrored_stopped_and_mirrored_again(db: Database, spark: SparkSession, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
             assert "the mirror that runs copies them now" in asked.stdout
             db.run("create table newer (id int primary key)", "insert into newer values (7)")
             for line in mirror.stdout:
-                if "public.newer copied" in line:
+                if "public.newer: copied" in line:
                     break
             db.run("update orders set v = 'changed' where id % 10 = 0")
             mirror.send_signal(signal.SIGTERM)
@@ -123,11 +123,11 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     again = run("sync", source, str(lake), "--once", "--master", "local[1]")
     assert again.returncode == ExitCode.REFUSED, again.stderr
     assert "done at" in again.stderr
-    assert "tidemark: public.closed cannot be read: " in again.stderr
+    assert "tidemark: table public.closed cannot be read: " in again.stderr
     assert "row-level security" in again.stderr
     status = status_of(lake)
     assert {each.name: each.state for each in status.tables} == {
-        **dict.fromkeys((f"public.{name}" for name in ("orders", "leaf", "root", "other", "newer")), "live"),
+        **dict.fromkeys((f"public.{name}" for name in ("orders", "leaf", "root", "other", "newer")), "readable"),
         "public.inserts": "waiting",
         "public.closed": "waiting",
     }
@@ -181,12 +181,12 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     able = run("sync", db.dsn(OWNER).reveal(), str(lake), "--once")
     assert able.returncode == ExitCode.OK, able.stderr
     assert "tidemark sync: logical: wal_level is logical" in able.stderr
-    assert "polled for the last time at" in able.stderr
+    assert "changed from polling to logical decoding at" in able.stderr
     assert "read whole" not in able.stderr
-    assert " copied as of " not in able.stderr
+    assert ": copied " not in able.stderr
     for table in ("orders", "leaf", "other"):
         require_rows(tidemark.open(lake, spark).table(table), *by_postgres(db, table), table)
-    assert status_of(lake).polled is None
+    assert status_of(lake).last_poll is None
     back = run("sync", source, str(lake), "--mode", "poll")
     assert back.returncode == ExitCode.USAGE
     assert "follows the stream, and is not polled" in back.stderr
@@ -201,7 +201,7 @@ def test_a_mirror_whose_slot_is_lost_is_started_over_by_its_next_sync_or_by_the_
     source, lake = db.dsn(OWNER).reveal(), tmp_path / "lake"
     try:
         assert run("sync", source, str(lake), "--once", "--master", "local[1]").returncode == ExitCode.OK
-        held, known = by_postgres(db, "t"), status_of(lake).known
+        held, known = by_postgres(db, "t"), status_of(lake).schema_lsn
         db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
         db.run("update t set v = 'in the gap'", "delete from t where id < 10")
         lost = run("sync", source, str(lake), "--once", "--master", "local[1]")
@@ -210,7 +210,7 @@ def test_a_mirror_whose_slot_is_lost_is_started_over_by_its_next_sync_or_by_the_
         assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
         for strange in (("--all", source, "t"), ()):
             assert run("resync", str(lake), *strange).returncode == ExitCode.USAGE
-        for words, said in (((), "the next tidemark sync starts the mirror over"), ((source,), "started over at ")):
+        for words, said in (((), "the next tidemark sync starts the mirror over"), ((source,), "mirror restarted at ")):
             asked = run("resync", str(lake), "--all", *words)
             assert asked.returncode == ExitCode.OK, asked.stderr
             assert said in asked.stdout
@@ -238,8 +238,8 @@ def _started_over_while_it_runs(db: Database, source: str, lake: Path) -> None:
             next(line for line in mirror.stdout if json.loads(line)["event"] == "applied")
             asked = run("resync", str(lake), "--all", source)
             assert "the mirror that runs is started over now" in asked.stdout, asked.stderr
-            next(line for line in mirror.stdout if "started over at" in line)
-            next(line for line in mirror.stdout if "public.t copied as of" in line)
+            next(line for line in mirror.stdout if "mirror restarted at" in line)
+            next(line for line in mirror.stdout if "table public.t: copied " in line)
             mirror.send_signal(signal.SIGTERM)
             _, said = mirror.communicate(timeout=120)
             assert mirror.returncode == ExitCode.OK, said

@@ -39,7 +39,7 @@ def test_tables_are_folded_again_and_again_while_they_are_applied(
                 writer.catch_up(side.position())
                 n += 1
         assert len(said) >= 3, said
-        assert all("public.t folded to" in each for each in said), said
+        assert all("table public.t: folded " in each for each in said), said
         versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
         assert versions is not None
         side.notes = side.notes[-2:]
@@ -61,8 +61,8 @@ def test_what_keeps_it_from_folding_is_said_and_tried_again(
             while not said:
                 time.sleep(0.02)
             folding.close()
-        assert "is being folded by pid" in said[0]
+        assert "is being folded: pid" in said[0]
         with FoldingBeside(side.options.lake, spark, said.append):
-            while "folded to" not in said[-1]:
+            while ": folded " not in said[-1]:
                 time.sleep(0.02)
         assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is not None

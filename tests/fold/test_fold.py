@@ -270,7 +270,7 @@ def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: Sp
         side.note("t")
         side.apply_all()
         with Folder(side.options.lake, spark) as folder:
-            with pytest.raises(LakeInUse, match=r"is being folded by pid"):
+            with pytest.raises(LakeInUse, match=r"is being folded: pid"):
                 Folder(side.options.lake, spark)
             (once,) = folder.foldable()
             folder.fold(once)
@@ -279,7 +279,7 @@ def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: Sp
             side.apply_all()
             (again,) = folder.foldable()
             folder.fold(again)
-            with pytest.raises(LakeInUse, match="folded by someone else"):
+            with pytest.raises(LakeInUse, match="folded by another process"):
                 folder.fold(replace(again, upto=side.position()))
             assert folder.foldable() == []
         assert side.require_noted_now() == 2

@@ -55,7 +55,7 @@ def test_someone_elses_position_stops_a_writer_whenever_it_comes(
         return found
 
     monkeypatch.setattr(commits, "_settled", slowly)
-    with pytest.raises(LakeInUse, match="someone else has brought"):
+    with pytest.raises(LakeInUse, match="another process changed"):
         mine.replace([file(tmp_path, 4)], [], Lsn(8), Lsn(1))
     with pytest.raises(LakeInUse):
         other.replace([file(tmp_path, 5)], [], Lsn(8), Lsn(1))

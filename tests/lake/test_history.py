@@ -49,7 +49,7 @@ def test_a_table_that_waits_is_read_nowhere_and_says_what_it_waits_for() -> None
     assert not waiting.live
     with pytest.raises(NotAnswerable, match=r"public\.t cannot be read at 0/C: transactions must end") as refused:
         waiting.at(Lsn(12))
-    assert "tidemark status" in refused.value.hint
+    assert "`tidemark status LAKE`" in refused.value.hint
 
 
 def test_a_table_is_read_from_its_beginning_on() -> None:
@@ -59,20 +59,22 @@ def test_a_table_is_read_from_its_beginning_on() -> None:
     assert begun.at(Lsn(20)).base == Boundary(Lsn(20), frozenset({Lsn(15), Lsn(18)}))
     with pytest.raises(NotAnswerable, match="transactions must end") as refused:
         begun.at(Lsn(19))
-    assert refused.value.hint.endswith("from 0/14 on")
-    with pytest.raises(NotAnswerable, match="it was not mirrored yet"):
+    assert refused.value.hint.endswith("from 0/14 on.")
+    with pytest.raises(NotAnswerable, match="the table was not mirrored yet"):
         begun.at(Lsn(9))
 
 
 def test_in_between_two_definitions_reads_are_refused_with_both_ranges() -> None:
-    altered = history(BEGUN, event(Kind.ALTERED, 30, 40, NEW, "it was altered in between: column 'a' added"))
+    altered = history(
+        BEGUN, event(Kind.ALTERED, 30, 40, NEW, "the table was altered between two catalog snapshots: column 'a' added")
+    )
     assert ranges(altered) == [(20, 30), (40, None)]
     assert altered.at(Lsn(30)).fingerprint == OLD
     assert altered.at(Lsn(40)).fingerprint == NEW
     assert altered.at(Lsn(40)).base == Boundary(Lsn(20))
     with pytest.raises(NotAnswerable, match="column 'a' added") as refused:
         altered.at(Lsn(31))
-    assert refused.value.hint == "a position that can be answered: 0/14 to 0/1E, from 0/28 on"
+    assert refused.value.hint == "Read the table at an LSN from 0/14 to 0/1E or from 0/28 on."
 
 
 def test_a_copy_is_read_from_its_base_on_and_whoever_stood_above_it_goes_by_what_was_before() -> None:
@@ -96,18 +98,18 @@ def test_a_partitioned_table_is_the_union_of_what_its_partitions_are() -> None:
 
 
 def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
-    gap = event(Kind.GAP, 30, 40, NEW, "it needs a resync: rewritten")
+    gap = event(Kind.GAP, 30, 40, NEW, "the table must be copied again: rewritten")
     assert ranges(history(BEGUN, gap)) == [(20, 30)]
     assert not history(BEGUN, gap).live
     again = history(BEGUN, gap, event(Kind.SEEN, 50, 50, NEW), event(Kind.BEGUN, 60, 60, NEW))
     assert ranges(again) == [(20, 30), (60, None)]
     assert again.at(Lsn(60)).base == Boundary(Lsn(60))
-    with pytest.raises(NotAnswerable, match="needs a resync: rewritten"):
+    with pytest.raises(NotAnswerable, match="must be copied again: rewritten"):
         again.at(Lsn(59))
 
 
 def test_a_table_of_a_mirror_that_was_started_over_is_read_up_to_there_and_from_its_new_beginning_on() -> None:
-    restarted = event(Kind.RESTARTED, 30, 30, OLD, "the mirror was started over: slot x does not exist any more")
+    restarted = event(Kind.RESTARTED, 30, 30, OLD, "the mirror was restarted: slot x does not exist any more")
     waiting = history(BEGUN, restarted, event(Kind.SEEN, 30, 60, NEW))
     assert ranges(waiting) == [(20, 30)]
     assert not waiting.live
@@ -126,7 +128,7 @@ def test_a_table_of_a_mirror_that_was_started_over_is_read_up_to_there_and_from_
 
 def test_an_alteration_after_a_gap_does_not_end_the_gap() -> None:
     """What was lost in a gap is still lost when the table's definition is known again."""
-    gap = event(Kind.GAP, 30, 30, OLD, "altered more than once between two looks")
+    gap = event(Kind.GAP, 30, 30, OLD, "altered more than once between two catalog snapshots")
     assert ranges(history(BEGUN, gap, event(Kind.ALTERED, 30, 40, NEW, "altered"))) == [(20, 30)]
 
 

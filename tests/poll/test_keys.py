@@ -94,7 +94,7 @@ def test_zeros_that_are_equal_and_not_the_same(db: Database, tmp_path: Path, spa
         db.run("update f set w = 1.00 where k = 0")
         assert mirror.require_news("f").copied == 0
         db.run("update f set k = '-0' where k = 0")
-        with pytest.raises(TableChanged, match="is read whole by the next poll"):
+        with pytest.raises(TableChanged, match="must be copied again by the next poll"):
             mirror.poll()
         assert mirror.require_news("f").copied == 1
         db.run("delete from f where k = 0")

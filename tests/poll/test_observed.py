@@ -107,11 +107,11 @@ def test_a_query_says_by_which_poll_and_which_deletes_it_may_lack(told: Told, fe
     rows, said = rows_at(told, "latest")
     assert rows == ["1", "3", "4"], "nobody looked whether 3 is gone"
     assert said.count("\n") == 1
-    assert said.startswith(f"tidemark: observed by the poll at {third} of 2")
-    assert f"reconciled only up to {second}: rows deleted since then may still be there" in said
+    assert said.startswith(f"tidemark: as of the poll at {third} (2")
+    assert f"rows deleted after {second} may still be included" in said
     rows, said = rows_at(told, str(second))
     assert rows == ["1", "3"]
-    assert said.startswith(f"tidemark: observed by the poll at {second} of 2")
+    assert said.startswith(f"tidemark: as of the poll at {second} (2")
     assert "deletes" not in said
     assert "deletes" not in rows_at(told, str(first))[1]
     between = Lsn(third.value - 1)
@@ -162,28 +162,26 @@ def test_status_says_how_far_polls_came_and_what_they_left(told: Told) -> None:
     _, second, third = told.polls
     shown = shell("status", str(told.lake), program=NO_SPARK)
     assert shown.returncode == ExitCode.OK, shown.stderr
-    mirror, polled, deletes, *_ = shown.stdout.splitlines()
-    assert mirror.endswith(", polled: it is as observed by the last poll")
-    assert polled.startswith(f"polled    {third}  at 2")
-    assert polled.endswith("(nobody polls)")
-    assert deletes == (
-        f"deletes   reconciled only up to {second}: rows deleted since then may still be there, "
-        "and in that tables are not consistent with each other"
-    )
-    assert "receive" not in shown.stdout
-    assert f"public.t    live       readable {told.polls[0]} to now, observed" in shown.stdout
+    _, _, mode, writer, polled, deletes, *_ = shown.stdout.splitlines()
+    assert mode == "Mode:          polling: each table is as of the last poll"
+    assert writer == "Writer:        not running"
+    assert polled.startswith(f"Last poll:     {third} at 2")
+    assert deletes == f"Deletes:       rows deleted after {second} may still be included"
+    assert "Received" not in shown.stdout
+    (table,) = (line for line in shown.stdout.splitlines() if line.startswith("public.t "))
+    assert [cell.strip() for cell in table.split("|")][1:5] == ["readable", "", str(told.polls[0]), "now"]
     plain = json.loads(here("status", str(told.lake), "--json").stdout)
-    assert (plain["mode"], plain["reconciled"], plain["received"]) == ("poll", str(second), None)
+    assert (plain["mode"], plain["reconciled_lsn"], plain["received_lsn"]) == ("poll", str(second), None)
     last = read_polls(told.lake).last
     assert last is not None
     assert (plain["polled_at"], plain["snapshot"]) == (last.time.isoformat(), str(last.seen.snapshot))
-    assert [table["observed"] for table in plain["tables"]] == [True, True]
+    assert [table["polled"] for table in plain["tables"]] == [True, True]
 
 
 def test_history_and_diff_and_changes_tell_what_polls_saw(told: Told, few: SparkSession) -> None:
     lake, (first, second, third) = str(told.lake), told.polls
     history = here("history", lake, "t", "1", "--format", "json")
-    assert f"observed by the poll at {third}" in history.stderr
+    assert f"as of the poll at {third}" in history.stderr
     one, uno = (json.loads(line) for line in history.stdout.splitlines())
     assert (one["v"], one["_begin_type"], one["_end_type"], one["_end_lsn"]) == ("one", "copy", "update", str(second))
     assert (uno["v"], uno["_begin_lsn"], uno["_begin_xid"], uno["_end_lsn"]) == ("uno", str(second), None, None)
@@ -193,8 +191,8 @@ def test_history_and_diff_and_changes_tell_what_polls_saw(told: Told, few: Spark
         "1,uno,update_postimage",
         "2,two,delete",
     ], differ.stderr
-    assert [line.split(" of ")[0] for line in differ.stderr.splitlines()] == [
-        f"tidemark: observed by the poll at {lsn}" for lsn in (first, second)
+    assert [line.split(" (")[0] for line in differ.stderr.splitlines()] == [
+        f"tidemark: as of the poll at {lsn}" for lsn in (first, second)
     ]
     changes = tidemark.open(told.lake, few).changes("t", second, third).collect()
     assert sorted((row["id"], row["_change_type"], row["_commit_version"], row["_xid"]) for row in changes) == [
@@ -211,16 +209,16 @@ def test_fold_and_vacuum_change_no_answer_that_is_kept(told: Told, tmp_path: Pat
     assert f"public.t  folded to {third}" in folded.stdout, folded.stderr
     for lsn, rows in ((first, ["1", "2", "3"]), (second, ["1", "3"]), (third, ["1", "3", "4"])):
         assert rows_at(copy, str(lsn))[0] == rows
-    vacuumed = here("vacuum", str(copy.lake), "--before", str(second), "--grace", "0s")
+    vacuumed = here("expire", str(copy.lake), "--before", str(second), "--grace", "0s")
     assert vacuumed.returncode == ExitCode.OK, vacuumed.stderr
-    assert "public.t changes: older than the window" in vacuumed.stdout
-    assert f"the past can be read from {second} on" in vacuumed.stdout
+    assert "public.t changes, expired: deleted" in vacuumed.stdout
+    assert f"retained LSN: {second}" in vacuumed.stdout
     assert here("query", str(copy.lake), "select 1", "--at", str(first)).returncode == ExitCode.NOT_ANSWERABLE
     for lsn, rows in ((second, ["1", "3"]), (third, ["1", "3", "4"])):
         assert rows_at(copy, str(lsn))[0] == rows
-    assert "retained" in here("status", str(copy.lake)).stdout
+    assert "Retained LSN" in here("status", str(copy.lake)).stdout
     assert here("resync", str(copy.lake), "t").returncode == ExitCode.OK
-    assert "(to be copied anew)" in here("status", str(copy.lake)).stdout
+    assert "public.t: resync requested" in here("status", str(copy.lake)).stdout
 
 
 @pytest.mark.full
@@ -244,7 +242,7 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
     equal = here(*asked)
     assert equal.returncode == ExitCode.OK, equal
     where, *tables = equal.stdout.splitlines()
-    assert where.startswith(f"at {mirror.poller.cycle.safe}, observed by the poll at {mirror.poller.cycle.safe} of 2")
+    assert where.startswith(f"at {mirror.poller.cycle.safe}, as of the poll at {mirror.poller.cycle.safe} (2")
     assert [line.split("  ")[0] for line in tables] == ["equal", "equal", "equal"]
     db.run("delete from u where id = 3")
     refused = here(*asked)
@@ -257,7 +255,7 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
     assert other.returncode == ExitCode.DIFFERENT, "nobody looked whether rows are gone"
     plainly = json.loads(other.stdout)
     assert (plainly["observed"], plainly["differing"]) == (True, [{"how": "extra", "key": "(3)"}])
-    assert f"deletes reconciled only up to {first}" in here(*asked, "u").stdout
+    assert f"rows deleted after {first} may still be included" in here(*asked, "u").stdout
     elsewhere = here(*asked[:3], plain.dsn().reveal())
     assert elsewhere.returncode == ExitCode.REFUSED
     assert "mirrors database" in elsewhere.stderr
@@ -400,7 +398,7 @@ def test_a_standby_lends_the_snapshot_of_a_poll_and_proves_nothing_without_it(
                 writer.execute(b"begin; insert into t values (0)")
                 db.run("delete from t where id = 8")
                 wait_for(there, db)
-                with pytest.raises(NotAnswerable, match="cannot share a snapshot"):
+                with pytest.raises(NotAnswerable, match="cannot export a snapshot"):
                     list(Comparison(mirror, there.dsn(), CompareOptions()).run())
-        with pytest.raises(NotAnswerable, match="nobody polls, and a standby does not tell"):
+        with pytest.raises(NotAnswerable, match="no process polls this source, and a snapshot of a standby"):
             list(Comparison(mirror, there.dsn(), CompareOptions()).run())

@@ -155,7 +155,7 @@ def test_a_source_that_is_set_back_is_read_whole(start: Start, tmp_path: Path, s
         server.start()
         change(db, 4)
         assert mirror.require_news(*TABLES).copied == 2
-        assert any("set back to an earlier state" in said for said in mirror.said)
+        assert any("restored to an earlier state" in said for said in mirror.said)
         change(db, 5)
         assert mirror.require_news(*TABLES).copied == 0
 

@@ -122,7 +122,7 @@ def test_what_cannot_be_answered_is_refused_with_what_can(side: Lakeside, tmp_pa
     with pytest.raises(InvalidValue, match=r"no table public\.order in") as unknown:
         mirror.table("order")
     assert "public.orders" in unknown.value.hint
-    with pytest.raises(LakeMissing, match="there is no lake"):
+    with pytest.raises(LakeMissing, match="is not a Tidemark lake"):
         tidemark.open(tmp_path, side.spark)
 
 

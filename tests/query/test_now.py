@@ -153,7 +153,7 @@ def test_what_the_mirror_passes_over_after_a_handle_was_made_is_refused_and_not_
     with mirror.at("now") as now:
         assert now.unclear == ()
         side.apply_all()
-        with pytest.raises(NotAnswerable, match="altered more than once between two looks"):
+        with pytest.raises(NotAnswerable, match="altered more than once between two catalog snapshots"):
             now.table("t")
         assert now.table("bag").collect() == []
     mirror.close()

@@ -65,8 +65,10 @@ def test_a_read_at_latest_sees_all_of_a_position_and_besides_only_what_follows_a
 
 def test_the_poll_of_a_time_where_the_clock_was_set_back_and_where_polls_saw_the_same() -> None:
     told = [(10, 5), (20, 9), (30, 3), (30, 7), (40, 12)]
-    seen = {"snapshot": "700:701:", "seen": 1, "timeline": 1, "reconciled": 10}
-    rows = [{"known": lsn, "safe": lsn, "source_time": EPOCH + timedelta(seconds=s), **seen} for lsn, s in told]
+    seen = {"snapshot": "700:701:", "source_lsn": 1, "timeline": 1, "reconciled_lsn": 10}
+    rows = [
+        {"schema_lsn": lsn, "applied_lsn": lsn, "source_time": EPOCH + timedelta(seconds=s), **seen} for lsn, s in told
+    ]
     polls = Polls(pa.Table.from_pylist(rows))
     for second, lsn in ((5, 10), (8, 10), (9, 30), (11, 30), (12, 40)):
         assert lsn_of_poll(EPOCH + timedelta(seconds=second), polls) == Lsn(lsn)

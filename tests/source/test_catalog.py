@@ -8,6 +8,7 @@ from psycopg import sql
 
 from harness.database import Database
 from tidemark.errors import NotPermitted
+from tidemark.schema.display import type_name
 from tidemark.schema.table import Catalog, Child, Generated, Kind, Persistence, ReplicaIdentity, Table
 from tidemark.source.catalog import only_element, read_catalog
 
@@ -272,3 +273,21 @@ def test_types_are_described_down_to_their_labels(db: Database) -> None:
     ]
     assert by_name["r"].parts[0].type.name == "pg_catalog.int4"
     assert by_name["mr"].parts[0].type.parts[0].type.name == "pg_catalog.int8"
+
+
+def test_types_are_named_as_format_type_names_them(db: Database) -> None:
+    kinds = (
+        *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "numeric(10,2)", "numeric(3,-2)", "text"),
+        *("varchar", "varchar(20)", "char(3)", "bpchar", '"char"', "bit", "bit(5)", "varbit", "varbit(7)", "bytea"),
+        *("date", "time", "time(3)", "timetz(2)", "timestamp", "timestamp(0)", "timestamptz", "timestamptz(6)"),
+        *("interval", "interval(3)", "interval year to month", "interval day to second(2)", "interval hour"),
+        *("json", "jsonb", "xml", "uuid", "inet", "oid", "int2vector", "name", "point", "regclass", "tsvector"),
+        *("int4range", "int4multirange", "int[]", "numeric(5,1)[]", "varchar(9)[][]", "timestamptz(3)[]"),
+    )
+    db.run("create table t (" + ", ".join(f"c{n} {kind}" for n, kind in enumerate(kinds)) + ")")
+    with db.session() as session:
+        rows = session.rows(
+            "select format_type(atttypid, atttypmod) from pg_attribute where attrelid = 'public.t'::regclass "
+            "and attnum > 0 order by attnum"
+        )
+    assert [type_name(column.type, column.typmod) for column in table(db, "t").columns] == [name for (name,) in rows]

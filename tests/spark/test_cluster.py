@@ -97,15 +97,15 @@ def test_executors_that_do_not_see_the_lake_or_the_log_are_refused_before_anythi
     lake = cluster.hidden / "lake"
     refused = sync(cluster, db, lake)
     assert refused.returncode == ExitCode.SPARK, refused.stderr
-    assert f"the executor on {socket.gethostname()} does not see the driver's {lake}" in refused.stderr
-    assert "Mount the folder at the same path on every executor" in refused.stderr
+    assert f"the executor on {socket.gethostname()} cannot read the driver's directory {lake}" in refused.stderr
+    assert "Mount the directory at the same path on every executor" in refused.stderr
     assert not (lake / "public").exists()
     assert status_of(lake).tables == ()
     db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
     log = cluster.hidden / "log"
     refused = sync(cluster, db, tmp_path / "lake", "--log", str(log))
     assert refused.returncode == ExitCode.SPARK, refused.stderr
-    assert f"does not see the driver's {log}" in refused.stderr
+    assert f"cannot read the driver's directory {log}" in refused.stderr
     db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
     done = sync(cluster, db, tmp_path / "seen")
     assert done.returncode == ExitCode.OK, done.stderr

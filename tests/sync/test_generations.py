@@ -107,7 +107,7 @@ def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
         again.notes = notes
         again.require_noted()
         again.fold()
-        again.until(lambda: any("public.t copied" in each for each in again.said))  # it is still asked for
+        again.until(lambda: any("public.t: copied" in each for each in again.said))  # it is still asked for
         db.run("delete from t where id % 3 = 0")
         again.note("t")
         assert again.require_noted() == 2
@@ -159,16 +159,16 @@ def test_ddl_that_needs_a_resync_starts_it(db: Database, spark: SparkSession, tm
         synced.catch_up()
         db.run(ddl, "insert into t values (1000, 1000)")
         after = synced.note("t")
-        synced.until(lambda: sum("public.t copied" in each for each in synced.said) == 2)
+        synced.until(lambda: sum("public.t: copied" in each for each in synced.said) == 2)
         db.run("delete from t where id = 6")
         synced.note("t")
         synced.catch_up()
-        with pytest.raises(NotAnswerable, match="needs a resync"):
+        with pytest.raises(NotAnswerable, match="must be copied again"):
             tidemark.open(synced.options.lake, spark).at(after).table("t")
         synced.notes = [noted for noted in synced.notes if noted.lsn != after]
         assert synced.require_noted() == 2
         (table,) = status_of(synced.options.lake).tables
-        assert table.state == "live"
+        assert table.state == "readable"
         assert [begin <= before for begin, _ in table.readable] == [True, False]
 
 
@@ -178,7 +178,7 @@ def test_a_table_that_apply_was_waiting_for_is_copied(db: Database, spark: Spark
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         db.run("insert into t values (2)")
         side.apply_all()
-        with pytest.raises(NotAnswerable, match="copied by a sync"):
+        with pytest.raises(NotAnswerable, match="have not been copied yet"):
             side.open().table("t")
     with syncing(db, tmp_path, spark, log=tmp_path / "log") as synced:
         synced.copy_all()
@@ -192,6 +192,6 @@ def test_a_request_waits_for_the_next_mirror(db: Database, spark: SparkSession, 
         synced.copy_all()
     ask_for_resync(synced.options.lake, [oid(db)])
     with syncing(db, tmp_path, spark) as again:
-        again.until(lambda: any("public.t copied" in each for each in again.said))
+        again.until(lambda: any("public.t: copied" in each for each in again.said))
         again.require_equal("t")
         assert not list((again.options.lake / "_requests").iterdir())

@@ -103,7 +103,7 @@ def mirroring(db: Database, lake: Path) -> Iterator[Running]:
 def require_ended_by_itself(running: Running) -> None:
     """Without Spark it says so, and ends, and takes the receiving process with it."""
     assert running.process.wait(60) == ExitCode.SPARK, running.errors.read_text()
-    assert "tidemark: Spark has ended" in running.errors.read_text()
+    assert "tidemark: Spark stopped" in running.errors.read_text()
     running.require_gone()
 
 
@@ -111,7 +111,7 @@ def require_ended_by_itself(running: Running) -> None:
 def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact(
     db: Database, spark: SparkSession, connect: str, tmp_path: Path
 ) -> None:
-    points = ["file written:1", "generation committed:1", "history told:1"]
+    points = ["file written:1", "generation committed:1", "events committed:1"]
     create(db, *TABLES)
     with syncing(db, tmp_path, spark, *TABLES) as synced:
         synced.copy_all()
@@ -148,20 +148,20 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
         running.until_copying()
         running.kill(JVM)
         require_ended_by_itself(running)
-    assert not any(table.state == "live" for table in status_of(lake).tables)
+    assert not any(table.state == "readable" for table in status_of(lake).tables)
     with mirroring(db, lake) as running:
         with writing(db, *TABLES, writers=1):
             running.until_copying()
             running.kill(WORKERS)
             running.until_said("copying", '"done": 3')
-            assert "was not copied" not in "".join(running.said), "parts are done again, not tables"
+            assert "copy failed" not in "".join(running.said), "parts are done again, not tables"
             running.until_said("applied")
             running.kill(WORKERS)  # Spark notices of idle ones that they are gone: then it is the next that matter
-            running.until_said("message", "it is done again", meanwhile=lambda: running.kill(WORKERS))
+            running.until_said("message", "; retrying", meanwhile=lambda: running.kill(WORKERS))
             running.until_said("applied")
         running.kill(JVM)
         require_ended_by_itself(running)
-    assert all(table.state == "live" for table in status_of(lake).tables)
+    assert all(table.state == "readable" for table in status_of(lake).tables)
     ask_for_resync(lake, Lake.open(lake).tables())
     with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:
         running.until_copying()

@@ -90,7 +90,7 @@ def test_a_full_disk_and_one_that_is_not_there_are_named(
             queries = asked(session)
             patch.setattr(lending, "uuid4", lambda: fixed)
             for _ in range(2):
-                with pytest.raises(LakeDiskFull, match="No space left on device on the disk at /"):
+                with pytest.raises(LakeDiskFull, match="No space left on device on the file system mounted at /"):
                     read(Lender(snapshot, tmp_path), queries)
         with shared(there) as (snapshot, session):
             (tmp_path / "file").touch()

@@ -135,7 +135,7 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     cycle = lake.cycle()
     assert last <= cycle.known < cycle.safe, f"the gap is from {cycle.known} to {cycle.safe}, after {last}"
     gap = Lsn((cycle.known.value + cycle.safe.value) // 2 + 1)
-    with pytest.raises(NotAnswerable, match="started over"):
+    with pytest.raises(NotAnswerable, match="restarted"):
         tidemark.open(lake.path, spark).at(gap).table("t")
     with syncing(db, folder, spark, folds=False) as again:
         again.until(lambda: again.mirroring.writer.tables.restarting == frozenset(), 120)
@@ -147,7 +147,7 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
         again.require_noted_here()
     mirror = tidemark.open(lake.path, spark)
     for table in TABLES:
-        with pytest.raises(NotAnswerable, match="started over"):
+        with pytest.raises(NotAnswerable, match="restarted"):
             mirror.at(gap).table(table).count()
     return again
 
@@ -258,7 +258,7 @@ def test_a_source_that_was_set_back_is_refused_until_its_positions_are_new(
             synced.until(lambda: False, 60)
         assert "tidemark resync LAKE --all" in refused.value.hint
         ask_for_restart(before.options.lake)
-        with pytest.raises(SourceForked, match="restored to an earlier state, and would give out the same positions"):
+        with pytest.raises(SourceForked, match="restored to an earlier state, and would assign the same LSNs"):
             restart(restored, tmp_path)
         assert before.require_noted_here()
         assert not restored.admin(slots)
@@ -341,7 +341,7 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
     assert restart(db, tmp_path)
     for stage in ("started over", "copied again"):
         for moment in (latest, now):
-            with pytest.raises(NotAnswerable, match="started over"):
+            with pytest.raises(NotAnswerable, match="restarted"):
                 moment.table("t").count()
         if stage == "started over":
             with syncing(db, tmp_path, spark, folds=False) as again:

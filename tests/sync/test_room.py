@@ -70,16 +70,16 @@ def test_a_full_disk_is_named_and_waited_for(
     monkeypatch.setattr(copy_job, "_run", copies)
     monkeypatch.setattr(apply_job, "_run", changes)
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
-        synced.until(lambda: any("public.t was not copied" in each for each in synced.said), 60)
+        synced.until(lambda: any("table public.t: copy failed" in each for each in synced.said), 60)
         (shown,) = status_of(synced.options.lake).tables
-        assert "No space left on device on the disk at /" in shown.reason
+        assert "No space left on device on the file system mounted at /" in shown.reason
         assert not list(table.glob("versions/*.parquet"))
         marker.unlink()
         synced.copy_all()
         synced.require_equal("t")
         marker.touch()
         db.run("update t set v = 'changed' where id % 3 = 0")
-        with pytest.raises(TaskFailed, match="No space left on device on the disk at /"):
+        with pytest.raises(TaskFailed, match="No space left on device on the file system mounted at /"):
             synced.until(lambda: False, 60)
         marker.unlink()
     with syncing(db, tmp_path, spark, folds=False) as again:
@@ -96,7 +96,7 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
     wrapped(monkeypatch, Round, "_generation", after=lambda: db.run("alter table t add c int default 7"))
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()
-        assert any("starts over" in each for each in synced.said)
+        assert any("copy failed" in each for each in synced.said)
         synced.note("t")
         synced.catch_up()
     known = {Path(uri).name for uri in DeltaTable(folder).file_uris()}

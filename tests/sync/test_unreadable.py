@@ -133,7 +133,7 @@ def test_a_value_that_is_there_before_the_copy_is_reported_and_copied_once_it_is
     db = ascii_db
     db.run(*TABLES, f"insert into t values (2, {BAD})")
     with syncing(db, tmp_path, spark, "t", "other") as synced:
-        synced.until(lambda: synced.mirroring.unable and any("public.other copied" in each for each in synced.said))
+        synced.until(lambda: synced.mirroring.unable and any("public.other: copied" in each for each in synced.said))
         db.run("insert into other values (2, 'streamed')")
         synced.require_equal("other")
         message = refusal(synced, synced.catch_up())
@@ -260,12 +260,12 @@ def test_polls_leave_out_a_table_with_a_bad_value_until_it_is_gone(
     db.run(*TABLES, "create table u (id int primary key, v text)", f"insert into u values (1, {BAD})")
     with polling(db, tmp_path, spark) as polled:
         polled.require_news("t", "other")
-        assert any("public.u is left out: column v: invalid value of type text" in each for each in polled.said)
+        assert any("table public.u: skipped: column v: invalid value of type text" in each for each in polled.said)
         db.run(f"insert into t values (2, {BAD})", "insert into other values (2, 'later')")
         polled.require_news("other")
         db.run("insert into other values (3, 'later')")
         polled.require_news("other")
-        assert len([each for each in polled.said if "is left out" in each]) == 2
+        assert len([each for each in polled.said if ": skipped: " in each]) == 2
         with tidemark.open(polled.options.lake, spark).at("latest") as moment:
             for table in ("t", "u"):
                 with pytest.raises(NotAnswerable, match="column v: invalid value of type text in UTF-8"):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.apply.job import PassedOver, Work, Written, write_changes
-from tidemark.apply.tables import REPAIR, UNSEEN, WrittenTables
+from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.messages import Relation
 from tidemark.decode.rows import Rows
@@ -30,6 +30,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import ALTERED_UNSEEN, undecodable
 from tidemark.lake.shared import shared_folder
 from tidemark.log.mapped import sync_segments
 from tidemark.log.slices import Plan
@@ -119,11 +120,12 @@ def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) ->
     for oid, found in sorted(by_table.items()):
         bad = [each.first for each in found if each.first is not None]
         if len(bad) < len(found):
-            tables.give_up(oid, after, tables.flaw(oid) or UNSEEN)
+            tables.give_up(oid, after, tables.flaw(oid) or ALTERED_UNSEEN)
         else:
             first = min(bad, key=lambda each: each.commit_lsn)
-            reason = f"{first.reason}, committed at {first.commit_lsn}: {REPAIR}"
-            tables.give_up(oid, Lsn(first.commit_lsn.value - 1), reason)
+            message = f"{first.reason}, committed at {first.commit_lsn}"
+            if (history := tables.histories.get(oid)) is not None:
+                tables.give_up(oid, Lsn(first.commit_lsn.value - 1), undecodable(history.fingerprint, message))
 
 
 def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTables) -> None:

@@ -34,7 +34,7 @@ class ApplyOptions:
     def __post_init__(self) -> None:
         for name in ("cycle_bytes", "cycle_s", "slice_bytes", "look_interval_s", "idle_interval_s"):
             if getattr(self, name) <= 0:
-                raise InvalidValue(f"{name} is {getattr(self, name)}", "more than nothing")
+                raise InvalidValue(f"invalid {name}: {getattr(self, name)}", "Use a value greater than 0.")
         for name in ("log", "lake"):
             if not getattr(self, name).is_absolute():
-                raise InvalidValue(f"{getattr(self, name)} is not a whole path", "one that begins with /")
+                raise InvalidValue(f"{getattr(self, name)} is not an absolute path", "Use a path that starts with /.")

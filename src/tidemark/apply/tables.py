@@ -16,18 +16,26 @@ from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.lake.layout import fitting
 from tidemark.lake.paths import table_path
+from tidemark.lake.reasons import (
+    NO_REASON,
+    NOT_COPIED,
+    NOT_YET,
+    ONCE_DROPPED,
+    UNION_ALTERED,
+    UNION_DROPPED,
+    Reason,
+    altered,
+    needs_copy,
+    no_replica_identity,
+    not_supported,
+    open_transactions,
+)
 from tidemark.lake.registers import Cycle, Tables
 from tidemark.log.reader import LogReader
 from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
 from tidemark.schema.table import PgType
 from tidemark.source.look import Look, Watched
 from tidemark.source.names import MirrorNames
-
-INSERTS_ONLY = "only its inserts and truncates are published: what else was done to it is not known"
-NOT_EMPTY = "it held rows when it was first seen: they must be copied by a sync"
-NOT_YET = "transactions that began before it was published must end first"
-UNSEEN = "it was altered more than once between two looks at the source: it needs a resync"
-REPAIR = "update or delete that value at the source, then run tidemark resync LAKE TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,7 @@ class WrittenTables:
         earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
         return min([upto, *(lsn for lsn in earlier if lsn >= self.known)])
 
-    def start_over(self, after: Lsn, reason: str) -> None:
+    def start_over(self, after: Lsn, reason: Reason) -> None:
         """Tell that tables can be read up to a position, and above only when each has begun again."""
         for history in self.histories.values():
             if history.live:
@@ -274,11 +282,11 @@ class WrittenTables:
         self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
         self._tell_all()
 
-    def wait(self, oids: Iterable[int], reason: str) -> None:
+    def wait(self, oids: Iterable[int], reason: Reason) -> None:
         """Say why tables cannot be read yet, if that is news."""
         for oid in oids:
             history = self.history(oid)
-            if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason:
+            if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason.text:
                 self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
         self._tell_all()
 
@@ -334,11 +342,12 @@ class WrittenTables:
         recent = (pending.old, pending.new, *pending.between) if pending else (present,)
         return fitting(relation, [each for each in recent if each is not None])
 
-    def flaw(self, oid: int) -> str | None:
+    def flaw(self, oid: int) -> Reason | None:
         """Why a table cannot be mirrored as it was last seen, if that is so."""
-        return self._last.flaws.get(oid) if self._last is not None else None
+        flaw = self._last.flaws.get(oid) if self._last is not None else None
+        return not_supported(flaw) if flaw is not None else None
 
-    def give_up(self, oid: int, after: Lsn, reason: str) -> None:
+    def give_up(self, oid: int, after: Lsn, reason: Reason) -> None:
         """Say that changes of a table above `after` are passed over, and why; a table that nobody saw is gone again."""
         if oid not in self._events:
             return
@@ -371,10 +380,9 @@ class WrittenTables:
             if oid not in there:
                 self._tell(Kind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
             elif there[oid] != root:
-                why = "its partitions or columns changed in between"
-                self._tell(Kind.UNION, root, self.known, look.lsn, why, snapshot=look.snapshot)
+                self._tell(Kind.UNION, root, self.known, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
         for oid in there.keys() - look.roots.keys():
-            self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, "it was dropped, or none of it is published")
+            self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, UNION_DROPPED)
         return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
 
     def _compare(self, oid: int, look: Look) -> bool:
@@ -382,7 +390,8 @@ class WrittenTables:
         old, new = self._present.get(oid), look.tables.get(oid)
         if old is None and new is not None:
             self._present[oid] = new
-            self._tell(Kind.WAITING, new, look.lsn, look.lsn, NOT_YET if self._is_whole(new) else INSERTS_ONLY)
+            reason = open_transactions() if self._is_whole(new) else no_replica_identity(new)
+            self._tell(Kind.WAITING, new, look.lsn, look.lsn, reason)
             return False
         if old is None or old == new:
             self._say_if_not_empty(oid, look)
@@ -413,17 +422,16 @@ class WrittenTables:
         self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
     ) -> None:
         """Tell of a change to a table that cannot be read up to the present; what could be above `known` ends there."""
-        ends, reasons = [span.end for span in self.history(oid).spans()], "; ".join(comparison.reasons)
+        ends = [span.end for span in self.history(oid).spans()]
         if new is None:
             self._tell(Kind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
         elif any(end is not None and end > self.known for end in ends):
-            self._tell(Kind.GAP, new, self.known, look.lsn, f"it needs a resync: {reasons or 'it was altered'}")
+            self._tell(Kind.GAP, new, self.known, look.lsn, needs_copy("; ".join(comparison.reasons)))
         else:
             self._tell(Kind.SEEN, new, self.known, look.lsn)
 
-    def _why_gone(self, oid: int) -> str:
-        flaw = self.flaw(oid)
-        return "it was dropped, or is not published" if flaw is None else f"it cannot be mirrored: {flaw}"
+    def _why_gone(self, oid: int) -> Reason:
+        return self.flaw(oid) or ONCE_DROPPED
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
         """Once it is clear that it cannot begin by itself, say so."""
@@ -431,7 +439,7 @@ class WrittenTables:
         if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
             return
         if self._ripe(oid, look) and self.history(oid).last.reason.startswith(NOT_YET):
-            self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_EMPTY)
+            self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_COPIED)
 
     def _could_be_another(self, oid: int, pending: Pending) -> bool:
         """Whether changes may have come under a definition that nobody saw and that is described like one of these.
@@ -459,10 +467,9 @@ class WrittenTables:
         if new is None:
             self._tell(Kind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
-            why = f"it was altered in between: {reasons or 'in a way that was taken back'}"
-            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, why, snapshot=pending.snapshot)
+            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, altered(reasons), snapshot=pending.snapshot)
         else:
-            self._tell(Kind.GAP, new, pending.after, pending.lsn, f"it needs a resync: {reasons}")
+            self._tell(Kind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
 
     def _tell(
         self,
@@ -470,13 +477,14 @@ class WrittenTables:
         fingerprint: Fingerprint,
         after: Lsn,
         lsn: Lsn,
-        reason: str = "",
+        reason: Reason = NO_REASON,
         excluded: frozenset[Lsn] = frozenset(),
         snapshot: Snapshot | None = None,
     ) -> None:
         """Note an event; whoever is called from outside ends with `_tell_all`."""
         oid = fingerprint.oid
-        event = Event(kind, fingerprint, table_path(oid), after, lsn, excluded, reason, snapshot)
+        path, why, fix = table_path(oid), reason.text, reason.fix
+        event = Event(kind, fingerprint, path, after, lsn, excluded, why, snapshot, fix=fix)
         self._untold.append(event)
         if kind is Kind.RESTARTED:
             self._restarted.add(oid)

@@ -20,11 +20,10 @@ from tidemark.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.apply.options import ApplyOptions
 from tidemark.apply.pace import Pace
 from tidemark.apply.reach import require_reach
-from tidemark.apply.tables import NOT_YET, WrittenTables
+from tidemark.apply.tables import WrittenTables
 from tidemark.clock import Lsn
 from tidemark.decode.rows import RELATIONS, joined_rows
 from tidemark.errors import (
-    RESYNC_ALL,
     Blocker,
     LakeInUse,
     LakeMissing,
@@ -43,6 +42,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import open_transactions
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
@@ -128,7 +128,7 @@ class LakeWriter:
             if policy_of(error).retry is Retry.NEVER:
                 raise
             self._hang_up()
-            self._tell(f"the source cannot be looked at: {' '.join(error.message.split())}")
+            self._tell(f"cannot read the source's catalog: {' '.join(error.message.split())}")
             self._look_at = time.monotonic() + self._options.look_interval_s
             return False
         self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
@@ -168,7 +168,7 @@ class LakeWriter:
             if read_retained(self._options.lake) < lsn <= self.cycle.safe:
                 self.tables.begin_emptied(oid, lsn)
                 table = self.tables.history(oid).fingerprint
-                self._tell(f"{table.schema}.{table.name} begins at {lsn}, where it was truncated")
+                self._tell(f"table {table.schema}.{table.name}: readable from {lsn} on, where it was truncated")
 
     def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
         """Have tables go on from copies; for each of which that can be seen, whether it can.
@@ -229,7 +229,9 @@ class LakeWriter:
         options = self._options
         mirror = read_mirror(options.log, Disk())
         if mirror is None or mirror.start is None:
-            raise LakeMissing(f"there is no log at {options.log}", "tidemark receive, which begins one")
+            raise LakeMissing(
+                f"{options.log} is not a Tidemark log", f"Run `tidemark receive SOURCE --log {options.log}`."
+            )
         try:
             version_num = Lake.open(options.lake).version_num
         except LakeMissing:
@@ -239,13 +241,15 @@ class LakeWriter:
         lake.create()
         if read_seen(options.lake) is not None:
             raise NotAnswerable(
-                f"{options.lake} is polled, and no log goes on where a poll ends", "tidemark sync, which hands it over"
+                f"{options.lake} was written by polling, and a log cannot be applied to it",
+                f"Run `tidemark sync SOURCE {options.lake}`, which changes the mirror to logical decoding.",
             )
         if not lake.is_continued_by(mirror.identity, mirror.start):
             raise LogDamaged(
-                f"the log at {options.log} begins at {mirror.start}, and the lake reaches {lake.cycle().safe}: "
-                "what was committed in between is in neither",
-                f"the log that this lake was made from; without it {RESYNC_ALL}",
+                f"the log at {options.log} starts at {mirror.start}, after the applied LSN of the lake "
+                f"({lake.cycle().safe}): the changes in between are missing",
+                f"Use the log that this lake was made from. If it is lost, run "
+                f"`tidemark resync {options.lake} --all` and `tidemark sync SOURCE {options.lake}`.",
             )
         return lake
 
@@ -259,7 +263,7 @@ class LakeWriter:
             parts = [part.relations for part in self.reader.transactions(known, safe)]
             self.tables.recall(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
         except (LogBehind, LogTrimmed) as error:
-            self._tell(f"what was described between {known} and {safe} is not known any more: {error.message}")
+            self._tell(f"the log between {known} and {safe} cannot be read: {error.message}")
 
     def _name_blockers(self, session: Session) -> None:
         """Say which transactions keep tables from beginning, if they have done so for a while."""
@@ -268,8 +272,8 @@ class LakeWriter:
         self._blocking = {each: self._blocking.get(each, now) for each in found}
         lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
         if lasting:
-            self.tables.wait(unripe, f"{NOT_YET}: {named(lasting)}")
-        said = f"tables wait to be copied for {named(lasting)}" if lasting else ""
+            self.tables.wait(unripe, open_transactions(lasting))
+        said = f"tables cannot be copied until these transactions end: {named(lasting)}" if lasting else ""
         if said and said != self._said:
             self._tell(said)
         self._said = said
@@ -283,7 +287,7 @@ class LakeWriter:
         except ReceiveFailed:
             self._leave_receiver()
         except LogBehind:
-            self._tell(f"{upto} has not been received yet")
+            self._tell(f"waiting for the receiver to reach {upto}")
 
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None

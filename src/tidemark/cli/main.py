@@ -19,13 +19,13 @@ from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 PROGRAM = "tidemark"
 GROUPS = {
     "Set up": ("doctor", "setup", "completion"),
-    "Run": ("sync", "resync", "vacuum", "status", "catalog"),
+    "Run": ("sync", "resync", "expire", "status", "catalog"),
     "Read": ("query", "history", "diff", "when", "compare"),
     "Parts of sync": ("receive", "apply", "fold", "log"),
 }
 SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_TIDEMARK_COMPLETE"
-_CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
+_CODES = "\n".join(f"  {code.value:>3}  {code.description}" for code in ExitCode)
 _REPORT = (
     "This is a bug in Tidemark. Report it to its maintainers, with the output of `tidemark --log-level debug` for the "
     "same command."

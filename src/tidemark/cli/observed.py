@@ -1,4 +1,4 @@
-"""What people are told of an answer that polls observed, and that no stream told."""
+"""The note that a result of a polled mirror is as of its last poll."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ if TYPE_CHECKING:
 
 
 def say_observed(poll: Poll | None) -> None:
-    """On standard error, if it was a poll: which one, and what it may have left."""
+    """Print on standard error, for a polled mirror, which poll a result is as of."""
     if poll is not None:
         click.echo(f"tidemark: {observed(poll)}", err=True)
 
 
 def observed(poll: Poll) -> str:
-    """In one line."""
-    return f"observed by {poll}" if poll.is_reconciled else f"observed by {poll}; deletes {unreconciled(poll)}"
+    """The note as one line."""
+    return f"as of {poll}" if poll.is_reconciled else f"as of {poll}; {unreconciled(poll)}"
 
 
 def unreconciled(poll: Poll) -> str:
-    """What it means that a poll did not look for rows that are gone."""
-    left = "rows deleted since then may still be there, and in that tables are not consistent with each other"
-    return f"reconciled only up to {poll.seen.reconciled}: {left}"
+    """What it means that a poll did not search for deleted rows."""
+    return f"rows deleted after {poll.seen.reconciled} may still be included"

@@ -1,42 +1,52 @@
-"""`tidemark status`: how far a mirror has come, and which of its tables can be read where."""
+"""`tidemark status`: the progress of a mirror, and the state of each of its tables."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidemark.cli.observed import unreconciled
+from tidemark.cli.options import lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
 from tidemark.source.capability import Mode
+from tidemark.units import format_size
 
 if TYPE_CHECKING:
     from tidemark.lake.polls import Poll
     from tidemark.lake.status import LakeStatus, TableStatus
     from tidemark.receive.client import Position
 
+_HEADER = ("Table", "State", "Rows", "Readable from", "to", "Folded LSN", "Size")
+_NUMBERS = frozenset({"Rows", "Size"})
+
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="For programs: one object.")
+@lake_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(lake: Path, as_json: bool) -> ExitCode:
-    """Say how far the mirror in LAKE has come. Starts no JVM and asks the source nothing."""
+    """Show the progress of the mirror in LAKE and the state of each table.
+
+    Starts no JVM and does not connect to the source. For a table that cannot be read, the reason and the SQL statement
+    or command that fixes it are printed.
+    """
     from tidemark.lake.status import status_of  # not before: it brings Delta
 
-    found = status_of(lake.absolute())
-    receiving = _receiving(found.log) if found.polled is None else None
+    found = status_of(lake)
+    receiver = _receiver(found.log) if found.last_poll is None else None
     if as_json:
-        click.echo(json.dumps(_plain(found, receiving), indent=2))
+        click.echo(json.dumps(_plain(found, receiver), indent=2))
     else:
-        for line in _lines(found, receiving):
+        for line in _lines(found, receiver):
             click.echo(line)
     return ExitCode.OK
 
 
-def _receiving(log: Path) -> Position | None:
+def _receiver(log: Path) -> Position | None:
     from tidemark.receive.client import ReceiveClient
 
     try:
@@ -46,27 +56,27 @@ def _receiving(log: Path) -> Position | None:
         return None
 
 
-def _plain(found: LakeStatus, receiving: Position | None) -> dict[str, Any]:
-    received, poll = receiving.received if receiving else found.received, found.polled
+def _plain(found: LakeStatus, receiver: Position | None) -> dict[str, Any]:
+    received, poll = receiver.received if receiver else found.received_lsn, found.last_poll
     return {
         "lake": str(found.lake),
         "mirror": found.mirror,
         "database": found.database,
         "mode": (Mode.LOGICAL if poll is None else Mode.POLL).value,
+        "log": str(found.log),
+        "received_lsn": _text(received),
+        "flushed_lsn": _text(receiver.durable if receiver else None),
+        "applied_lsn": str(found.applied_lsn),
+        "schema_lsn": str(found.schema_lsn),
+        "retained_lsn": str(found.retained_lsn),
+        "lag_bytes": _lag(found, received),
         "polled_at": poll.time.isoformat() if poll is not None else None,
         "snapshot": str(poll.seen.snapshot) if poll is not None else None,
-        "reconciled": str(poll.seen.reconciled) if poll is not None else None,
-        "log": str(found.log),
-        "received": _text(received),
-        "durable": _text(receiving.durable if receiving else None),
-        "safe": str(found.safe),
-        "known": str(found.known),
-        "retained": str(found.retained),
-        "behind_bytes": received - found.safe if received is not None else None,
-        "receiving": receiving.state if receiving else None,
-        "writing": str(found.writer) if found.writer else None,
-        "reading": [str(reader) for reader in found.readers],
-        "restart_asked_at": found.restart.asked_at if found.restart else None,
+        "reconciled_lsn": str(poll.seen.reconciled) if poll is not None else None,
+        "receiver": receiver.state if receiver else None,
+        "writer": found.writer.plain() if found.writer else None,
+        "readers": [reader.plain() for reader in found.readers],
+        "restart_requested_at": found.restart.asked_at if found.restart else None,
         "tables": [_plain_table(table) for table in found.tables],
     }
 
@@ -74,55 +84,90 @@ def _plain(found: LakeStatus, receiving: Position | None) -> dict[str, Any]:
 def _plain_table(table: TableStatus) -> dict[str, Any]:
     return {
         "name": table.name,
+        "kind": table.kind,
         "state": table.state,
-        "observed": table.observed,
-        "path": table.path,
-        "applied": str(table.applied),
-        "folded": _text(table.folded),
-        "readable": [[str(begin), _text(end)] for begin, end in table.readable],
         "reason": table.reason or None,
-        "files": table.files,
-        "bytes": table.size_bytes,
+        "fix": table.fix or None,
+        "rows": table.rows,
+        "polled": table.polled,
+        "path": table.path,
+        "applied_lsn": str(table.applied_lsn),
+        "folded_lsn": _text(table.folded_lsn),
+        "readable": [{"from_lsn": str(begin), "to_lsn": _text(end)} for begin, end in table.readable],
+        "change_files": table.change_files,
+        "change_bytes": table.change_bytes,
         "version_files": table.version_files,
         "version_bytes": table.version_bytes,
     }
 
 
-def _lines(found: LakeStatus, receiving: Position | None) -> list[str]:
-    lines = [*_progress(found, receiving), *(f"reading   {reader}" for reader in found.readers), ""]
-    width = max((len(table.name) for table in found.tables), default=0)
-    for table in found.tables:
-        where = ", ".join(f"{begin} to {end or 'now'}" for begin, end in table.readable) or "nowhere"
-        why = f"  ({table.reason})" if table.reason else ""
-        folded = f", folded to {table.folded}" if table.folded is not None else ""
-        observed = ", observed" if table.observed else ""
-        lines.append(f"{table.name:<{width}}  {table.state:<9}  readable {where}{observed}{folded}{why}")
+def _lines(found: LakeStatus, receiver: Position | None) -> list[str]:
+    progress = [("Lake", str(found.lake)), ("Mirror", f"{found.mirror} of database {found.database}")]
+    progress += _progress(found, receiver) if found.last_poll is None else _polled(found, found.last_poll)
+    progress += [("Retained LSN", str(found.retained_lsn))] if found.retained_lsn > Lsn.ZERO else []
+    progress += [("Reader", str(reader)) for reader in found.readers]
+    lines = [f"{name + ':':<14} {value}" for name, value in progress]
+    if found.tables:
+        lines += ["", *_columns([_HEADER, *(row for table in found.tables for row in _rows(table))])]
+    return [*lines, *(line for table in found.tables if table.reason for line in _explained(table))]
+
+
+def _progress(found: LakeStatus, receiver: Position | None) -> list[tuple[str, str]]:
+    received = receiver.received if receiver else found.received_lsn
+    lag, writer = _lag(found, received), str(found.writer) if found.writer else "not running"
+    lines = [
+        ("Mode", "logical decoding"),
+        ("Receiver", receiver.state if receiver else "not running"),
+        ("Writer", writer),
+        ("Received LSN", _text(received) or "unknown"),
+        *([("Flushed LSN", str(receiver.durable))] if receiver else []),
+        ("Applied LSN", str(found.applied_lsn) + (f", {format_size(lag)} behind" if lag else "")),
+        ("Schema LSN", str(found.schema_lsn)),
+    ]
+    if found.restart is not None:
+        lines.append(("Restart", f"requested at {found.restart.asked_at}, done by the next `tidemark sync`"))
     return lines
 
 
-def _progress(found: LakeStatus, receiving: Position | None) -> list[str]:
-    retained = [f"retained  {found.retained}"] if found.retained > Lsn.ZERO else []
-    mirror = f"mirror    {found.mirror} of database {found.database}"
-    if found.polled is not None:
-        return [f"{mirror}, polled: it is as observed by the last poll", *_polled(found, found.polled), *retained]
-    received = receiving.received if receiving else found.received
-    behind = f", {received - found.safe:,} bytes behind" if received is not None and received > found.safe else ""
+def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
     return [
-        mirror,
-        f"received  {_text(received) or 'unknown'}  ({receiving.state if receiving else 'nobody receives'})",
-        f"safe      {found.safe}{behind}  ({found.writer or 'nobody applies'})",
-        f"known     {found.known}",
-        *retained,
-        *([f"restart   asked for at {found.restart.asked_at}: tidemark sync starts over"] if found.restart else []),
+        ("Mode", "polling: each table is as of the last poll"),
+        ("Writer", str(found.writer) if found.writer else "not running"),
+        ("Last poll", f"{poll.lsn} at {poll.time.isoformat(' ', 'seconds')}, snapshot {poll.seen.snapshot}"),
+        ("Deletes", "included" if poll.is_reconciled else unreconciled(poll)),
     ]
 
 
-def _polled(found: LakeStatus, poll: Poll) -> list[str]:
-    when = f"{poll.lsn}  at {poll.time.isoformat(' ', 'seconds')}  by snapshot {poll.seen.snapshot}"
-    return [
-        f"polled    {when}  ({found.writer or 'nobody polls'})",
-        f"deletes   {'reconciled by it' if poll.is_reconciled else unreconciled(poll)}",
-    ]
+def _rows(table: TableStatus) -> list[tuple[str, ...]]:
+    """A line for each range of LSNs at which a table can be read."""
+    rows = f"{table.rows:,}" if table.rows is not None else ""
+    size = format_size(table.change_bytes + table.version_bytes)
+    ranges = [(str(begin), _text(end) or "now") for begin, end in table.readable] or [("", "")]
+    first = (table.name, table.state, rows, *ranges[0], _text(table.folded_lsn) or "", size)
+    return [first, *(("", "", "", *each, "", "") for each in ranges[1:])]
+
+
+def _explained(table: TableStatus) -> list[str]:
+    fix = [f"  Fix: {table.fix}"] if table.fix else []
+    return ["", f"{table.name}: {table.reason}", *fix]
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as psql prints it."""
+    header, *body = rows
+    widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
+    numbers = [name in _NUMBERS for name in header]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, numbers, strict=True)
+        return " | ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
+
+    title = " | ".join(cell.center(width) for cell, width in zip(header, widths, strict=True)).rstrip()
+    return [title, "-+-".join("-" * width for width in widths), *map(line, body)]
+
+
+def _lag(found: LakeStatus, received: Lsn | None) -> int | None:
+    return max(0, received - found.applied_lsn) if received is not None else None
 
 
 def _text(lsn: Lsn | None) -> str | None:

@@ -164,7 +164,7 @@ def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
     """The tables that hold rows, a partitioned one's partitions in its place; parents also with their children's."""
     leaves = [leaf for name in names for leaf in moment.leaves(name)] if names else moment.leaves()
     if not leaves:
-        raise InvalidValue("there is no table to compare", "tidemark status, which names them")
+        raise InvalidValue("no table to compare", "Run `tidemark status LAKE`, which lists the tables.")
     for leaf in {leaf.fingerprint.oid: leaf for leaf in leaves}.values():
         is_parent = moment.is_parent(leaf)
         if is_parent:

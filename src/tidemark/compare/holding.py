@@ -43,9 +43,9 @@ class Held(ABC):
     def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
         """A session in that snapshot, with the tables locked against being altered."""
         if self._shared is None:
-            raise RuntimeError("no snapshot is held")
+            raise RuntimeError("no snapshot was taken")
         with self._shared.session("compare", self._timeouts) as session:
-            session.execute(_ALONE.format(), "being content with one process")
+            session.execute(_ALONE.format(), "disabling parallel query")
             for table in tables:
                 require_same(session, table)
             yield session

@@ -38,7 +38,7 @@ class MirrorSide:
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
         """One by one."""
         key = mirror_row(self.table.key) if self.table.key else F.lit(None).cast("string")
-        said = F.col("said") if values else _hash(F.col("said")).cast("string")
+        said = F.col("row_text") if values else _hash(F.col("row_text")).cast("string")
         return Counter(
             Row(row[0], row[1]) for row in self._from(within, key.alias("key")).select("key", said).collect()
         )
@@ -49,7 +49,7 @@ class MirrorSide:
             frame = frame.where(position.between(within.low, within.high))
         if self.table.sample < WHOLE:
             frame = frame.where(_hash(mirror_row(self.table.located)) % WHOLE < self.table.sample)
-        return frame.select(mirror_row(self.table.columns).alias("said"), position.cast("long").alias("at"), *also)
+        return frame.select(mirror_row(self.table.columns).alias("row_text"), position.cast("long").alias("at"), *also)
 
     def _position(self) -> Column:
         if (key := self.table.by_value) is not None:
@@ -58,7 +58,7 @@ class MirrorSide:
 
 
 def _figures() -> tuple[Column, ...]:
-    total = F.sum(_hash(F.col("said")).cast(_NUMBER))
+    total = F.sum(_hash(F.col("row_text")).cast(_NUMBER))
     return F.count(F.lit(1)), F.coalesce(total, F.lit(0).cast(_NUMBER)), _or_0(F.min("at")), _or_0(F.max("at"))
 
 

@@ -20,7 +20,7 @@ class Difference(Enum):
 
     MISSING = "missing"
     EXTRA = "extra"
-    OTHER = "other"
+    OTHER = "different"
 
 
 @dataclass(frozen=True, slots=True)

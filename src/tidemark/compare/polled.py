@@ -29,7 +29,7 @@ from tidemark.source.session import Session
 LIMIT_S = 300.0  # a poll may be under way, and then comes ours
 _PAUSE_S, _LOOK_S = 0.05, 2.0
 _ATTEMPTS = 3
-_SYNC = "tidemark sync SOURCE LAKE --once just before; or again while tidemark sync runs, which lends its snapshot"
+_SYNC = "Run `tidemark sync SOURCE LAKE --once` just before, or retry while `tidemark sync` is running."
 
 
 class HeldPoll(Held):
@@ -60,7 +60,9 @@ class HeldPoll(Held):
                 missing = error.message
             else:
                 return handed if handed is not None else self._last()
-        raise NotAnswerable(f"what {read_owner(lake)} holds is not there: {missing}", "the very server that is polled")
+        raise NotAnswerable(
+            f"the snapshot of {read_owner(lake)} cannot be imported: {missing}", "Connect to the server that is polled."
+        )
 
     def _handed_over(self, until: float) -> Lsn | None:
         """By the snapshot that whoever polls has; None if nobody polls any more."""
@@ -75,11 +77,11 @@ class HeldPoll(Held):
                 if time.monotonic() >= look_at:
                     look_at += _LOOK_S
                     if self._mirror.last_poll is None:
-                        raise NotAnswerable(f"{lake} was polled, and follows the stream now", "again")
+                        raise NotAnswerable(f"{lake} changed from polling to logical decoding", "Retry the command.")
                 if time.monotonic() >= until:
                     raise NotAnswerable(
-                        f"no snapshot was handed over by {read_owner(lake)}: its next poll is not done yet",
-                        "a longer --wait, or again later",
+                        f"timed out waiting for the next poll of {read_owner(lake)}",
+                        "Use a longer `--wait`, or retry the command later.",
                     )
                 time.sleep(_PAUSE_S)
         return None
@@ -88,9 +90,11 @@ class HeldPoll(Held):
         session, _ = self._opened()
         session.begin(snapshot_id=handed.snapshot_id)
         if (found := _seen_by(session)) != handed.snapshot:
-            raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found} there, and was {handed.snapshot}")
+            raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found}, not {handed.snapshot}")
         if found.hides_who_runs:
-            raise NotAnswerable(f"snapshot {found} of a standby does not tell who was running", "again later")
+            raise NotAnswerable(
+                f"snapshot {found} of the standby does not list running transactions", "Retry the command later."
+            )
         self._keep(session, found)
 
     def _last(self) -> Lsn:
@@ -98,10 +102,12 @@ class HeldPoll(Held):
         poll = self._mirror.last_poll
         session, identity = self._opened()
         if replayed_by(session) is not None:
-            raise NotAnswerable("nobody polls, and a standby does not tell what its snapshots see", _SYNC)
+            raise NotAnswerable(
+                "no process polls this source, and a snapshot of a standby cannot be compared with the last poll", _SYNC
+            )
         session.begin()
         if poll is None or not _is_same(poll, snapshot := _seen_by(session), identity):
-            raise NotAnswerable(f"nobody polls, and the source may have changed since {poll}", _SYNC)
+            raise NotAnswerable(f"no process polls this source, and it may have changed since {poll}", _SYNC)
         self._keep(session, snapshot)
         return poll.lsn
 

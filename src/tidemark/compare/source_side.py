@@ -55,14 +55,14 @@ class SourceSide:
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
         """One by one."""
         key = source_row(self.table.key) if self.table.key else sql.SQL("null")
-        said = sql.SQL("said") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("said")))
+        said = sql.SQL("row_text") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("row_text")))
         query = sql.SQL("select {}, {} from {}").format(
             sql.SQL("key"), said, self._from(within, sql.SQL("{} key").format(key))
         )
         return Counter(Row(key, said) for key, said in self._rows(query))
 
     def _figures(self) -> sql.Composed:
-        return _FIGURES.format(hash=self._hash(sql.SQL("said")))
+        return _FIGURES.format(hash=self._hash(sql.SQL("row_text")))
 
     def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
         """Rows: what each says, where it lies, and whatever else is wanted."""
@@ -77,7 +77,7 @@ class SourceSide:
             conditions.append(
                 sql.SQL("{} % {} < {}").format(located, sql.Literal(WHOLE), sql.Literal(self.table.sample))
             )
-        return sql.SQL("(select {} said, {} at{} from {}{}) rows").format(
+        return sql.SQL("(select {} row_text, {} at{} from {}{}) rows").format(
             source_row(self.table.columns),
             position,
             sql.SQL(", {}").format(also) if also is not None else sql.SQL(""),

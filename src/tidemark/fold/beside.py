@@ -12,7 +12,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from tidemark.fold.folder import Foldable, Folded, Folder
-from tidemark.fold.policy import Rhythm
+from tidemark.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
@@ -28,10 +28,10 @@ class FoldingBeside:
         lake: Path,
         spark: SparkSession,
         tell: Callable[[str], None],
-        folded: Callable[[Folded], None] | None = None,
+        folded: Callable[[Folded, float], None] | None = None,
     ) -> None:
         self._lake, self._spark, self._tell = lake, spark, tell
-        self._folded = folded or (lambda done: tell(f"{done.name} folded to {done.upto}: {done.changes:,} changes"))
+        self._folded = folded or (lambda done, seconds: tell(fold_line(done.name, done.upto, done.changes, seconds)))
         self._stopping = threading.Event()
         self._rhythm = Rhythm()
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
@@ -72,9 +72,10 @@ class FoldingBeside:
                 continue
             begin = time.monotonic()
             try:
-                self._folded(folder.fold(table))
+                folded = folder.fold(table)
+                self._folded(folded, time.monotonic() - begin)
             except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
-                self._report(f"{table.name} was not folded: {what_failed(error)}")
+                self._report(f"table {table.name}: folding failed: {what_failed(error)}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
 

@@ -170,7 +170,7 @@ class Folder:
         there = target.read()
         expected = (table.versions.base, table.versions.folded) if table.versions is not None else None
         if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
-            raise LakeInUse(f"{table.name} was folded by someone else meanwhile", "again, which goes by what it has")
+            raise LakeInUse(f"table {table.name} was folded by another process at the same time", "Retry the command.")
         way = _way(table.versions, layout)
         done = self._written(table, shown, layout, way, retired) if table.files else []
         reached(Point.FOLD_WRITTEN)

@@ -52,7 +52,7 @@ class FoldedBucket:
 def fold_buckets(events: DataFrame, work: FoldWork, tasks: int | None) -> list[FoldedBucket]:
     """Run the job. `events` has the cells, what every event says, and the bucket; a task for each, or so many tasks."""
     parted = events.repartitionById(min(tasks or work.layout.buckets, work.layout.buckets), BUCKET)
-    told = parted.mapInArrow(partial(_run, work), "told binary").collect()
+    told = parted.mapInArrow(partial(_run, work), "written binary").collect()
     return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
 
 
@@ -65,7 +65,7 @@ def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     del gathered
     for bucket in sorted(pc.unique(events[BUCKET]).to_pylist()):
         told = FoldedBucket(bucket, tuple(_folded(work, bucket, events.filter(pc.field(BUCKET) == bucket))))
-        yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
+        yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
 
 
 def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]:

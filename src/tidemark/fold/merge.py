@@ -35,6 +35,7 @@ EVENTS = pa.schema(
         ("marks", pa.string()),
     ]
 )
+_RESYNC = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 _NEVER = np.iinfo(np.int64).max
 _POSITION = np.dtype([("commit", np.int64), ("ordinal", np.int64)])
 
@@ -148,9 +149,7 @@ def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
     found = at < len(of_added)
     found[found] = of_added[at[found]] == of_removed[found]
     if not found.all():
-        raise LakeDamaged(
-            "a row was removed more often than it was added", "tidemark resync LAKE TABLE, which copies it again"
-        )
+        raise LakeDamaged("a row was removed more often than it was added", _RESYNC)
     ends = np.full(len(added), _NEVER, np.int64)
     ends[at] = ordered.commits[removed]
     return added, ends
@@ -179,7 +178,7 @@ class _Values:
         for cell in self._how.cells:
             where = self._from[cell][events] if cell in self._from else events
             if (where < 0).any():
-                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again")
+                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", _RESYNC)
             columns[cell] = ordered.events[cell].take(pa.array(ordered.order[where]))
         return pa.table(columns) if columns else pa.table({}).take(pa.array([], pa.int64()))
 

@@ -27,6 +27,7 @@ from tidemark.lake.history import Kind, TableHistory, of_events
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
 
@@ -38,7 +39,8 @@ _READING = {
     "current": f"{END_LSN} is null",
     "as_of": f"{BEGIN_LSN} <= :lsn and ({END_LSN} is null or {END_LSN} > :lsn)",
 }
-NOT_FOLDED = "no version of it is stored yet: tidemark fold stores one"
+_NOT_FOLDED = Reason("the table has not been folded yet", "Run `tidemark fold LAKE --all`.")
+_WRITE_AGAIN = "Run `tidemark sync SOURCE LAKE`, which writes it again."
 
 Plain = dict[str, Any]
 
@@ -49,12 +51,14 @@ def read_catalog(lake: Path) -> Plain:
     try:
         found = json.loads((lake / NAME).read_bytes())
     except FileNotFoundError as error:
-        raise LakeMissing(f"{lake} has no {NAME} yet", "tidemark sync, which writes it") from error
+        hint = "Run `tidemark sync SOURCE LAKE`, which writes it."
+        raise LakeMissing(f"{lake / NAME} has not been written yet", hint) from error
     except ValueError as error:
-        raise LakeDamaged(f"{lake / NAME} is not JSON", "tidemark sync, which replaces it") from error
+        raise LakeDamaged(f"{lake / NAME} is not valid JSON", _WRITE_AGAIN) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
+        there = found.get("format") if isinstance(found, dict) else None
         raise LakeDamaged(
-            f"{lake / NAME} was written by another version of Tidemark", "tidemark sync, which replaces it"
+            f"{lake / NAME} has format {there or 'none'}, and this Tidemark supports format {FORMAT}", _WRITE_AGAIN
         )
     return found
 
@@ -124,7 +128,8 @@ class _Tables:
             **_name(history),
             "kind": "inheritance parent" if children else "table",
             "state": "waiting" if generation is None else "readable",
-            "reason": reason,
+            "reason": reason.text or None,
+            "fix": reason.fix or None,
             "path": history.path,
             "versions": generation and {"path": f"{history.path}/{VERSIONS}", **generation["versions"]},
             "changes": self._changes(history),
@@ -132,17 +137,17 @@ class _Tables:
             "children": children,
         }
 
-    def _generation(self, history: TableHistory) -> tuple[Plain | None, str | None]:
+    def _generation(self, history: TableHistory) -> tuple[Plain | None, Reason]:
         """Where the rows that are read are stored, and by which columns; or why there are none."""
         try:
             span = history.at(self._position)
         except NotAnswerable:
-            return None, history.reason
+            return None, Reason(history.reason, history.fix)
         said = self._said_before(history, span.base.lsn)
         if said is None:
             found = read_generation(self._lake, history.path, span.base.lsn)
             said = _stored(found) if found is not None else None
-        return said, None if said is not None else NOT_FOLDED
+        return said, NO_REASON if said is not None else _NOT_FOLDED
 
     def _said_before(self, history: TableHistory, base: Lsn) -> Plain | None:
         """What the last catalog said, if that is still so: opening many Delta tables takes long."""
@@ -173,6 +178,7 @@ class _Tables:
             "kind": "partitioned table",
             "state": "waiting" if lacking else "readable",
             "reason": f"partitions that cannot be read: {', '.join(names)}" if lacking else None,
+            "fix": None,
             "path": None,
             "versions": None,
             "changes": None,

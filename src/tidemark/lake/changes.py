@@ -35,6 +35,7 @@ from tidemark.lake.paths import CHANGES
 from tidemark.lake.rows import INSERTED, PREIMAGE
 
 _NAME = re.compile(r"part-([0-9a-f]{32})-[0-9a-f]+\.parquet")
+_RESTORE = "Restore the lake from a backup, or run `tidemark resync LAKE TABLE`."
 _seen: dict[str, frozenset[str]] = {}  # the columns that a digest is of
 
 
@@ -116,9 +117,9 @@ def _columns(file: Path) -> frozenset[str]:
         try:
             names = frozenset(pq.read_schema(file).names)
         except (OSError, pa.ArrowException) as error:
-            raise LakeDamaged(f"{file} cannot be read: {error}", "a backup of the lake, or a resync") from error
+            raise LakeDamaged(f"cannot read {file}: {error}", _RESTORE) from error
         if _digest(names) != digest:
-            raise LakeDamaged(f"{file} is not a file of ours, or has other columns", "the lake as we wrote it")
+            raise LakeDamaged(f"{file} was not written by Tidemark, or its columns were changed", _RESTORE)
         _seen[digest] = names
     return _seen[digest]
 
@@ -127,9 +128,7 @@ def _change_file(folder: Path, add: Mapping[str, Any]) -> ChangeFile:
     nulls, rows = add["null_count"], add["num_records"]
     lacking = [name for name in OURS.names if name != COMMIT_TIMESTAMP and nulls.get(name) is None]
     if lacking:
-        raise LakeDamaged(
-            f"{folder / add['path']} has no statistics of {', '.join(lacking)}", "the lake as we wrote it"
-        )
+        raise LakeDamaged(f"{folder / add['path']} has no Delta statistics for {', '.join(lacking)}", _RESTORE)
     kinds = add["min"][CHANGE_TYPE], add["max"][CHANGE_TYPE]
     return ChangeFile(
         str(folder / add["path"]),

@@ -24,6 +24,8 @@ from tidemark.lake.files import DataFile, sync
 from tidemark.lake.points import Point, reached
 
 APP = "tidemark"
+RETRY = "Retry the command. If another process writes this lake, stop that process first."
+_RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
@@ -95,7 +97,7 @@ class Commit:
 def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     """Do it in one Delta commit, and bring the handle up to date. Never at or below where the table is."""
     if what.lsn <= applied(table) and not what.anew:
-        raise LakeInUse(f"{folder} has {applied(table)} already, and {what.lsn} was to be added", _OTHER)
+        raise LakeInUse(f"{folder} is already at {applied(table)}, and cannot be set to {what.lsn}", RETRY)
     _require_files(folder, what.adds)
     now = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [
@@ -131,12 +133,12 @@ def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
         except OSError as error:
             size, why = -1, error.strerror
         else:
-            why = f"it has {size:,} bytes here"
+            why = f"it has {size:,} bytes"
         if size != file.size_bytes:
             raise FolderNotShared(
-                f"a task wrote {folder / file.path} with {file.size_bytes:,} bytes, and the driver does not see that: "
-                f"{why}",
-                "Mount the lake at the same path on the driver and on every executor",
+                f"{folder / file.path}, which a Spark task wrote with {file.size_bytes:,} bytes, is not visible to the "
+                f"driver: {why}",
+                "Mount the lake at the same path on the driver and on every executor.",
             )
 
 
@@ -144,7 +146,7 @@ def brought_up_to_date(table: DeltaTable, folder: Path, lsn: Lsn) -> None:
     """Have a handle take in what others did, which may only have been to let files go."""
     table.update_incremental()
     if applied(table) != lsn:
-        raise LakeInUse(f"someone else has brought {folder} to {applied(table)}", _OTHER)
+        raise LakeInUse(f"another process changed {folder}, which is now at {applied(table)}", RETRY)
 
 
 def _require_features(table: DeltaTable, folder: Path, schema: pa.Schema) -> None:
@@ -167,15 +169,15 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
         paths = set(pa.table(there.get_add_actions())["path"].to_pylist())
     except Exception as unreadable:
         raise CommitUnknown(
-            f"whether {folder} was brought to {what.lsn} is not known: {error}", "again: it is settled by reading"
+            f"cannot determine whether the commit of {what.lsn} to {folder} succeeded: {error}", "Retry the command."
         ) from unreadable
     if applied(there) == what.lsn and all(file.path in paths for file in what.adds):
         return True
     if there.version() > table.version() and applied(there) == applied(table):
         return False
     if there.version() > table.version():
-        raise LakeInUse(f"someone else has written to {folder}", _OTHER) from error
-    raise CommitUnknown(f"{folder} was not brought to {what.lsn}: {error}", "again") from error
+        raise LakeInUse(f"another process changed {folder}", RETRY) from error
+    raise CommitUnknown(f"the commit of {what.lsn} to {folder} failed: {error}", "Retry the command.") from error
 
 
 def let_go(folder: Path, paths: Sequence[str]) -> None:
@@ -197,7 +199,9 @@ def let_go(folder: Path, paths: Sequence[str]) -> None:
             continue
         table.update_incremental()
         return _sync_log(table, folder, before + 1)
-    raise LakeInUse(f"{folder} is written so often that it cannot let files go", "again") from failure
+    raise LakeInUse(
+        f"cannot remove expired files from {folder}: other commits came first {_ATTEMPTS} times", "Retry the command."
+    ) from failure
 
 
 def is_there(folder: Path) -> bool:
@@ -210,7 +214,7 @@ def opened(folder: Path, version: int | None = None) -> DeltaTable:
     try:
         return DeltaTable(folder, version=version)
     except (DeltaError, OSError) as error:
-        raise LakeDamaged(f"{folder} is not a Delta table that can be read: {error}", "a backup of the lake") from error
+        raise LakeDamaged(f"cannot open the Delta table {folder}: {error}", _RESTORE) from error
 
 
 def require_version(table: DeltaTable, folder: Path, version: int) -> None:
@@ -219,7 +223,7 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
     Delta itself leaves it to the system when its log reaches the disk. Ours must be there before anyone relies on it.
     """
     if table.version() != version:
-        raise LakeInUse(f"someone else has written to {folder}", _OTHER)
+        raise LakeInUse(f"another process changed {folder}", RETRY)
     _sync_log(table, folder, version)
 
 
@@ -231,7 +235,9 @@ def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
             sync(log / f"{version:020}.json")
         sync(log)
     except OSError as error:
-        raise CommitUnknown(f"whether {folder} is on the disk is not known: {error}", "the disk; then again") from error
+        raise CommitUnknown(
+            f"cannot flush a commit of {folder} to disk: {error}", "Check the disk, then retry the command."
+        ) from error
 
 
 def applied(table: DeltaTable) -> Lsn:
@@ -253,6 +259,3 @@ def delta_schema(fields: Iterable[pa.Field]) -> Schema:
         field.with_metadata({k: v for k, v in (field.metadata or {}).items() if k != _FIELD_ID}) for field in fields
     ]
     return Schema.from_arrow(pa.schema(plain))
-
-
-_OTHER = "the other writer, if there is one; otherwise again, which goes by what the table has"

@@ -157,8 +157,8 @@ def room_in(folder: Path) -> Iterator[None]:
             raise
         disk = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_mount())
         raise LakeDiskFull(
-            f"cannot write a file of {folder}: {os.strerror(error.errno)} on the disk at {disk}",
-            "room on that disk; nothing was lost, and what was not written is written then",
+            f"cannot write to {folder}: {os.strerror(error.errno)} on the file system mounted at {disk}",
+            f"Free disk space on {disk}, then retry the command. No data was lost.",
         ) from error
 
 

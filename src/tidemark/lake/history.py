@@ -1,15 +1,15 @@
 """What became of a table, and what that means for a reader at an LSN. Pure.
 
-    waiting   published, and not readable yet: why
-    begun     readable from `lsn` on: it held nothing there, and `base` says which changes came after it
-    emptied   readable from `lsn` on: a TRUNCATE committed there, and that commit's changes count
-    copied    readable from `lsn` on: what it held there lies in the generation of its versions that is based there
-    altered   as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
-    gap       readable up to `after` and not above, until it is begun anew: why
-    restarted readable up to `after` and not above, because the whole mirror was started over, until it begins again
-    dropped   gone since some position above `after`
-    seen      defined otherwise, in a way that no reader notices
-    union     a partitioned table: from `lsn` on what its partitions are together, the children in `fingerprint`
+    waiting      published, and not readable yet: why
+    started      readable from `lsn` on: it held nothing there, and `base` says which changes came after it
+    truncated    readable from `lsn` on: a TRUNCATE committed there, and that commit's changes count
+    copied       readable from `lsn` on: its rows there are in the generation of its versions that is based there
+    altered      as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
+    gap          readable up to `after` and not above, until it starts again: why
+    restarted    readable up to `after` and not above, because the whole mirror was restarted, until it starts again
+    dropped      gone since some position above `after`
+    redefined    defined otherwise, in a way that no reader notices
+    partitioned  a partitioned table: from `lsn` on the union of its partitions, the children in `fingerprint`
 
 A reader above the position up to which the schema is known at all asks too early; that is not a table's affair.
 """
@@ -22,6 +22,8 @@ from enum import Enum
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotAnswerable
+from tidemark.lake.reasons import resync_command
+from tidemark.schema.display import sql_name
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import PgType
 
@@ -30,19 +32,20 @@ class Kind(Enum):
     """What happened."""
 
     WAITING = "waiting"
-    BEGUN = "begun"
-    EMPTIED = "emptied"
+    BEGUN = "started"
+    EMPTIED = "truncated"
     COPIED = "copied"
     ALTERED = "altered"
     GAP = "gap"
     RESTARTED = "restarted"
     DROPPED = "dropped"
-    SEEN = "seen"
-    UNION = "union"
+    SEEN = "redefined"
+    UNION = "partitioned"
 
 
 _BEGINNING = frozenset({Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.UNION})
 _STOPPING = frozenset({Kind.GAP, Kind.RESTARTED, Kind.DROPPED})
+_STATUS = "Run `tidemark status LAKE`, which shows the state of each table."
 _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
 
@@ -50,6 +53,7 @@ _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 class Event:
     """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold.
 
+    `reason` is why the table cannot be read above `after`, and `fix` the SQL statement or command that helps.
     `snapshot` is the one in which a definition was seen, or rows were copied: what it saw is not all in the log. What
     is `observed` from there on was seen by polls, and not told by the stream.
     """
@@ -63,6 +67,7 @@ class Event:
     reason: str = ""
     snapshot: Snapshot | None = None
     observed: bool = False
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,15 @@ class TableHistory:
         return next((event.reason for event in reversed(self.events) if event.reason), "")
 
     @property
+    def fix(self) -> str:
+        """What helps against that reason, with the name that the table has now."""
+        event = next((event for event in reversed(self.events) if event.reason), None)
+        if event is None:
+            return ""
+        fix = event.fix.replace(sql_name(event.fingerprint), sql_name(self.fingerprint))
+        return fix.replace(resync_command(event.fingerprint), resync_command(self.fingerprint))
+
+    @property
     def live(self) -> bool:
         """Whether it can be read up to the present."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
@@ -171,7 +185,8 @@ class TableHistory:
         found = next((span for span in reversed(spans) if span.holds(lsn)), None)
         if found is not None:
             return found
-        raise NotAnswerable(f"{self.name} cannot be read at {lsn}: {self._why(lsn)}", _where(spans))
+        hint = " ".join(part for part in ("" if self.live else self.fix, _where(spans)) if part) or _STATUS
+        raise NotAnswerable(f"table {self.name} cannot be read at {lsn}: {self._why(lsn)}", hint)
 
     def alike_since(self, span: Span, alike: Callable[[Fingerprint, Fingerprint], bool]) -> Lsn:
         """The first position from which on a table was always like it is in a span."""
@@ -192,7 +207,7 @@ class TableHistory:
 
     def _why(self, lsn: Lsn) -> str:
         later = [event for event in self.events if event.after <= lsn and event.reason]
-        return later[-1].reason if later else "it was not mirrored yet"
+        return later[-1].reason if later else "the table was not mirrored yet"
 
 
 def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
@@ -216,6 +231,6 @@ def _closed(span: Span, end: Lsn) -> Span:
 
 def _where(spans: Sequence[Span]) -> str:
     if not spans:
-        return "tidemark status, which says what it waits for"
-    said = [f"from {span.begin} on" if span.end is None else f"{span.begin} to {span.end}" for span in spans]
-    return f"a position that can be answered: {', '.join(said)}"
+        return ""
+    ranges = [f"from {span.begin} on" if span.end is None else f"from {span.begin} to {span.end}" for span in spans]
+    return f"Read the table at an LSN {' or '.join(ranges)}."

@@ -18,7 +18,7 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.flocked import HeldFile, held_files
 from tidemark.lake.requests import FOLDER, write_request
 
-_ASKED, _ANSWERED = ".hold", ".held"
+_ASKED, _ANSWERED = ".snapshot-request", ".snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ class Asked:
         except FileNotFoundError:
             return None
         if "reason" in plain:
-            raise NotAnswerable(f"whoever polls cannot hold a snapshot: {plain['reason']}", "again later")
+            raise NotAnswerable(
+                f"the polling process cannot export its snapshot: {plain['reason']}", "Retry the command later."
+            )
         return Handed(plain["snapshot_id"], Snapshot.parse(plain["snapshot"]), Lsn.parse(plain["lsn"]))
 
     def close(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.clock import Lsn
-from tidemark.errors import LakeDamaged, LakeMissing, NotTheSameSource
+from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
 from tidemark.lake.files import write_whole
 from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
@@ -15,12 +16,13 @@ from tidemark.lake.registers import Cycle, read_cycle, read_events
 from tidemark.source.identity import Identity
 
 NAME = "_tidemark.json"
-_FORMAT = 2
+FORMAT = 1
+_RESTORE = f"Restore {NAME} from a backup of the lake."
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """What a lake says of itself, written once. `log` is the folder of the log that it is made from."""
+    """The identity of a lake, written once. `log` is the directory of the log that it is made from."""
 
     path: Path
     mirror: str
@@ -32,24 +34,33 @@ class Lake:
 
     @classmethod
     def open(cls, path: Path) -> Lake:
-        """The lake that lies there."""
+        """The lake in a directory."""
         try:
             plain = json.loads((path / NAME).read_bytes())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise LakeMissing(
-                f"there is no lake at {path}: it has no {NAME}", f"tidemark sync SOURCE {path}, which creates one"
+                f"{path} is not a Tidemark lake (no {NAME})", f"Create one with `tidemark sync SOURCE {path}`."
             ) from error
         except ValueError as error:
-            raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
-        if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:
-            raise LakeDamaged(f"{path / NAME} was written by another version", "the version of Tidemark that wrote it")
+            raise LakeDamaged(f"{path / NAME} is not valid JSON", _RESTORE) from error
+        if not isinstance(plain, dict):
+            raise LakeDamaged(f"{path / NAME} is not a JSON object", _RESTORE)
+        _require_format(path, plain.get("format"))
         try:
-            return cls(**{**plain, "path": path, "log": Path(plain["log"])})
+            return cls(
+                path,
+                plain["mirror"],
+                plain["system_identifier"],
+                plain["database_oid"],
+                plain["database"],
+                plain["server_version_num"],
+                Path(plain["log"]),
+            )
         except (KeyError, TypeError) as error:
-            raise LakeDamaged(f"{path / NAME} is not what we wrote", "a backup of this file") from error
+            raise LakeDamaged(f"{path / NAME} is incomplete: {error}", _RESTORE) from error
 
     def create(self) -> None:
-        """Write it, unless it is there; a lake of another mirror is refused."""
+        """Write its file, unless it exists; a lake of another mirror is refused."""
         require_plain(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / NAME).exists():
@@ -60,22 +71,31 @@ class Lake:
                 self.database_oid,
             ):
                 raise NotTheSameSource(
-                    f"{self.path} mirrors database {found.database} of cluster {found.system_identifier} "
-                    f"as {found.mirror}, not {self.database} of {self.system_identifier} as {self.mirror}",
-                    "another folder for this mirror",
+                    f"{self.path} is the lake of mirror {found.mirror} of database {found.database} in cluster "
+                    f"{found.system_identifier}, not of mirror {self.mirror} of database {self.database} in cluster "
+                    f"{self.system_identifier}",
+                    "Use another directory for this mirror.",
                 )
             if found.log == self.log:
                 return
-        plain = asdict(self) | {"format": _FORMAT, "log": str(self.log)}
-        del plain["path"]
+        plain = {
+            "format": FORMAT,
+            "mirror": self.mirror,
+            "system_identifier": self.system_identifier,
+            "database_oid": self.database_oid,
+            "database": self.database,
+            "server_version_num": self.version_num,
+            "log": str(self.log),
+        }
         write_whole(self.path / NAME, json.dumps(plain, indent=2))
 
     def require_own(self, identity: Identity) -> None:
         """Refuse another source."""
         if (self.system_identifier, self.database_oid) != (identity.system_identifier, identity.database_oid):
             raise NotTheSameSource(
-                f"{self.path} mirrors database {self.database} of cluster {self.system_identifier}; this is {identity}",
-                "the lake's own source, or another folder for this one",
+                f"{self.path} is a mirror of database {self.database} in cluster {self.system_identifier}, and the "
+                f"source is {identity}",
+                "Connect to the source of the lake, or use another directory for this source.",
             )
 
     def is_continued_by(self, identity: Identity, start: Lsn) -> bool:
@@ -91,3 +111,13 @@ class Lake:
     def tables(self) -> dict[int, TableHistory]:
         """What became of every table, by oid."""
         return of_events(read_events(self.path))
+
+
+def _require_format(path: Path, found: Any) -> None:
+    """Refuse a lake of another format: nothing in it can be relied on to mean what it means here."""
+    if found == FORMAT:
+        return
+    message = f"{path} has lake format {'none' if found is None else found}, and this Tidemark supports format {FORMAT}"
+    if isinstance(found, int) and found > FORMAT:
+        raise LakeError(message, "Upgrade Tidemark to a version that supports this format.")
+    raise LakeError(message, "Create the lake again in another directory with `tidemark sync SOURCE LAKE`.")

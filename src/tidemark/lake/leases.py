@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.flocked import HeldFile, held_files
-from tidemark.lake.lock import Owner, myself
+from tidemark.lake.lock import Owner, myself, timestamp
+from tidemark.units import format_duration
 
 FOLDER = "_leases"
 HOLD_S = 24 * 3600.0  # how long a reader's lease lasts, unless the reader asks for another time
@@ -41,7 +43,27 @@ class Leased:
         if self.until is None:
             return f"{self.owner}, at {self.lsn}"
         end = datetime.fromtimestamp(self.until, UTC).isoformat(" ", "seconds")
-        return f"{self.owner}, at {self.lsn}, {'until' if self.in_force else 'ended'} {end}"
+        return f"{self.owner}, at {self.lsn}, lease {'expires' if self.in_force else 'expired'} {end}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **self.owner.plain(),
+            "lsn": str(self.lsn),
+            "log_lsn": str(self.tail) if self.tail is not None else None,
+            "expires_at": timestamp(self.until) if self.until is not None else None,
+        }
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Leased:
+        """From JSON."""
+        tail, until = plain["log_lsn"], plain["expires_at"]
+        return cls(
+            Owner.parse(plain),
+            Lsn.parse(plain["lsn"]),
+            Lsn.parse(tail) if tail is not None else None,
+            datetime.fromisoformat(until).timestamp() if until is not None else None,
+        )
 
     @property
     def in_force(self) -> bool:
@@ -70,8 +92,8 @@ class Lease:
         """Refuse to go on when its time is over: what it named may be gone."""
         if not self._leased.in_force:
             raise NotAnswerable(
-                f"this handle at {self._leased.lsn} has ended: it kept what it reads for {self._hold_s:g} s",
-                "another handle; for a longer time, tidemark.open(…, hold_s=…)",
+                f"the lease of this handle at {self._leased.lsn} expired after {format_duration(self._hold_s or 0)}",
+                "Open a new handle; pass a larger `hold_s` to `tidemark.open` for a longer lease.",
             )
 
     def close(self) -> None:
@@ -82,16 +104,13 @@ class Lease:
     def _write(self) -> None:
         if self._file is None:
             return
-        owner, tail = self._leased.owner, self._leased.tail
-        plain = [owner.host, owner.pid, owner.command, owner.since]
-        said = [*plain, str(self._leased.lsn), str(tail) if tail is not None else None, self._leased.until]
-        self._file.write(json.dumps(said).encode())
+        self._file.write(json.dumps(self._leased.plain()).encode())
 
 
 def require_hold(hold_s: float) -> float:
     """A time for which a reader may keep what it reads."""
     if not 0 < hold_s < float("inf"):
-        raise InvalidValue(f"a handle that keeps what it reads for {hold_s:g} s", "a positive number of seconds")
+        raise InvalidValue(f"invalid hold_s: {hold_s:g}", "Use a number of seconds greater than 0.")
     return hold_s
 
 
@@ -131,8 +150,6 @@ def _folder(lake: Path) -> Path:
 def _read(path: Path) -> Leased:
     """One that is held but not written yet is at the beginning of everything."""
     try:
-        host, pid, command, since, lsn, tail, until = json.loads(path.read_bytes())
+        return Leased.parse(json.loads(path.read_bytes()))
     except ValueError:
-        return Leased(Owner("", 0, "someone", path.stat().st_mtime), Lsn.ZERO, Lsn.ZERO)
-    owner = Owner(host, pid, command, since)
-    return Leased(owner, Lsn.parse(lsn), None if tail is None else Lsn.parse(tail), until)
+        return Leased(Owner("", 0, "unknown", path.stat().st_mtime), Lsn.ZERO, Lsn.ZERO)

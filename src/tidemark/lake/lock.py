@@ -13,20 +13,23 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tidemark.errors import LakeInUse
+from tidemark.units import format_duration
 
-WRITING, FOLDING, VACUUMING = "_writer.lock", "_fold.lock", "_vacuum.lock"
-_DOES = {WRITING: "written", FOLDING: "folded", VACUUMING: "vacuumed"}
+WRITING, FOLDING, VACUUMING = "_writer.lock", "_fold.lock", "_expire.lock"
+_USES = {WRITING: "in use by another writer", FOLDING: "being folded", VACUUMING: "being expired"}
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes a lake, and since when."""
+    """The process that has a lock or a lease, and since when."""
 
     host: str
     pid: int
@@ -34,7 +37,21 @@ class Owner:
     since: float
 
     def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host} ({self.command}), for {time.time() - self.since:.0f} s"
+        return f"pid {self.pid} on {self.host} ({self.command}), for {format_duration(time.time() - self.since)}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"host": self.host, "pid": self.pid, "command": self.command, "since": timestamp(self.since)}
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Owner:
+        """From JSON."""
+        return cls(plain["host"], plain["pid"], plain["command"], datetime.fromisoformat(plain["since"]).timestamp())
+
+
+def timestamp(seconds: float) -> str:
+    """A time since the epoch, for people and for JSON."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ")
 
 
 def myself() -> Owner:
@@ -52,11 +69,12 @@ class Lock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._file)
-            owner = read_owner(lake, name) or "someone"
-            raise LakeInUse(f"{lake} is being {_DOES[name]} by {owner}", "stopping that one first") from error
-        owner = myself()
+            owner = read_owner(lake, name)
+            process = f": {owner}" if owner is not None else ""
+            hint = f"Stop process {owner.pid} first." if owner is not None else "Stop that process first."
+            raise LakeInUse(f"{lake} is {_USES[name]}{process}", hint) from error
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, json.dumps([owner.host, owner.pid, owner.command, owner.since]).encode(), 0)
+        os.pwrite(self._file, json.dumps(myself().plain()).encode(), 0)
 
     def close(self) -> None:
         """Let go."""
@@ -72,10 +90,9 @@ class Lock:
 def read_owner(lake: Path, name: str = WRITING) -> Owner | None:
     """Who wrote last; whether it still does, only the lock tells."""
     try:
-        host, pid, command, since = json.loads((lake / name).read_bytes())
-    except (OSError, ValueError):
+        return Owner.parse(json.loads((lake / name).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return Owner(host, pid, command, since)
 
 
 def is_held(lake: Path) -> bool:

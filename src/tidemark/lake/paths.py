@@ -53,6 +53,6 @@ def require_plain(path: Path) -> Path:
     strange = sorted(set(str(path)) & set("%[]{}*?\\"))
     if strange:
         raise InvalidValue(
-            f"a lake cannot lie at {path}: {' '.join(strange)} in it means something else", "another path"
+            f"invalid path for a lake: {path} contains {' '.join(strange)}", "Use a path without these characters."
         )
     return path

@@ -1,7 +1,7 @@
 """Named moments of a writer at which a test can kill it. In production nothing is attached, and nothing happens.
 
 locked                 the lake's lock is ours
-looked                 the source's catalogue was read
+catalog read           the source's catalogue was read
 planned                what to apply is known, nothing is written
 file written           one file is durable, nobody was told; on an executor
 written                all files of the cycle are durable, no table was committed
@@ -9,16 +9,16 @@ table created          a table is there, without a change
 columns added          a table has new columns, without their values
 table committed        one table has its changes, perhaps not all tables
 all committed          every table has, `_cycles` does not say so
-cycle told             `_cycles` says so, the log was not told that it can let go
-history told           `_tables` says what became of a table, the catalog does not
+cycle committed        `_cycles` has the row, the receiver was not notified that it can trim the log
+events committed       `_tables` has the events of a table, the catalog does not
 fold planned           what to fold is known, nothing is written
 fold written           all files of a fold are durable, its table was not committed
 folded                 a table has its versions
 generation committed   a table has its copy, `_tables` does not say so
 versions ended         a dropped table has no rows any more, the catalog does not say so
 catalog written        the catalog says what is in the lake now
-window told            `_vacuums` says what cannot be read any more, nothing is removed
-let go                 a table holds files no more, which are still there
+retention committed    `_expired` has the retained LSN, nothing is removed
+files removed          a table version without expired files is committed, the files still exist
 restart decided        a request to start over says after which position and why, nothing else is changed
 log emptied            tables are told to be started over, the old log is gone, the old slot is not
 slot dropped           the old slot is gone, there is no new one
@@ -35,7 +35,7 @@ class Point(Enum):
     """One of them."""
 
     LOCKED = "locked"
-    LOOKED = "looked"
+    LOOKED = "catalog read"
     PLANNED = "planned"
     FILE_WRITTEN = "file written"
     WRITTEN = "written"
@@ -43,16 +43,16 @@ class Point(Enum):
     COLUMNS_ADDED = "columns added"
     TABLE_COMMITTED = "table committed"
     ALL_COMMITTED = "all committed"
-    CYCLE_TOLD = "cycle told"
-    HISTORY_TOLD = "history told"
+    CYCLE_TOLD = "cycle committed"
+    HISTORY_TOLD = "events committed"
     FOLD_PLANNED = "fold planned"
     FOLD_WRITTEN = "fold written"
     FOLDED = "folded"
     GENERATION_COMMITTED = "generation committed"
     VERSIONS_ENDED = "versions ended"
     CATALOG_WRITTEN = "catalog written"
-    WINDOW_TOLD = "window told"
-    LET_GO = "let go"
+    WINDOW_TOLD = "retention committed"
+    LET_GO = "files removed"
     RESTART_DECIDED = "restart decided"
     LOG_EMPTIED = "log emptied"
     SLOT_DROPPED = "slot dropped"

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.clock import Lsn, Snapshot
+from tidemark.clock import Lsn
 from tidemark.lake.commits import is_there
-from tidemark.lake.registers import CYCLES, Seen, read_times
+from tidemark.lake.registers import CYCLES, Seen, read_times, seen_in
 
-_NONE = pa.table({"known": pa.array([], pa.int64()), "source_time": pa.array([], pa.timestamp("us", "UTC"))})
+_NONE = pa.table({"schema_lsn": pa.array([], pa.int64()), "source_time": pa.array([], pa.timestamp("us", "UTC"))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Poll:
         return self.seen.reconciled >= self.lsn
 
     def __str__(self) -> str:
-        return f"the poll at {self.lsn} of {self.time.isoformat(' ', 'seconds')}"
+        return f"the poll at {self.lsn} ({self.time.isoformat(' ', 'seconds')})"
 
 
 class Polls:
@@ -51,7 +51,7 @@ class Polls:
     @cached_property
     def positions(self) -> npt.NDArray[np.int64]:
         """Of each."""
-        positions: npt.NDArray[np.int64] = self._told["known"].to_numpy()
+        positions: npt.NDArray[np.int64] = self._told["schema_lsn"].to_numpy()
         return positions
 
     @cached_property
@@ -77,7 +77,7 @@ class Polls:
         if not len(seen) or seen[-1] + 1 == len(self):
             return None
         row = self._told.slice(seen[-1] + 1, 1).to_pylist()[0]
-        return Lsn(row["known"]), row["source_time"]
+        return Lsn(row["schema_lsn"]), row["source_time"]
 
     def at(self, lsn: Lsn) -> Poll | None:
         """The poll that a read at a position shows; None before the first one, and where the stream told it."""
@@ -86,10 +86,8 @@ class Polls:
 
     def __getitem__(self, number: int) -> Poll | None:
         row = self._told.slice(number, 1).to_pylist()[0]
-        if row["snapshot"] is None:
-            return None
-        seen = Seen(Snapshot.parse(row["snapshot"]), Lsn(row["seen"]), row["timeline"], Lsn(row["reconciled"]))
-        return Poll(Lsn(row["safe"]), row["source_time"], seen)
+        seen = seen_in(row)
+        return Poll(Lsn(row["applied_lsn"]), row["source_time"], seen) if seen is not None else None
 
 
 def read_polls(lake: Path) -> Polls:

@@ -1,17 +1,18 @@
-"""The small Delta tables of a lake: `_tables`, what became of every table, `_cycles`, how far it has come, `_vacuums`.
+"""The registers of a lake, small Delta tables: `_tables` (events of every table), `_cycles` (watermarks), `_expired`.
 
-A cycle's row is written when every table has its changes: `safe` is then true of all of them. `known` is the position
-up to which the schema of every table is known. Both are also the `txn` versions of the commit, which are read at once
+A cycle's row is written when every table has its changes: that is `applied_lsn`. `schema_lsn` is the position up to
+which the definition of every table is known. Both are also the `txn` versions of the commit, which are read at once
 however many cycles there were.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,50 +21,51 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
-from tidemark.lake.commits import APP, CONFIGURATION, is_there, opened, require_version
+from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
 from tidemark.lake.history import Event, Kind
 from tidemark.lake.points import Point, reached
 from tidemark.schema.plain import from_plain, to_plain
 
-TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_vacuums"
-_KNOWN = f"{APP}.known"
+TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
+_KNOWN = f"{APP}.schema_lsn"
 _TOKEN = f"{APP}.token"  # tells our own commit from another's
 _COMPACT_EVERY = 100
 
 _TABLES_SCHEMA = pa.schema(
     [
-        ("at", pa.timestamp("us", "UTC")),
+        ("number", pa.int64()),
+        ("written_at", pa.timestamp("us", "UTC")),
         ("oid", pa.int64()),
         ("schema", pa.string()),
         ("name", pa.string()),
         ("path", pa.string()),
         ("event", pa.string()),
-        ("after", pa.int64()),
+        ("after_lsn", pa.int64()),
         ("lsn", pa.int64()),
-        ("excluded", pa.list_(pa.field("element", pa.int64()))),
+        ("excluded_lsns", pa.list_(pa.field("element", pa.int64()))),
         ("reason", pa.string()),
-        ("fingerprint", pa.string()),
-        ("number", pa.int64()),
+        ("fix", pa.string()),
+        ("definition", pa.string()),
         ("snapshot", pa.string()),
-        ("observed", pa.bool_()),
+        ("polled", pa.bool_()),
     ]
 )
 _CYCLES_SCHEMA = pa.schema(
     [
-        ("at", pa.timestamp("us", "UTC")),
-        ("safe", pa.int64()),
-        ("known", pa.int64()),
+        ("written_at", pa.timestamp("us", "UTC")),
+        ("applied_lsn", pa.int64()),
+        ("schema_lsn", pa.int64()),
         ("source_time", pa.timestamp("us", "UTC")),
         ("changes", pa.int64()),
         ("tables", pa.int32()),
         ("snapshot", pa.string()),
-        ("seen", pa.int64()),
+        ("source_lsn", pa.int64()),
         ("timeline", pa.int64()),
-        ("reconciled", pa.int64()),
+        ("reconciled_lsn", pa.int64()),
     ]
 )
 
-_VACUUMS_SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("retained", pa.int64())])
+_VACUUMS_SCHEMA = pa.schema([("written_at", pa.timestamp("us", "UTC")), ("retained_lsn", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class _Register:
         except Exception as error:
             there = opened(self.folder)
             if there.history(1)[0].get(_TOKEN) != token:
-                raise LakeInUse(f"{self.folder} could not be written: {error}", "again; or the other writer") from error
+                raise LakeInUse(f"cannot write {self.folder}: {error}", RETRY) from error
         self.table = opened(self.folder)
         require_version(self.table, self.folder, before + 1)
         if self.table.version() % _COMPACT_EVERY == 0:
@@ -144,20 +146,21 @@ class Tables(_Register):
 
 def _event_row(event: Event, number: int) -> dict[str, object]:
     return {
-        "at": datetime.now(UTC),
+        "number": number,
+        "written_at": datetime.now(UTC),
         "oid": event.fingerprint.oid,
         "schema": event.fingerprint.schema,
         "name": event.fingerprint.name,
         "path": event.path,
         "event": event.kind.value,
-        "after": event.after.value,
+        "after_lsn": event.after.value,
         "lsn": event.lsn.value,
-        "excluded": sorted(lsn.value for lsn in event.excluded),
+        "excluded_lsns": sorted(lsn.value for lsn in event.excluded),
         "reason": event.reason,
-        "fingerprint": json.dumps(to_plain(event.fingerprint)),
-        "number": number,
+        "fix": event.fix,
+        "definition": json.dumps(to_plain(event.fingerprint)),
         "snapshot": str(event.snapshot) if event.snapshot is not None else None,
-        "observed": event.observed,
+        "polled": event.observed,
     }
 
 
@@ -175,9 +178,9 @@ class Cycles(_Register):
     def tell(self, cycle: Cycle) -> None:
         """Add a row, once every table has what it says."""
         row = {
-            "at": datetime.now(UTC),
-            "safe": cycle.safe.value,
-            "known": cycle.known.value,
+            "written_at": datetime.now(UTC),
+            "applied_lsn": cycle.safe.value,
+            "schema_lsn": cycle.known.value,
             "source_time": cycle.source_time,
             "changes": cycle.changes,
             "tables": cycle.tables,
@@ -190,14 +193,14 @@ class Cycles(_Register):
 def _seen_row(seen: Seen) -> dict[str, object]:
     return {
         "snapshot": str(seen.snapshot),
-        "seen": seen.lsn.value,
+        "source_lsn": seen.lsn.value,
         "timeline": seen.timeline,
-        "reconciled": seen.reconciled.value,
+        "reconciled_lsn": seen.reconciled.value,
     }
 
 
 class Vacuums(_Register):
-    """`_vacuums`: up to where the past was let go, as the one who does it holds it."""
+    """`_expired`: the oldest position that can be read, as the process that expires data holds it."""
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / VACUUMS, _VACUUMS_SCHEMA)
@@ -205,7 +208,7 @@ class Vacuums(_Register):
     def tell(self, retained: Lsn) -> None:
         """Say that nothing below a position can be read any more. It never goes back."""
         if retained > _retained(self.table):
-            row = {"at": datetime.now(UTC), "retained": retained.value}
+            row = {"written_at": datetime.now(UTC), "retained_lsn": retained.value}
             self.add([row], Transaction(APP, retained.value))
             reached(Point.WINDOW_TOLD)
 
@@ -227,14 +230,15 @@ def read_events(lake: Path) -> tuple[Event, ...]:
     return tuple(
         Event(
             Kind(row["event"]),
-            from_plain(json.loads(row["fingerprint"])),
+            from_plain(json.loads(row["definition"])),
             row["path"],
-            Lsn(row["after"]),
+            Lsn(row["after_lsn"]),
             Lsn(row["lsn"]),
-            frozenset(map(Lsn, row["excluded"])),
+            frozenset(map(Lsn, row["excluded_lsns"])),
             row["reason"],
             Snapshot.parse(row["snapshot"]) if row["snapshot"] is not None else None,
-            row["observed"],
+            row["polled"],
+            row["fix"],
         )
         for row in rows
     )
@@ -251,16 +255,21 @@ def read_seen(lake: Path) -> Seen | None:
     """What the last cycle saw, if that was a poll."""
     if not is_there(lake / CYCLES):
         return None
-    rows = read_times(lake).select(["snapshot", "seen", "timeline", "reconciled"]).to_pylist()
-    if not rows or rows[-1]["snapshot"] is None:
+    cycles = read_times(lake)
+    return seen_in(cycles.slice(len(cycles) - 1).to_pylist()[0]) if len(cycles) else None
+
+
+def seen_in(row: Mapping[str, Any]) -> Seen | None:
+    """What a cycle saw, if that was a poll."""
+    if row["snapshot"] is None:
         return None
-    last = rows[-1]
-    return Seen(Snapshot.parse(last["snapshot"]), Lsn(last["seen"]), last["timeline"], Lsn(last["reconciled"]))
+    snapshot, lsn, reconciled = Snapshot.parse(row["snapshot"]), Lsn(row["source_lsn"]), Lsn(row["reconciled_lsn"])
+    return Seen(snapshot, lsn, row["timeline"], reconciled)
 
 
 def read_times(lake: Path) -> pa.Table:
     """All cycles: when, how far, and the source's clock."""
-    return _rows(lake / CYCLES).sort_by([("known", "ascending"), ("safe", "ascending"), ("at", "ascending")])
+    return _rows(lake / CYCLES).sort_by([(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")])
 
 
 def _rows(folder: Path) -> pa.Table:

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from tidemark.clock import Lsn
 from tidemark.lake.files import sync
+from tidemark.lake.reasons import Reason
 
 FOLDER = "_requests"
 RESTART = "_restart.json"
@@ -29,28 +30,28 @@ def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
         write_request(folder / f"{oid}-{uuid4().hex}.json", {"resync": oid})
 
 
-def resyncs_of(lake: Path) -> dict[int, str]:
-    """The tables that are to be copied anew, each with the reason why it is not yet, if there is one."""
-    found: dict[int, str] = {}
+def resyncs_of(lake: Path) -> dict[int, Reason]:
+    """The tables that are to be copied again, each with the reason why the last attempt failed, if there was one."""
+    found: dict[int, Reason] = {}
     for path in sorted((lake / FOLDER).glob("*.json")):
         with suppress(FileNotFoundError):  # fulfilled just now
             plain = json.loads(path.read_bytes())
-            found[int(plain["resync"])] = plain.get("reason", "")
+            found[int(plain["resync"])] = Reason(plain.get("reason", ""), plain.get("fix", ""))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A request that the mirror be started over: since when, and once that has begun, after which position and why."""
+    """A request that the mirror be restarted: since when, and once that has begun, after which position and why."""
 
     asked_at: str
     after: Lsn | None = None
-    reason: str = ""
+    cause: str = ""
 
     def write(self, lake: Path) -> None:
         """Keep it with a lake until `remove`."""
         after = str(self.after) if self.after is not None else ""
-        write_request(lake / RESTART, {"asked_at": self.asked_at, "after": after, "reason": self.reason})
+        write_request(lake / RESTART, {"requested_at": self.asked_at, "after_lsn": after, "cause": self.cause})
 
     @staticmethod
     def remove(lake: Path) -> None:
@@ -70,7 +71,8 @@ def read_restart(lake: Path) -> Restart | None:
         plain = json.loads((lake / RESTART).read_bytes())
     except FileNotFoundError:
         return None
-    return Restart(plain["asked_at"], Lsn.parse(plain["after"]) if plain["after"] else None, plain["reason"])
+    after = Lsn.parse(plain["after_lsn"]) if plain["after_lsn"] else None
+    return Restart(plain["requested_at"], after, plain["cause"])
 
 
 class Requests:
@@ -86,10 +88,10 @@ class Requests:
         self._seen |= {path: int(json.loads(path.read_bytes())["resync"]) for path in fresh}
         return [self._seen[path] for path in fresh]
 
-    def failed(self, oid: int, reason: str) -> None:
+    def failed(self, oid: int, reason: Reason) -> None:
         """Say why what was asked for a table is not fulfilled yet."""
         for path in [path for path, asked in self._seen.items() if asked == oid]:
-            write_request(path, {"resync": oid, "reason": reason})
+            write_request(path, {"resync": oid, "reason": reason.text, "fix": reason.fix})
 
     def fulfilled(self, oid: int) -> None:
         """Let go of what was asked for a table, as far as it was seen."""

@@ -18,7 +18,9 @@ from tidemark.lake.flocked import HeldFile, held_files
 
 FOLDER = "_shared"
 _SUFFIX, _REPLY = ".token", ".reply"
-_HINT = "Mount the folder at the same path on every executor, or run Spark on this machine: --master 'local[*]'"
+_HINT = (
+    "Mount the directory at the same path on every executor, or run Spark on this machine with `--master 'local[*]'`."
+)
 _verified: set[SharedFolder] = set()
 _shared: dict[Path, SharedFolder] = {}
 
@@ -55,20 +57,22 @@ class SharedFolder:
         except OSError:
             seen = False
         if not seen:
-            raise FolderNotShared(f"what the executor on {host} writes to {self.path} is not visible here", _HINT)
+            raise FolderNotShared(
+                f"files that the executor on {host} writes to {self.path} are not visible to the driver", _HINT
+            )
 
     def _require_token(self) -> None:
         try:
             if self.token is None:
                 next(self.path.iterdir(), None)
             elif (self.path / FOLDER / self.token).read_text() != self.token:
-                raise self._refused("the token in it is another one")
+                raise self._refused("it contains a different token")
         except OSError as error:
             raise self._refused(error.strerror or str(error)) from error
 
     def _refused(self, why: str) -> FolderNotShared:
         return FolderNotShared(
-            f"the executor on {socket.gethostname()} does not see the driver's {self.path}: {why}", _HINT
+            f"the executor on {socket.gethostname()} cannot read the driver's directory {self.path}: {why}", _HINT
         )
 
 

@@ -1,94 +1,116 @@
-"""How a mirror does, from its lake and its log alone: no JVM, no question to the source."""
+"""The status of a mirror, from its lake and its log alone: no JVM, no connection to the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-from deltalake import DeltaTable
-
-from tidemark.clock import Lsn
+from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
-from tidemark.lake.commits import applied, is_there
+from tidemark.lake.changes import ChangeFiles, read_changes
 from tidemark.lake.history import Kind, TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
-from tidemark.lake.paths import CHANGES
 from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
-from tidemark.lake.versions import read_versions
+from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
+from tidemark.schema.display import type_name
+from tidemark.schema.table import Child
+
+READABLE = "readable"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatus:
+    """A column and its type, as PostgreSQL prints it."""
+
+    name: str
+    type: str
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: whether it can be read and where, and what its changes and versions take. `folded` if it ever was.
+    """One table. `state` is `readable`, or what happened to it: `waiting`, `gap`, `restarted` or `dropped`.
 
-    What is `observed` is known as polls saw it.
+    For a table that cannot be read up to the applied LSN, `reason` is why, and `fix` the SQL statement or command that
+    helps. `readable` are the ranges of LSNs at which it can be read. `rows` is the number of current rows, with those
+    of partitions and child tables; None if that is not known without a scan. What is `polled` is as the last poll read
+    it.
     """
 
     name: str
+    kind: str
     state: str
-    path: str
-    applied: Lsn
-    readable: tuple[tuple[Lsn, Lsn | None], ...]
     reason: str
-    files: int
-    size_bytes: int
-    folded: Lsn | None
+    fix: str
+    columns: tuple[ColumnStatus, ...]
+    rows: int | None
+    path: str
+    polled: bool
+    applied_lsn: Lsn
+    folded_lsn: Lsn | None
+    readable: tuple[tuple[Lsn, Lsn | None], ...]
+    change_files: int
+    change_bytes: int
     version_files: int
     version_bytes: int
-    observed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The whole mirror. `received` is None where the log cannot be reached; reads begin at `retained`.
+    """The whole mirror. `received_lsn` is None if the log cannot be read.
 
-    `polled` is the last poll; None if the mirror follows the stream. `restart` is a request to start it over.
+    `last_poll` is None if the mirror uses logical decoding; `restart` is a request to restart it.
     """
 
     lake: Path
     mirror: str
     database: str
     log: Path
-    received: Lsn | None
-    safe: Lsn
-    known: Lsn
-    retained: Lsn
+    received_lsn: Lsn | None
+    applied_lsn: Lsn
+    schema_lsn: Lsn
+    retained_lsn: Lsn
     writer: Owner | None
     readers: tuple[Leased, ...]
     tables: tuple[TableStatus, ...]
-    polled: Poll | None
+    last_poll: Poll | None
     restart: Restart | None
 
 
 def status_of(path: Path) -> LakeStatus:
-    """Look at a lake and its log."""
+    """The status of a lake and its log."""
     lake = Lake.open(path)
-    polled = read_polls(path).last
+    last_poll = read_polls(path).last
     cycle = lake.cycle()
-    tables = sorted(_tables(lake, lake.tables().values(), cycle.safe), key=lambda each: each.name)
-    writer = read_owner(path) if is_held(path) else None
     return LakeStatus(
         path,
         lake.mirror,
         lake.database,
         lake.log,
-        _received(lake) if polled is None else None,
+        _received(lake) if last_poll is None else None,
         cycle.safe,
         cycle.known,
         read_retained(path),
-        writer,
+        read_owner(path) if is_held(path) else None,
         read_leases(path),
-        tuple(tables),
-        polled,
+        tuple(tables_of(lake)),
+        last_poll,
         read_restart(path),
     )
+
+
+def tables_of(lake: Lake) -> list[TableStatus]:
+    """Every table that is mirrored or was, in the order of their names."""
+    histories, resyncs, applied = lake.tables(), resyncs_of(lake.path), lake.cycle().safe
+    found = {oid: _table(lake, history, resyncs, applied) for oid, history in histories.items()}
+    whole = [_with_children(found[oid], history, histories, found) for oid, history in histories.items()]
+    return sorted(whole, key=lambda table: (table.name, table.state == Kind.DROPPED.value))
 
 
 def _received(lake: Lake) -> Lsn | None:
@@ -98,40 +120,95 @@ def _received(lake: Lake) -> Lsn | None:
         return None
 
 
-def _tables(lake: Lake, histories: Iterable[TableHistory], safe: Lsn) -> Iterable[TableStatus]:
-    resyncs = resyncs_of(lake.path)
-    for history in histories:
-        folder = lake.path / history.path / CHANGES
-        there = DeltaTable(folder) if is_there(folder) else None
-        sizes: list[int] = pa.table(there.get_add_actions())["size_bytes"].to_pylist() if there else []
-        versions = read_versions(lake.path, history.path)
-        spans = history.spans()
-        version_sizes = [file.size_bytes for file in versions.files] if versions else []
-        yield TableStatus(
-            f"{history.fingerprint.schema}.{history.fingerprint.name}",
-            _state(history),
-            history.path,
-            max(applied(there), safe) if there else safe,
-            tuple((span.begin, span.end) for span in spans),
-            _reason(history, resyncs),
-            len(sizes),
-            sum(sizes),
-            versions.folded if versions else None,
-            len(version_sizes),
-            sum(version_sizes),
-            bool(spans) and spans[-1].observed,
-        )
+def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], applied: Lsn) -> TableStatus:
+    """A table without its partitions and child tables."""
+    changes = read_changes(lake.path, history.path, applied)
+    sizes: list[int] = changes.adds["size_bytes"].to_pylist() if changes.adds is not None else []
+    versions = read_versions(lake.path, history.path)
+    version_sizes = [file.size_bytes for file in versions.files] if versions else []
+    reason, spans = _reason(history, resyncs), history.spans()
+    return TableStatus(
+        history.name,
+        _kind(history),
+        _state(history),
+        reason.text,
+        reason.fix,
+        tuple(ColumnStatus(each.name, type_name(each.type, each.typmod)) for each in history.fingerprint.columns),
+        _rows(history, changes, versions),
+        history.path,
+        bool(spans) and spans[-1].observed,
+        changes.applied,
+        versions.folded if versions else None,
+        tuple((span.begin, span.end) for span in spans),
+        len(sizes),
+        sum(sizes),
+        len(version_sizes),
+        sum(version_sizes),
+    )
 
 
-def _reason(history: TableHistory, resyncs: Mapping[int, str]) -> str:
-    """Why it cannot be read, or what is still to come of it."""
-    if not history.live:
-        return history.reason
-    why = resyncs.get(history.fingerprint.oid)
-    return "" if why is None else f"to be copied anew: {why}" if why else "to be copied anew"
+def _kind(history: TableHistory) -> str:
+    if history.is_union:
+        return "partitioned table"
+    return "inheritance parent" if history.fingerprint.children else "table"
 
 
 def _state(history: TableHistory) -> str:
     if history.live:
-        return "live"
-    return next(event.kind for event in reversed(history.events) if event.kind is not Kind.SEEN).name.lower()
+        return READABLE
+    last = next(event for event in reversed(history.events) if event.kind is not Kind.SEEN)
+    return str(last.kind.value)
+
+
+def _reason(history: TableHistory, resyncs: Mapping[int, Reason]) -> Reason:
+    """Why it cannot be read, or why a requested resync is not done yet."""
+    if not history.live:
+        return Reason(history.reason, history.fix)
+    request = resyncs.get(history.fingerprint.oid)
+    if request is None:
+        return NO_REASON
+    return replace(request, text=f"resync requested; {request.text}" if request.text else "resync requested")
+
+
+def _rows(history: TableHistory, changes: ChangeFiles, versions: Versions | None) -> int | None:
+    """The rows of a table that is readable and folded up to its last change."""
+    if history.is_union or not history.live:
+        return 0 if history.is_union and history.live else None
+    base = history.spans()[-1].base
+    if versions is None or versions.base != base.lsn:
+        return None
+    pending = changes.between(held(versions, base), Boundary(changes.applied))
+    return None if pending else sum(file.rows for file in versions.live)
+
+
+def _with_children(
+    table: TableStatus,
+    history: TableHistory,
+    histories: Mapping[int, TableHistory],
+    found: Mapping[int, TableStatus],
+) -> TableStatus:
+    """A table as a query reads it: with the rows of its partitions and child tables, and readable only if they are."""
+    if not history.live or not history.fingerprint.children:
+        return table
+    children = [(child.name, found.get(child.oid)) for child in _descendants(history, histories)]
+    unreadable = sorted(name for name, child in children if child is None or child.state != READABLE)
+    counts = [table.rows, *(child.rows if child is not None else None for _, child in children)]
+    known = [count for count in counts if count is not None]
+    rows = sum(known) if len(known) == len(counts) else None
+    if not unreadable:
+        return replace(table, rows=rows)
+    what = "partitions" if history.is_union else "child tables"
+    return replace(
+        table, state=Kind.WAITING.value, reason=f"{what} that cannot be read: {', '.join(unreadable)}", rows=None
+    )
+
+
+def _descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:
+    """All tables below one, each once."""
+    below, seen = list(history.fingerprint.children), set[int]()
+    while below:
+        child = below.pop()
+        if child.oid not in seen:
+            seen.add(child.oid)
+            yield child
+            below += histories[child.oid].fingerprint.children if child.oid in histories else ()

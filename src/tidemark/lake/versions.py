@@ -40,7 +40,7 @@ from tidemark.lake.points import Point, reached
 VERSIONS = "versions"
 BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
 INTERVAL = pa.schema([(BEGIN_LSN, pa.int64()), (END_LSN, pa.int64())])
-_BASE, _BEFORE = f"{APP}.base", f"{APP}.before"
+_BASE, _BEFORE = f"{APP}.base_lsn", f"{APP}.previous_version"
 _CONFIGURATION = {
     **CONFIGURATION,
     STATISTICS: ",".join(INTERVAL.names),
@@ -240,7 +240,10 @@ def _version_file(folder: Path, add: Mapping[str, Any]) -> VersionFile:
     named = _NAME.fullmatch(add["path"])
     least, greatest = ((add[of] or {}) for of in ("min", "max"))
     if named is None or least.get(BEGIN_LSN) is None or (named[1] == "closed" and greatest.get(END_LSN) is None):
-        raise LakeDamaged(f"{folder / add['path']} is not a file of ours, or lost its statistics", "the lake as it was")
+        raise LakeDamaged(
+            f"{folder / add['path']} was not written by Tidemark, or has no Delta statistics",
+            "Restore the lake from a backup, or run `tidemark resync LAKE TABLE`.",
+        )
     return VersionFile(
         add["path"],
         int(named[2]),

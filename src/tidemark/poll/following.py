@@ -77,7 +77,7 @@ class Following:
             rest = self._rest(has, staged, wanted, at_once=had.thinned)
             upserts = changed.result()
         if upserts.inserted.digest() != new.digest():
-            raise NeedsWhole(self._table.fingerprint.oid, "the mirror has other keys of it than it should have")
+            raise NeedsWhole(self._table.fingerprint.oid, "the keys in the mirror differ from those of the last poll")
         return Followed(joined([upserts, rest.written]), rest.has)
 
     def _rest(self, has: Kept | Digest, staged: Staged, wanted: Wanted, *, at_once: bool = False) -> Followed:
@@ -130,7 +130,7 @@ class Following:
             gone = Hashes.joined([gone, only_in(ours, theirs.hashes)])
             missed = only_in(theirs, ours.hashes).hashes.tolist()
         if has.has.shares_any(gone):
-            raise NeedsWhole(self._table.fingerprint.oid, "two of its keys have the same hash, and one of them is gone")
+            raise NeedsWhole(self._table.fingerprint.oid, "two keys have the same hash, and one of them was deleted")
         if not len(gone.hashes):
             return joined([]), missed
         shape = self._shape(None)
@@ -168,7 +168,7 @@ class Following:
         if not hashes:
             return joined([])
         if len(hashes) > MOST_MISSED:
-            raise NeedsWhole(self._table.fingerprint.oid, f"the mirror lacks more than {MOST_MISSED:,} rows of it")
+            raise NeedsWhole(self._table.fingerprint.oid, f"more than {MOST_MISSED:,} rows are missing in the mirror")
         wanted = Wanted(self._table.fingerprint, self._table.columns, self._table.text().of_hashes(hashes))
         return self._changed(self._stage(wanted), wanted)
 
@@ -220,7 +220,7 @@ class Following:
     def _required(self, theirs: Digest, has: Kept | Digest) -> Kept | Digest:
         """What the mirror has, if what was found explains all that differed."""
         if theirs != _digest(has):
-            why = f"it has {theirs.rows:,} rows at the source and would have {_digest(has).rows:,} in the mirror"
+            why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
             raise NeedsWhole(self._table.fingerprint.oid, why)
         return has
 

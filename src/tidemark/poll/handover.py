@@ -66,7 +66,7 @@ class Handover:
             if self._insists and policy_of(error).retry is Retry.NEVER:
                 raise
             if self._said != error.message:
-                self._tell(f"it is polled, and cannot follow the stream yet: {error}")
+                self._tell(f"polling continues, logical decoding is not possible yet: {error.message}")
             self._said = error.message
             return None
         finally:
@@ -77,7 +77,7 @@ class Handover:
         try:
             self.discard()
         except SourceError as error:
-            self._tell(f"the slot of an attempt to follow the stream stays until the next one: {error.message}")
+            self._tell(f"could not drop replication slot {self._meant.names.slot}, will retry: {error.message}")
 
     def discard(self) -> None:
         """Drop the slot and remove the log of an attempt that did not come to its end, while the lake is polled."""
@@ -113,11 +113,15 @@ class Handover:
     def _require_nothing_there(self) -> None:
         """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""
         if self._log.exists() and any(path.name != LOCK for path in self._log.iterdir()):
-            raise ObjectExists(f"{self._log} is not empty, and a log is to begin there", "--log, for another folder")
+            raise ObjectExists(
+                f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
+            )
         with Session.open(self._meant.source, "handover") as session:
             if (slot := read_slot(session, self._meant.names.slot)) is not None:
                 raise ObjectExists(
-                    f"slot {slot.name} exists: it is another log's", "--name, for another mirror; or drop the slot"
+                    f"replication slot {slot.name} already exists",
+                    f"If the slot is not used, run `SELECT pg_drop_replication_slot('{slot.name}');`; otherwise use "
+                    "another mirror name with `--name`.",
                 )
 
     def _last_poll(self) -> Polled:
@@ -129,9 +133,9 @@ class Handover:
             if not done or not isinstance(error, TidemarkError):
                 self.tidy()
                 raise
-            self._tell(f"receiving ended, and is begun again: {error.message}")  # the last poll is told all the same
+            self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll counts all the same
         self._mark.unlink()
-        self._tell(f"polled for the last time at {done[0].upto}: from there on it follows the stream")
+        self._tell(f"changed from polling to logical decoding at {done[0].upto}")
         return done[0]
 
     def _poll_beside_the_log(self, done: list[Polled]) -> None:

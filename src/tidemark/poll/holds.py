@@ -72,7 +72,7 @@ class Holds:
 
     def _answered(self, request: Path, seen: Glimpse, lsn: Lsn) -> Session | None:
         if seen.shared.name is None:
-            refuse(request, "transactions run at the primary of this standby, which cannot share a snapshot then")
+            refuse(request, "a standby cannot export a snapshot while transactions are running on its primary")
             return None
         try:
             session = Session.open(self._source, "hold", HOLDING)

@@ -29,6 +29,6 @@ class PollOptions:
 
     def __post_init__(self) -> None:
         if self.reconcile_every < 1:
-            raise InvalidValue(f"reconcile_every is {self.reconcile_every}", "1 or more")
+            raise InvalidValue(f"invalid reconcile_every: {self.reconcile_every}", "Use a number of at least 1.")
         if not self.lake.is_absolute():
-            raise InvalidValue(f"{self.lake} is not a whole path", "one that begins with /")
+            raise InvalidValue(f"{self.lake} is not an absolute path", "Use a path that starts with /.")

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from tidemark.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.apply.job import Written
 from tidemark.apply.reach import require_reach
-from tidemark.apply.tables import REPAIR
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
 from tidemark.lake.catalog import CatalogUpdates
@@ -34,6 +33,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import Reason, undecodable
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
 from tidemark.lake.shared import shared_folder
@@ -97,7 +97,7 @@ class Poller:
             self._last: Glimpse | None = None
             self._had: dict[int, Kept | Digest] = {}
             self._whole: dict[int | None, str] = {}
-            self._unreadable: dict[int, tuple[str, float]] = {}
+            self._unreadable: dict[int, tuple[Reason, float]] = {}
             behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
             self._unreconciled = 1 if behind else 0
             self._asked: list[int] = []
@@ -115,7 +115,7 @@ class Poller:
         `shown` is called with what the mirror shows now, and where, while the source's snapshot is still held.
         """
         self._asked += self._requests.new()
-        self._whole |= dict.fromkeys(self._asked, "it was asked for")
+        self._whole |= dict.fromkeys(self._asked, "resync requested")
         for oid in self._asked:
             self._unreadable.pop(oid, None)
         with glimpse(self._options.source) as seen:
@@ -173,16 +173,19 @@ class Poller:
         self.lake.require_own(identity)
         if last is None:
             if self.cycle.safe > Lsn.ZERO:
-                self._whole[None] = "the mirror was not polled before"
+                self._whole[None] = "the mirror used logical decoding before"
             return
         if seen.lsn < last.lsn or seen.snapshot.xmax < last.snapshot.xmax:
             if seen.on_standby:
-                raise SourceBusy(f"the standby has replayed {seen.lsn}, and the mirror has {last.lsn}", "again later")
-            self._whole[None] = "the source was set back to an earlier state"
+                raise SourceBusy(
+                    f"the standby has replayed WAL up to {seen.lsn}, and the last poll was at {last.lsn}",
+                    "Retry the command when the standby has caught up.",
+                )
+            self._whole[None] = "the source was restored to an earlier state"
         elif identity.timeline != last.timeline:
-            self._whole[None] = f"the source is on timeline {identity.timeline}, and was on {last.timeline}"
+            self._whole[None] = f"the timeline of the source changed from {last.timeline} to {identity.timeline}"
         elif Horizon.between(last.snapshot, seen.snapshot) is None:
-            self._whole[None] = "too many transactions have begun since the last poll"
+            self._whole[None] = "too many transactions since the last poll"
 
     def _is_idle(self, seen: Glimpse) -> bool:
         if self._last is None or self._whole or not seen.is_same(self._last):
@@ -204,7 +207,8 @@ class Poller:
             polled = self._cycled(seen, had, published)
         except NeedsWhole as error:
             self._whole[error.oid] = error.why
-            raise TableChanged(f"a table is read whole by the next poll: {error.why}", "again") from error
+            hint = "Retry the command."
+            raise TableChanged(f"a table must be copied again by the next poll: {error.why}", hint) from error
         except ObjectMissing:
             seen.require_held()
             raise
@@ -222,14 +226,14 @@ class Poller:
         highest = self._take_away_above(safe)
         here = Here(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
         if last and here.lsn != seen.lsn:
-            raise SourceBusy(f"the source is at {seen.lsn}, and the mirror has told of {highest}", "again later")
+            raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
         catalog = seen.catalog()
         plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
         reached(Point.LOOKED)
         for said in plan.said:
             self._tell(said)
         for history, why in plan.copied.values():
-            self._tell(f"{history.fingerprint.schema}.{history.fingerprint.name} is read whole: {why}")
+            self._tell(f"table {history.fingerprint.schema}.{history.fingerprint.name}: copying all rows: {why}")
         reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
         altered = {event.fingerprint.oid for event in plan.events}
@@ -247,7 +251,7 @@ class Poller:
         self._tell_tables(here, plan, found, more)
         return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
 
-    def _left_out(self) -> dict[int, str]:
+    def _left_out(self) -> dict[int, Reason]:
         """The tables that were found unreadable a while ago, and why."""
         now = time.monotonic()
         self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
@@ -255,7 +259,8 @@ class Poller:
 
     def _leave_out(self, plan: Plan, found: Found, here: Here) -> None:
         """Have tables that cannot be read left out from now on."""
-        reasons = {oid: f"{error.message}: {REPAIR}" for oid, error in found.unreadable.items()}
+        planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
+        reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
         self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
         said = len(plan.said)
         self.tables.leave_out(plan, reasons, here)

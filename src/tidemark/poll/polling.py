@@ -19,10 +19,12 @@ from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy
 from tidemark.poll.glimpse import Glimpse
 from tidemark.poll.poller import Polled, Poller
 from tidemark.spark import Stopped, has_ended, what_failed
+from tidemark.units import format_duration
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
 MOST_FAILURES = 3  # of Spark's, one after the other
 _LOOK_S = 0.1
+_RETRY = "Retry the command. The lake is unchanged since the last poll, and sync continues from there."
 
 
 class Polling:
@@ -63,7 +65,7 @@ class Polling:
                 return False
             except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
                 pause_s = self._after(error)
-                tell(f"{_said(error)}; again in {pause_s:.0f} s")
+                tell(f"{_said(error)}; retry in {format_duration(pause_s)}")
                 self._rest(pause_s, self._stopping)
             else:
                 self._failures = 0
@@ -78,12 +80,12 @@ class Polling:
     def _after(self, error: Exception) -> float:
         """How long to wait after an error; it is raised if it will not pass."""
         if has_ended(self._spark):
-            raise SparkError("Spark has ended", "again: the lake reads as before, and goes on from there") from error
+            raise SparkError("Spark stopped", _RETRY) from error
         self._failures += 1
         if isinstance(error, TidemarkError) and policy_of(error).retry is Retry.NEVER:
             raise error
         if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
-            raise TaskFailed(_said(error), "again: the lake reads as before") from error
+            raise TaskFailed(_said(error), _RETRY) from error
         longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that mirrors do not come back all at once
 
@@ -95,4 +97,4 @@ class Polling:
 
 def _said(error: Exception) -> str:
     said = error.message if isinstance(error, TidemarkError) else what_failed(error)
-    return f"a poll failed: {' '.join(said.split())}"
+    return f"poll failed: {' '.join(said.split())}"

@@ -10,11 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tidemark.apply.tables import INSERTS_ONLY
 from tidemark.clock import Lsn, Snapshot
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.lake.paths import table_path
+from tidemark.lake.reasons import (
+    DESELECTED,
+    FIRST_POLL,
+    NO_REASON,
+    NOT_PUBLISHED,
+    PUBLISHED_LATE,
+    STREAMED,
+    UNION_ALTERED,
+    Reason,
+    altered,
+    no_replica_identity,
+    not_permitted,
+    skipped,
+)
 from tidemark.lake.registers import Tables
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.table import Catalog, PgType, Table
@@ -82,7 +95,7 @@ class PolledTables:
         selection: Selection,
         here: Here,
         whole: Mapping[int | None, str],
-        unreadable: Mapping[int, str],
+        unreadable: Mapping[int, Reason],
     ) -> Plan:
         """What is to be done in a snapshot. `whole` has tables that are read whole whatever they are, or None: all.
 
@@ -92,14 +105,14 @@ class PolledTables:
         chosen = choose(catalog, selection, strict=not self._events)
         present = {table.oid: table for table in chosen.tables}
         for oid, table in present.items():
-            hindrance = _hindrance(table) or unreadable.get(oid)
+            hindrance = not_permitted(table) or unreadable.get(oid)
             self._look_at(oid, table, here, whole.get(oid) or whole.get(None), hindrance, plan)
-        flaws = {skipped.table.oid: skipped.reason for skipped in chosen.skipped}
+        flaws = {each.table.oid: skipped(each.table, each.reason) for each in chosen.skipped}
         roots = roots_of(catalog, plan.followed.keys() | plan.copied.keys())
         self._look_at_roots(roots, here, plan)
         for oid, history in self.histories.items():
             if oid not in present and oid not in roots and history.last.kind is not Kind.DROPPED:
-                reason = flaws.get(oid, "it was dropped, or is not chosen any more")
+                reason = flaws.get(oid, DESELECTED)
                 plan.events.append(self._event(Kind.DROPPED, history.fingerprint, here, reason))
         return plan
 
@@ -119,7 +132,7 @@ class PolledTables:
         oids = plan.followed.keys() | plan.copied.keys()
         for oid in sorted(oids):
             table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
-            told.append(self._event(Kind.ALTERED, table, here, "from here on it is told by the stream"))
+            told.append(self._event(Kind.ALTERED, table, here, STREAMED))
             if (why := _ended(table, before.get(oid), names)) is not None:
                 told.append(replace(self._event(Kind.GAP, table, here, why), after=here.lsn))
         told += [self._event(Kind.UNION, root, here) for root in roots_of(catalog, oids).values()]
@@ -138,7 +151,7 @@ class PolledTables:
         """Where a table lies."""
         return self._events[oid][-1].path
 
-    def leave_out(self, plan: Plan, unreadable: Mapping[int, str], here: Here) -> None:
+    def leave_out(self, plan: Plan, unreadable: Mapping[int, Reason], here: Here) -> None:
         """Plan nothing for tables that turned out to be unreadable, but for telling so."""
         for oid, why in unreadable.items():
             planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
@@ -147,7 +160,7 @@ class PolledTables:
             self._leave_out(planned[0].fingerprint, history, here, why, plan)
 
     def _look_at(
-        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: str | None, plan: Plan
+        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: Reason | None, plan: Plan
     ) -> None:
         new = Fingerprint.of(table, ())
         history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
@@ -155,63 +168,55 @@ class PolledTables:
             self._leave_out(new, history, here, hindrance, plan)
             return
         if history is None or not history.live:
-            waiting = self._event(Kind.WAITING, new, here, "it is read whole by the first poll that shows it")
-            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new")
+            waiting = self._event(Kind.WAITING, new, here, FIRST_POLL)
+            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new table")
             return
         if history.last.lsn > here.safe:
-            whole = whole or "a poll that told of it did not come to its end"
+            whole = whole or "the previous poll was interrupted"
         filenode = self._filenodes.get(oid, history.fingerprint.filenode)
         comparison = compare(replace(history.fingerprint, filenode=filenode), new)
         if whole is not None or comparison.effect in _WHOLE:
             plan.copied[oid] = (history, whole or "; ".join(comparison.reasons))
             return
         if comparison.effect is Effect.METADATA:
-            altered = self._event(Kind.ALTERED, new, here, "; ".join(comparison.reasons))
-            plan.events.append(altered)
-            history = TableHistory((*history.events, altered))
+            event = self._event(Kind.ALTERED, new, here, altered("; ".join(comparison.reasons)))
+            plan.events.append(event)
+            history = TableHistory((*history.events, event))
         if filenode != new.filenode:
             plan.rewritten.add(oid)
         plan.followed[oid] = history, new
 
-    def _leave_out(self, new: Fingerprint, history: TableHistory | None, here: Here, why: str, plan: Plan) -> None:
+    def _leave_out(self, new: Fingerprint, history: TableHistory | None, here: Here, why: Reason, plan: Plan) -> None:
         if history is not None and history.live:
             plan.events.append(self._event(Kind.GAP, new, here, why))
-        elif history is None or history.last.reason != why:
+        elif history is None or history.last.reason != why.text:
             plan.events.append(self._event(Kind.WAITING, new, here, why))
         else:
             return
-        plan.said.append(f"{new.schema}.{new.name} is left out: {why}")
+        plan.said.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
 
     def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: Plan) -> None:
         last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
         there = {oid: event.fingerprint for oid, event in last.items() if event.observed}
         for oid, root in roots.items():
             if there.get(oid) != root:
-                reason = "its partitions or columns changed" if oid in there else ""
+                reason = UNION_ALTERED if oid in there else NO_REASON
                 plan.events.append(self._event(Kind.UNION, root, here, reason))
 
-    def _event(self, kind: Kind, fingerprint: Fingerprint, here: Here, reason: str = "") -> Event:
+    def _event(self, kind: Kind, fingerprint: Fingerprint, here: Here, reason: Reason = NO_REASON) -> Event:
         oid = fingerprint.oid
         unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
         after = here.safe if unfinished else here.before
-        return Event(kind, fingerprint, table_path(oid), after, here.lsn, frozenset(), reason, here.snapshot, True)
+        path, why, fix = table_path(oid), reason.text, reason.fix
+        return Event(kind, fingerprint, path, after, here.lsn, frozenset(), why, here.snapshot, observed=True, fix=fix)
 
 
-def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> str | None:
-    """Why a stream does not tell all that happens to a table from now on."""
+def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> Reason | None:
+    """Why a stream does not have all changes of a table from now on."""
     if not table.memberships:
-        return "it is not published, so no stream tells what happens to it"
+        return NOT_PUBLISHED
     if not table.is_in(names.publication):
-        return INSERTS_ONLY
+        return no_replica_identity(table)
     if before is None or before.memberships != table.memberships:
-        return "it was published just now: what transactions did before that is in no stream"
-    return None
-
-
-def _hindrance(table: Table) -> str | None:
-    """Why our role cannot read a table whole."""
-    if not table.readable:
-        return "our role may not SELECT from it"
-    if table.row_security:
-        return "row-level security hides rows of it from our role: it needs BYPASSRLS, or ownership"
+        return PUBLISHED_LATE
     return None

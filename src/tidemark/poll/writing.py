@@ -82,7 +82,7 @@ class WrittenChanges:
 
 def write_changes(rows: DataFrame, work: ChangeWork) -> WrittenChanges:
     """Write rows that have cells, a `kind`, and the `text` by which they are digested."""
-    told = rows.mapInArrow(partial(_run, work), "told binary").collect()
+    told = rows.mapInArrow(partial(_run, work), "written binary").collect()
     parts: list[WrittenChanges] = [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
     return joined(parts)
 
@@ -130,7 +130,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     for _ in files:
         reached(Point.FILE_WRITTEN)
     told = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
-    yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
+    yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
 
 
 def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:

@@ -158,7 +158,7 @@ class Copying:
         try:
             return copy_parts(self._spark, planned.lender, planned.work, parts)
         except Exception as error:  # noqa: BLE001 - a worker that died, or Spark itself: it is told for each part
-            failed = TaskFailed(f"a task failed: {what_failed(error)}", "again: what it had written is nobody's")
+            failed = TaskFailed(f"a Spark task failed: {what_failed(error)}", "Retry the command.")
             return [FailedPart(part, failed) for part in parts]
 
     def _fail_all(self, left: dict[int, Fingerprint], error: TidemarkError) -> None:
@@ -185,7 +185,7 @@ def _exchanged(lease: Lease, options: CopyOptions, base: Boundary) -> Lease:
     lease.close()
     if read_retained(options.lake) > base.floor:
         taken.close()
-        raise LakeError(f"what was committed after {base.floor} is not kept any more", "the copy again")
+        raise LakeError(f"changes committed after {base.floor} have expired", "Retry the copy.")
     return taken
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 from tidemark.clock import Lsn
+from tidemark.fold.policy import fold_line
 from tidemark.source.capability import Mode
 from tidemark.units import format_duration, format_size
 
@@ -118,9 +119,12 @@ class TableCopied:
 
     table: str
     lsn: Lsn
+    rows: int
+    seconds: float
 
     def __str__(self) -> str:
-        return f"{self.table} copied as of {self.lsn}"
+        copied = f"copied {self.rows:,} row{'s' * (self.rows != 1)} in {format_duration(self.seconds)}"
+        return f"table {self.table}: {copied}, as of {self.lsn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class CopyFailed:
     retry_s: float
 
     def __str__(self) -> str:
-        return f"{self.table} was not copied: {self.reason}; the copy starts again in {format_duration(self.retry_s)}"
+        return f"table {self.table}: copy failed, retry in {format_duration(self.retry_s)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +153,10 @@ class TableFolded:
     lsn: Lsn
     changes: int
     size_bytes: int
+    seconds: float
 
     def __str__(self) -> str:
-        return f"{self.table} folded to {self.lsn}: {self.changes:,} changes"
+        return fold_line(self.table, self.lsn, self.changes, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied
 from tidemark.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
-from tidemark.apply.tables import REPAIR
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
-    RESYNC_ALL,
     UNREADABLE,
     LogDamaged,
     LogInUse,
@@ -41,6 +39,7 @@ from tidemark.errors import (
 from tidemark.fold.beside import FoldingBeside
 from tidemark.fold.folder import Folded
 from tidemark.lake.paths import require_plain
+from tidemark.lake.reasons import copy_failed
 from tidemark.lake.registers import read_cycle
 from tidemark.lake.requests import Requests, read_restart
 from tidemark.log.disk import Disk
@@ -67,6 +66,7 @@ REQUESTS_S = 1.0
 ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
 MOST_DEATHS = 5  # of the receiving process, in a minute
 MOST_FAILURES = 3  # of a cycle, one after the other
+_RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
 _BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
 
 
@@ -209,16 +209,18 @@ class Mirroring:
         """Refuse to call it done while a table cannot be read that should be."""
         if self._altered_beyond_the_end:
             raise NotAnswerable(
-                f"tables were altered above {self.writer.cycle.known}, perhaps beyond the end: it is read up to there",
-                "a later --endpos, or none",
+                f"tables were altered after {self.writer.cycle.known}, perhaps after --endpos: they can be read up to "
+                f"{self.writer.cycle.known}",
+                "Use a later `--endpos`, or none.",
             )
         lacking = self.writer.tables.lacking()
-        errors = {
-            oid: self._unable.get(oid) or NotAnswerable(why, "tidemark sync again") for oid, why in lacking.items()
-        }
+        fixes = {oid: self.writer.tables.history(oid).fix or "Retry the command." for oid in lacking}
+        errors = {oid: self._unable.get(oid) or NotAnswerable(why, fixes[oid]) for oid, why in lacking.items()}
         if errors:
             named = {oid: self.writer.tables.history(oid).fingerprint for oid in errors}
-            said = (f"{named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors)
+            said = (
+                f"table {named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors
+            )
             first = next(iter(errors.values()))
             raise type(first)("; ".join(said), first.hint)
 
@@ -277,9 +279,9 @@ class Mirroring:
             applied = self.writer.step()
         except (PySparkException, Py4JJavaError) as error:
             self._failures += 1
-            said = f"a cycle failed: {what_failed(error)}"
+            said = f"applying changes failed: {what_failed(error)}"
             if self._failures > MOST_FAILURES:
-                raise TaskFailed(said, "again: the lake reads as before") from error
+                raise TaskFailed(said, _RETRY) from error
             self._emit(Message(f"{said}; retrying", warning=True))
             return None
         except (Py4JError, ConnectionError) as error:
@@ -296,7 +298,7 @@ class Mirroring:
                 self._tracker.hasten(oid)
                 if not self.writer.tables.resync(oid):
                     self._requests.fulfilled(oid)
-                    self._tell(f"table {oid} is not copied anew: it is gone, or only its inserts are published")
+                    self._tell(f"table with OID {oid}: not copied, it was dropped or has no replica identity")
 
     def _start_copies(self) -> None:
         tables = self.writer.tables
@@ -323,9 +325,10 @@ class Mirroring:
                 self._tracker.taken(oid)
                 self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
-                self._emit(TableCopied(generation.name, generation.base.lsn))
+                rows = sum(file.rows for file in generation.files)
+                self._emit(TableCopied(generation.name, generation.base.lsn, rows, self.progress.seconds(oid)))
             elif not self._began_meanwhile(oid):
-                self._over(generation.fingerprint, TableChanged("it was altered meanwhile"))
+                self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
 
     def _began_meanwhile(self, oid: int) -> bool:
         """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
@@ -346,12 +349,12 @@ class Mirroring:
 
     def _over(self, table: Fingerprint, error: TidemarkError) -> None:
         unreadable = isinstance(error, UNREADABLE)
-        why = f"{error.message}: {REPAIR}" if unreadable else error.message
+        reason = copy_failed(table, error, unreadable=unreadable)
         self.writer.tables.stopped_copying(table.oid)
-        self.writer.tables.wait([table.oid], f"its copy starts over: {why}")
-        self._requests.failed(table.oid, why)
+        self.writer.tables.wait([table.oid], reason)
+        self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
-        self._emit(CopyFailed(f"{table.schema}.{table.name}", why, pause_s))
+        self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
 
     def _wait_for_log(self) -> None:
         """Until the receiving process has a log, or an error to say."""
@@ -360,7 +363,7 @@ class Mirroring:
                 self._receiving.stop()
                 with suppress(TidemarkError):  # it may be stopped before it can report
                     self._receiving.wait()
-                raise Stopped("stopped before anything was received; the source is as before")
+                raise Stopped("stopped before replication started; nothing was created at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
 
@@ -381,7 +384,7 @@ class Mirroring:
                 empty_log(log, disk, mirror.identity, mirror.name)
                 disk.remove(log / MIRROR_FILE)
         except TidemarkError as failure:
-            self._tell(f"slot {self._options.names.slot} may be left at the source: {failure.message}")
+            self._tell(f"could not drop replication slot {self._options.names.slot}: {failure.message}")
         finally:
             lock.release()
 
@@ -401,11 +404,11 @@ class Mirroring:
             self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
             if len(self._deaths) > MOST_DEATHS:
                 raise
-            self._emit(Message(f"{error.message}; restarting it", warning=True))
+            self._emit(Message(f"{error.message}; restarting the receiver", warning=True))
         except LogInUse as error:
             if time.monotonic() > self._patient_until:
                 raise
-            self._tell(f"{error.message}: waiting for it to end, in case its sync was killed")
+            self._tell(f"{error.message}; waiting for that process to end")
             time.sleep(_ORPHAN_PAUSE_S)
         if not self._received_all:
             self._receiving.close()
@@ -415,9 +418,9 @@ class Mirroring:
         return ReceiveProcess.start(self._receive, tell=lambda text: self._emit(Message(text, "receive")))
 
 
-def emit_fold(emit: Emit, folded: Folded) -> None:
+def emit_fold(emit: Emit, folded: Folded, seconds: float) -> None:
     """Emit the event of a fold."""
-    emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes))
+    emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds))
 
 
 def has_begun(log: Path) -> bool:
@@ -431,10 +434,10 @@ def require_log(lake: Path, log: Path) -> None:
     safe = read_cycle(lake).safe
     if safe > Lsn.ZERO and not has_begun(log):
         raise LogDamaged(
-            f"the lake reaches {safe}, and there is no log at {log}: what was committed since is in neither",
-            f"--log, if the log was moved; if it is lost {RESYNC_ALL}",
+            f"the lake has an applied LSN of {safe}, but {log} is not a Tidemark log: later changes are missing",
+            f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all` and retry.",
         )
 
 
 def _spark_ended() -> SparkError:
-    return SparkError("Spark has ended", "again: the lake reads as before, and goes on from there")
+    return SparkError("Spark stopped", _RETRY)

@@ -12,6 +12,7 @@ from tidemark.source.session import Session
 from tidemark.sync.parts import buckets_for, parts_of
 from tidemark.sync.publishing import Meant
 from tidemark.sync.reading import pages_of
+from tidemark.units import format_size
 
 
 def outlook(meant: Meant, *, polled: bool = False) -> str:
@@ -26,7 +27,7 @@ def _lines(meant: Meant, polled: bool) -> Iterator[str]:
             yield "-- Nothing is created at the source."
         else:
             yield script(read_plan(session, meant.names, meant.selection, None)).rstrip("\n")
-            yield f"-- Replication slot {meant.names.slot}, and temporary ones while tables are copied."
+            yield f"-- Replication slot {meant.names.slot} is created, and temporary slots while tables are copied."
         with session.transaction():
             chosen = choose(read_catalog(session), meant.selection)
             whole = 0
@@ -35,9 +36,10 @@ def _lines(meant: Meant, polled: bool) -> Iterator[str]:
                 size = pages * page_bytes
                 parts = parts_of(table.oid, pages, page_bytes, tasks)
                 taken = polled or table.identifies_rows
-                how = "copied" if taken else "not copied: it has no replica identity"
-                yield f"{table.qualified}  {size:,} bytes  {len(parts)} parts  {buckets_for(size)} buckets  {how}"
+                how = "copied" if taken else "not copied: no replica identity"
+                counts = f"{len(parts)} parts  {buckets_for(size)} buckets"
+                yield f"{table.qualified}  {format_size(size)}  {counts}  {how}"
                 whole += size if taken else 0
             for skipped in chosen.skipped:
                 yield f"{skipped.table.qualified}  skipped: {skipped.reason}"
-    yield f"{whole:,} bytes to copy"
+    yield f"{format_size(whole)} to copy"

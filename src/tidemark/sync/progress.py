@@ -59,6 +59,11 @@ class Progress:
         """It starts over."""
         self._say(oid, "failed")
 
+    def seconds(self, oid: int) -> float:
+        """How long a table has been copied."""
+        with self._lock:
+            return time.monotonic() - self._tables[oid].since if oid in self._tables else 0.0
+
     def tables(self) -> tuple[TableProgress, ...]:
         """All of them."""
         with self._lock:

@@ -18,7 +18,7 @@ from tidemark.source.selection import Selection
 from tidemark.source.session import Session
 
 INTERVAL_S = 10.0
-_MISSING = "not all that is meant can be mirrored until the owner has run:"
+_MISSING = "some tables are not mirrored until their owner runs:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def require_published(meant: Meant, tell: Callable[[str], None], *, strict: bool
     left = _carried_out(meant, tell, strict=strict)
     if left.steps:
         raise NotPermitted(
-            f"the source is not ready to be mirrored, and our role may not make it so:\n{script(left)}",
-            "the SQL above, run by the owner (tidemark setup --print gives it)",
+            f"the source must be prepared first, and the role has no privilege to do so:\n{script(left)}",
+            "Run the SQL above as the owner; `tidemark setup SOURCE --print` prints it.",
         )
 
 
@@ -79,5 +79,5 @@ def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = Fa
         plan = read_plan(session, meant.names, meant.selection, None, strict=strict)
         done = carry_out(session, plan.steps)
         for step in done:
-            tell(f"done at the source: {step.statement}")
+            tell(f"ran at the source: {step.statement}")
         return read_plan(session, meant.names, meant.selection, None, strict=strict) if done else plan

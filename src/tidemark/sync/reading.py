@@ -50,7 +50,7 @@ class PartQuery:
 
 def pages_of(session: Session, oid: int) -> tuple[int, int]:
     """How many pages a table has, and of how many bytes; for one that is locked, an error that leaves the session."""
-    with translated("asking for the size of a table"), session.connection.transaction():
+    with translated("reading the size of a table"), session.connection.transaction():
         row = session.connection.execute(_PAGES, [oid]).fetchone()
     pages, page_bytes = row or (None, 0)
     return pages or 0, page_bytes
@@ -62,23 +62,23 @@ def require_same(session: Session, table: Fingerprint) -> None:
     try:
         session.execute(sql.SQL("lock table only {} in access share mode").format(name), f"locking {_name(table)}")
     except ObjectMissing as error:
-        raise _changed(table, "it was dropped or renamed") from error
-    with translated(f"looking at {_name(table)}"):
+        raise _changed(table, "was dropped or renamed") from error
+    with translated(f"reading the definition of {_name(table)}"):
         quoted = name.as_string(session.connection)
         row = session.row("select to_regclass(%s)::oid, pg_relation_filenode(to_regclass(%s))", [quoted, quoted])
         shown = session.connection.execute(sql.SQL("select * from only {} limit 0").format(name)).pgresult
     oid, filenode = row
     if oid != table.oid:
-        raise _changed(table, "another table has its name")
+        raise _changed(table, "was replaced by another table of the same name")
     if filenode != table.filenode:
-        raise _changed(table, "it was truncated or rewritten")
+        raise _changed(table, "was truncated or rewritten")
     assert shown is not None  # noqa: S101
     found = [
         ((shown.fname(n) or b"").decode(), shown.ftablecol(n), shown.ftype(n), shown.fmod(n))
         for n in range(shown.nfields)
     ]
     if found != [(column.name, column.attnum, *_described(column.type, column.typmod)) for column in table.columns]:
-        raise _changed(table, "it was altered")
+        raise _changed(table, "was altered")
 
 
 def _described(kind: PgType, typmod: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _shown(column: Column, decoding: Decoding) -> sql.Composable:
 
 
 def _changed(table: Fingerprint, how: str) -> TableChanged:
-    return TableChanged(f"{_name(table)} is not as the copy's snapshot has it: {how}", "starting its copy over")
+    return TableChanged(f"table {_name(table)} {how} after the snapshot was taken", "Retry the command.")
 
 
 def _name(table: Fingerprint) -> str:

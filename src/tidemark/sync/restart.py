@@ -42,6 +42,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, Lock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import restarted
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
 from tidemark.log.disk import Disk
@@ -124,8 +125,8 @@ class _Restarting:
             look = take_look(session, names, self._tables.watched, lambda _: ())
             self._require_above(look.lsn)
             self._require_slot_is_ours(session)
-            after, reason = self._decided(request, session, look)
-            self._tables.start_over(after, reason)
+            after, cause = self._decided(request, session, look)
+            self._tables.start_over(after, restarted(str(after), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
             reached(Point.LOG_EMPTIED)
@@ -135,18 +136,17 @@ class _Restarting:
         reached(Point.LOG_BEGUN)
         self._cycles.tell(Cycle(start, after))
         Restart.remove(self._lake.path)
-        self._tell(f"started over at {start}: tables can be read up to {after} until each is copied again")
+        self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
 
     def _decided(self, request: Restart, session: Session, look: Look) -> tuple[Lsn, str]:
         """After which position the gap begins, and why: as an attempt before this one has decided."""
         if request.after is not None:
-            return request.after, request.reason
+            return request.after, request.cause
         cause, same_history = self._cause(session)
         after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
-        reason = f"the mirror was started over, and what was committed after {after} is missing: {cause}"
-        replace(request, after=after, reason=reason).write(self._lake.path)
+        replace(request, after=after, cause=cause).write(self._lake.path)
         reached(Point.RESTART_DECIDED)
-        return after, reason
+        return after, cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:
         """Why the stream cannot be continued, if it cannot; and whether the source has all that the lake has."""
@@ -168,14 +168,14 @@ class _Restarting:
     def _old_mirror(self) -> Mirror:
         mirror = read_mirror(self._lake.log, self._disk) if self._lake.log.exists() else None
         if mirror is None:
-            raise LogDamaged(f"the log at {self._lake.log} is lost")
+            raise LogDamaged(f"the log at {self._lake.log} does not exist")
         return mirror
 
     def _begun(self, source: Source) -> Lsn:
         """The position of the new log, whose slot is made here."""
         wait = SlotWait(self._receive.slot_wait_s, self._tell, self._stopping)
         start = mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO
-        self._tell(f"slot {self._receive.names.slot} of {source.identity} begins at {start}")
+        self._tell(f"created replication slot {self._receive.names.slot} on {source.identity}, starting at {start}")
         return start
 
     def _require_above(self, position: Lsn) -> None:
@@ -183,10 +183,10 @@ class _Restarting:
         highest = max([*self._cycles_reach(), *(self._reach(each) for each in self._tables.histories.values())])
         if position < highest:
             raise SourceForked(
-                f"the lake has positions up to {highest}, and the source is at {position}: it was restored to an "
-                "earlier state, and would give out the same positions again for other commits",
-                "again when the source is past that position (each select pg_switch_wal() moves it on by up to 16 MB), "
-                "or tidemark sync into another directory",
+                f"the source is at {position}, before the last LSN in the lake ({highest}): it was restored to an "
+                "earlier state, and would assign the same LSNs to other commits",
+                "Run `SELECT pg_switch_wal();` at the source until it is past that LSN and retry the command, or run "
+                "`tidemark sync SOURCE LAKE` with another directory.",
             )
 
     def _cycles_reach(self) -> tuple[Lsn, ...]:
@@ -203,8 +203,8 @@ class _Restarting:
         slot = read_slot(session, self._receive.names.slot)
         if slot is not None and slot.database != database:
             raise ObjectExists(
-                f"slot {slot.name} belongs to database {slot.database!r}, not to {database!r}",
-                f"select pg_drop_replication_slot('{slot.name}'), if nobody needs it; then this command again",
+                f'replication slot {slot.name} belongs to database "{slot.database}", not to "{database}"',
+                f"If the slot is not used, run `SELECT pg_drop_replication_slot('{slot.name}');` and retry.",
             )
 
 
@@ -218,5 +218,5 @@ def _locked(folder: Path, stopping: Callable[[], bool]) -> LogLock:
             if time.monotonic() > until:
                 raise
         if stopping():
-            raise Stopped("stopped while the log was waited for; nothing was changed")
+            raise Stopped("stopped while waiting for the lock of the log; nothing was changed")
         time.sleep(_PAUSE_S)

@@ -99,7 +99,7 @@ def plan_round(
         types = Types(known, session.version_num)
         for oid, history in wanted.items():
             if oid not in catalog:
-                refused[oid] = TableChanged(f"{history.name} is gone", "nothing: it is not there to be copied")
+                refused[oid] = TableChanged(f"table {history.name} was dropped")
                 continue
             try:
                 pages, page_bytes = pages_of(session, oid)

@@ -61,8 +61,7 @@ def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[Co
 def _require_at_most(endpos: Lsn | None, lsn: Lsn) -> None:
     if endpos is not None and lsn > endpos:
         raise NotAnswerable(
-            f"a copy would hold what was committed up to {lsn}, and the mirror ends at {endpos}",
-            "a later --endpos, or none",
+            f"the snapshot for the copy is at {lsn}, after --endpos {endpos}", "Use a later `--endpos`, or none."
         )
 
 

@@ -1,1 +1,1 @@
-"""Letting go of the past: what no answerable read needs any more, each kind of thing by its own rule."""
+"""Expiring data: deleting what is older than the retention period, each kind of data by its own rule."""

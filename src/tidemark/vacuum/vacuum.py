@@ -49,9 +49,9 @@ class VacuumOptions:
 
     def __post_init__(self) -> None:
         if (self.keep_s is None) == (self.before is None):
-            raise InvalidValue("both a time and a position to keep the past from, or neither", "one of them")
+            raise InvalidValue("exactly one of keep_s and before is required", "Pass one of `keep_s` and `before`.")
         if self.grace_s < 0 or (self.keep_s or 0) < 0:
-            raise InvalidValue("a negative time to keep something for", "0 or more")
+            raise InvalidValue("a retention period cannot be negative", "Use a duration of 0 or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _wanted(lake: Lake, options: VacuumOptions) -> Lsn:
         return options.before
     times = read_times(lake.path)
     past = datetime.fromtimestamp(time.time() - (options.keep_s or 0), UTC)
-    safe = pc.max(times.filter(pc.field("at") <= past)["safe"]).as_py()
+    safe = pc.max(times.filter(pc.field("written_at") <= past)["applied_lsn"]).as_py()
     return Lsn(safe or 0)
 
 
@@ -122,7 +122,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
                 let_go(lake.path / history.path / folder, gone)
                 reached(Point.LET_GO)
             if gone:
-                yield Removal(f"{history.name} {folder}: older than the window", len(gone), sum(sizes))
+                yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
 
 
 def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Removal]:
@@ -137,9 +137,9 @@ def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Remova
             if not is_there(folder):
                 continue
             keep = _earlier(lake, history, retained) if name == VERSIONS else []
-            yield from _removed(folder, f"{what}: let go before", age, keep, dry_run, full=False)
+            yield from _removed(folder, f"{what}, expired earlier", age, keep, dry_run, full=False)
             if orphan_age < FORGOTTEN_S:
-                yield from _removed(folder, f"{what}: nobody's", orphan_age, keep, dry_run, full=True)
+                yield from _removed(folder, f"{what}, never committed", orphan_age, keep, dry_run, full=True)
             if name == VERSIONS and not keep and not dry_run:
                 opened(folder).cleanup_metadata()
 
@@ -190,4 +190,4 @@ def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -
     with suppress(LogError):
         gone = forget(lake.log, retained, dry_run=dry_run)
     if gone:
-        yield Removal("the log's commit index: older than the window", len(gone), sum(gone.values()))
+        yield Removal("commit index of the log, expired", len(gone), sum(gone.values()))

@@ -1,0 +1,44 @@
+"""`tidemark expire`: delete data that is older than the retention period."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tidemark.cli.options import DurationType, LsnType, lake_argument
+from tidemark.clock import Lsn
+from tidemark.errors import ExitCode, InvalidValue
+from tidemark.units import format_size
+
+
+@click.command()
+@lake_argument
+@click.option("--keep", "keep_s", type=DurationType(), metavar="DURATION", help="Retention period.  [default: 7d]")
+@click.option("--before", type=LsnType(), metavar="LSN", help="Delete data older than this LSN, instead of --keep.")
+@click.option("--grace", "grace_s", type=DurationType(), metavar="DURATION", default="1h", show_default=True,
+              help="Keep deleted files for readers without a lease.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+def expire(lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float, dry_run: bool) -> ExitCode:
+    """Delete data older than the retention period.
+
+    Data that an open reader needs is kept, and the reader is listed. Starts no JVM, and can run while other commands
+    use LAKE.
+    """
+    if keep_s is not None and before is not None:
+        raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
+    from tidemark.vacuum.vacuum import VacuumOptions  # not before: it brings Delta
+    from tidemark.vacuum.vacuum import vacuum as run
+
+    default = VacuumOptions().keep_s if before is None else None
+    options = VacuumOptions(keep_s if keep_s is not None else default, before, grace_s)
+    done = run(lake, options, dry_run=dry_run)
+    verb = "would delete" if dry_run else "deleted"
+    for removal in done.removals:
+        files = f"{removal.files:,} file{'s' * (removal.files != 1)}, {format_size(removal.size_bytes)}"
+        click.echo(f"{removal.what}: {verb} {files}")
+    for lease in done.leases:
+        holds = ", keeps older data from being deleted" if lease.lsn < done.wanted else ""
+        click.echo(f"reader: {lease}{holds}")
+    click.echo(f"retained LSN: {done.retained}{' (dry run)' if dry_run else ''}")
+    return ExitCode.OK

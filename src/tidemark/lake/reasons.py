@@ -1,0 +1,119 @@
+"""Why a table cannot be read, and what fixes that: one list, for refused reads and for `tidemark status`. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.errors import Blocker, TidemarkError
+from tidemark.schema.display import quoted, sql_name
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Persistence, Table
+from tidemark.source.blockers import ending, named
+
+COPY_AGAIN = "Run `tidemark sync SOURCE LAKE`, which copies the table again."
+NOT_YET = "transactions that began before the table was published have not ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a table cannot be read, and the SQL statement or command that fixes it, if there is one."""
+
+    text: str = ""
+    fix: str = ""
+
+
+NO_REASON = Reason()
+NOT_COPIED = Reason(
+    "the table has rows that have not been copied yet", "Run `tidemark sync SOURCE LAKE`, which copies the table."
+)
+ALTERED_UNSEEN = Reason("the table was altered more than once between two catalog snapshots", COPY_AGAIN)
+NOT_PUBLISHED = Reason(
+    "the table is not published, so its changes are not received", "Publish the table with `tidemark setup SOURCE`."
+)
+PUBLISHED_LATE = Reason(
+    "the table was published while transactions were running, so some of their changes were not received", COPY_AGAIN
+)
+FIRST_POLL = Reason("the table is copied by the poll that runs now")
+ONCE_DROPPED = Reason("the table was dropped or removed from the publication")
+DESELECTED = Reason("the table was dropped, or is excluded by `--table` or `--exclude`")
+UNION_DROPPED = Reason("the partitioned table was dropped, or none of its partitions is published")
+UNION_ALTERED = Reason("the partitions or columns of the table changed between two catalog snapshots")
+STREAMED = Reason("the mirror changed from polling to logical decoding")
+
+
+def no_replica_identity(table: Fingerprint) -> Reason:
+    """PostgreSQL publishes no UPDATE or DELETE of it."""
+    statement = f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;"
+    return Reason(
+        "the table has no replica identity, so its updates and deletes are not published",
+        f"Run `{statement}` at the source, or add a primary key.",
+    )
+
+
+def open_transactions(blockers: Sequence[Blocker] = ()) -> Reason:
+    """Changes that transactions made before the table was published are not in the stream."""
+    if not blockers:
+        return Reason(NOT_YET, "Wait for the transactions to end.")
+    statements = " ".join(f"`{ending(blocker)}`" for blocker in blockers)
+    return Reason(f"{NOT_YET}: {named(blockers)}", f"Wait for the transactions to end, or run {statements}.")
+
+
+def undecodable(table: Fingerprint, message: str) -> Reason:
+    """A value that cannot be stored."""
+    return Reason(message, f"Update or delete the value at the source, then run `{resync_command(table)}`.")
+
+
+def copy_failed(table: Fingerprint, error: TidemarkError, *, unreadable: bool) -> Reason:
+    """A copy that is tried again."""
+    found = undecodable(table, error.message) if unreadable else Reason(error.message, error.hint)
+    return Reason(f"the copy failed and is retried: {found.text}", found.fix)
+
+
+def altered(changes: str) -> Reason:
+    """Readable before and after, but not where it was altered."""
+    return Reason(f"the table was altered between two catalog snapshots: {changes or 'the change was reverted'}")
+
+
+def needs_copy(changes: str) -> Reason:
+    """Altered in a way that the stream does not show."""
+    return Reason(f"the table must be copied again: {changes or 'it was altered'}", COPY_AGAIN)
+
+
+def not_supported(flaw: str) -> Reason:
+    """A definition that cannot be mirrored."""
+    return Reason(f"the table cannot be mirrored: {flaw}", "Change this at the source to text that is valid in UTF-8.")
+
+
+def skipped(table: Table, why: str) -> Reason:
+    """A table that cannot be mirrored as it is."""
+    if table.flaw is not None:
+        return not_supported(table.flaw)
+    statement = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} SET LOGGED;"
+    fix = f"Run `{statement}` at the source." if table.persistence is Persistence.UNLOGGED else ""
+    return Reason(f"the table cannot be mirrored: {why}", fix)
+
+
+def restarted(after: str, cause: str) -> Reason:
+    """Another slot and another log."""
+    return Reason(f"the mirror was restarted ({cause}), and changes committed after {after} are missing", COPY_AGAIN)
+
+
+def not_permitted(table: Table) -> Reason | None:
+    """Why the role of the connection cannot read all rows of a table, if that is so."""
+    name = f"{quoted(table.schema)}.{quoted(table.name)}"
+    if not table.schema_usable:
+        grant = f"GRANT USAGE ON SCHEMA {quoted(table.schema)} TO role;"
+        return Reason("permission denied: the role has no USAGE privilege on the schema", f"Run `{grant}`.")
+    if not table.selectable:
+        grant = f"GRANT SELECT ON {name} TO role;"
+        return Reason("permission denied: the role has no SELECT privilege on the table", f"Run `{grant}`.")
+    if table.row_security:
+        return Reason("row-level security hides rows of the table from the role", "Run `ALTER ROLE role BYPASSRLS;`.")
+    return None
+
+
+def resync_command(table: Fingerprint) -> str:
+    """The command that copies a table again."""
+    return f"tidemark resync LAKE {shlex.quote(f'{table.schema}.{table.name}')}"
