@@ -81,17 +81,16 @@ def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
     assert "_TIDEMARK_COMPLETE" in shown.stdout
 
 
-def test_completion_completes_commands_and_flags() -> None:
+def test_completion_completes_flags() -> None:
     program = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
-    for words, expected in (("tidemark re", "receive"), ("tidemark sync --wal", "--wal-limit")):
-        environment = {
-            "_TIDEMARK_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
-            "PYTHONPATH": ":".join(sys.path),
-        }
-        shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
-        assert f"plain,{expected}\n" in shown.stdout
+    environment = {
+        "_TIDEMARK_COMPLETE": "bash_complete",
+        "COMP_WORDS": "tidemark sync --wal",
+        "COMP_CWORD": "2",
+        "PYTHONPATH": ":".join(sys.path),
+    }
+    shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == ["plain,--wal-limit", "plain,--wal-policy"]
 
 
 SOURCE = "host=/nowhere dbname=shop"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ GROUPS = {
 SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_TIDEMARK_COMPLETE"
 _CODES = "\n".join(f"  {code.value:>3}  {code.description}" for code in ExitCode)
+_SECRET = re.compile(r"[=@]|^postgres|://[^/]*:")
 _REPORT = (
     "This is a bug in Tidemark. Report it to its maintainers, with the output of `tidemark --log-level debug` for the "
     "same command."
@@ -158,7 +160,7 @@ def _failed(message: str, hint: str, code: ExitCode = ExitCode.UNEXPECTED) -> Ex
 def _redacted(text: str, typed: Sequence[str]) -> str:
     """A message about the command line, without any word of it that could be part of a connection string."""
     for word in sorted(typed, key=len, reverse=True):
-        if any(mark in word for mark in ("=", "@", "://")):
+        if _SECRET.search(word):
             for form in (repr(word)[1:-1], word):
                 text = text.replace(form, "…")
     return text

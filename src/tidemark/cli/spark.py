@@ -29,7 +29,7 @@ def spark_options(command: Command) -> Command:
 def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> SparkSession:
     """A session with these options; without any, the active one if there is one.
 
-    Ctrl-C on the terminal reaches this process alone: Spark has a session of its own, and its handler is replaced.
+    Ctrl-C on the terminal reaches this process alone: Spark has another process group, and its handler is replaced.
     """
     pairs = [pair.partition("=") for pair in conf]
     for key, equals, _ in pairs:

@@ -29,7 +29,7 @@ _NUMBERS = frozenset({"Rows", "Size"})
 @lake_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(lake: Path, as_json: bool) -> ExitCode:
-    """Show the progress of the mirror in LAKE and the state of each table.
+    """Show the progress of the mirror in LAKE and of each table.
 
     Starts no JVM and does not connect to the source. For a table that cannot be read, the reason and the SQL statement
     or command that fixes it are printed.

@@ -52,7 +52,7 @@ class ReceiveProcess:
     ) -> ReceiveProcess:
         """Start it and return at once. With `tell`, its messages are passed there and not to standard error.
 
-        It has a session of its own, so that Ctrl-C on a terminal reaches the parent alone, which stops it.
+        It has a process group of its own, so that Ctrl-C on a terminal reaches the parent alone, which stops it.
         """
         reading, writing = os.pipe()
         command = [sys.executable, "-m", module, str(writing)]
@@ -61,7 +61,7 @@ class ReceiveProcess:
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE if tell is not None else stderr,
             pass_fds=[writing],
-            start_new_session=True,
+            process_group=0,
         )
         os.close(writing)
         if tell is not None:

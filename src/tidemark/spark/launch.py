@@ -1,4 +1,4 @@
-"""The JVM of a command: in a session of its own, with its standard error in our log.
+"""The JVM of a command: in a process group of its own, with its standard error in our log.
 
 The terminal sends Ctrl-C to every process of the foreground job, so without this Spark's Python workers would print
 tracebacks before the command can stop in good order. The JVM ends when its standard input is closed, so it never
@@ -38,7 +38,7 @@ def launch_jvm(conf: Mapping[str, str]) -> None:
     thread = threading.Thread(target=_follow, args=[os.fdopen(reading, "rb"), tail], name="spark", daemon=True)
     thread.start()
     try:
-        gateway = launch_gateway(settings, {"start_new_session": True, "stderr": writing})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(settings, {"process_group": 0, "stderr": writing})  # type: ignore[no-untyped-call]
     except PySparkException as error:
         os.close(writing)
         thread.join(1)
