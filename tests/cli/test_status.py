@@ -158,3 +158,13 @@ def test_a_lake_of_another_format_is_refused_with_both_numbers(
     assert refused.returncode == ExitCode.LAKE
     assert message in refused.stderr
     assert hint in refused.stderr
+
+
+def test_expire_reports_what_it_deletes_as_text_and_as_json(lake: Lake) -> None:
+    dry = here("expire", str(lake.path), "--before", "0/14", "--dry-run")
+    assert dry.stdout.splitlines()[-1] == "retained LSN: 0/14 (dry run)", dry.stderr
+    plain = json.loads(here("expire", str(lake.path), "--before", "0/14", "--json").stdout)
+    assert (plain["retained_lsn"], plain["deleted"], plain["readers"]) == ("0/14", [], [])
+    assert status_of(lake.path).retained_lsn == Lsn(20)
+    both = here("expire", str(lake.path), "--before", "0/14", "--keep", "1d")
+    assert (both.returncode, "--keep and --before" in both.stderr) == (ExitCode.USAGE, True)

@@ -41,7 +41,7 @@ def test_what_is_written_where_the_driver_does_not_see_it_is_refused(tmp_path: P
     folder.take_reply(folder.reply(), "somewhere")
     name = folder.reply()
     (tmp_path / FOLDER / name).unlink()
-    with pytest.raises(FolderNotShared, match=f"the executor on somewhere writes to {tmp_path} is not visible"):
+    with pytest.raises(FolderNotShared, match=f"the executor on somewhere writes to {tmp_path} are not visible"):
         folder.take_reply(name, "somewhere")
     folder.reply()
     forget_replies(folder)
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_there_as_it_was_reported_is_not_committed(tmp_path: 
         path.unlink()
     else:
         path.write_bytes(whole[:-1])
-    with pytest.raises(FolderNotShared, match=f"a task wrote {path} with {file.size_bytes:,} bytes"):
+    with pytest.raises(FolderNotShared, match=f"{path}, which a Spark task wrote with {file.size_bytes:,} bytes"):
         table.append([file], Lsn(5))
     assert ChangeTable(tmp_path / "changes").applied == Lsn.ZERO
     path.write_bytes(whole)

@@ -246,5 +246,5 @@ def test_a_table_that_cannot_be_followed_is_read_whole_by_the_next_poll(
             patched.setattr(following, "MOST_MISSED", 3)
             patched.setattr("tidemark.poll.horizon.Horizon.between", lambda *_: Horizon(Xid8(3), 0))
             tables = work(db, 1)
-            require_refused(mirror, TableChanged, "read whole by the next poll", before)
+            require_refused(mirror, TableChanged, "must be copied again by the next poll", before)
             assert mirror.require_news(*tables).copied == 2  # and the one that is new

@@ -27,7 +27,7 @@ def test_importing_the_package_and_its_names_imports_no_spark() -> None:
     subprocess.run([sys.executable, "-c", LAZY], check=True)
 
 
-@pytest.mark.parametrize("name", ["compare", "doctor", "expire", "open", "status"])
+@pytest.mark.parametrize("name", ["compare", "doctor", "expire", "open", "status", "sync"])
 def test_every_function_is_documented_with_an_example(name: str) -> None:
     documented = inspect.getdoc(getattr(tidemark, name)) or ""
     assert f"tidemark.{name}(" in documented

@@ -98,7 +98,7 @@ def test_executors_that_do_not_see_the_lake_or_the_log_are_refused_before_anythi
     refused = sync(cluster, db, lake)
     assert refused.returncode == ExitCode.SPARK, refused.stderr
     assert f"the executor on {socket.gethostname()} cannot read the driver's directory {lake}" in refused.stderr
-    assert "Mount the folder at the same path on every executor" in refused.stderr
+    assert "Mount the directory at the same path on every executor" in refused.stderr
     assert not (lake / "public").exists()
     assert status_of(lake).tables == ()
     db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")

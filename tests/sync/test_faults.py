@@ -174,13 +174,13 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
     with syncing(db, tmp_path, spark, "t", "locked", "hidden", "closed") as synced, db.connect() as blocker:
         synced.mirroring.writer.look()  # what is published is seen before the transaction that is in the way begins
         blocker.execute("begin; lock table locked in access exclusive mode")
-        synced.until(lambda: any("public.t copied" in each for each in synced.said))
+        synced.until(lambda: any("public.t: copied" in each for each in synced.said))
         synced.until(lambda: all(any(name in e and "copy failed" in e for e in synced.said) for name in WAITING))
         reasons = {table.name: table.reason for table in status_of(synced.options.lake).tables}
         assert "row-level security" in reasons["public.hidden"]
         assert "permission denied" in reasons["public.closed"]
         assert "lock timeout" in reasons["public.locked"]
-        assert f"it is locked by pid {blocker.info.backend_pid} of app" in reasons["public.locked"]
+        assert f"the lock is held by pid {blocker.info.backend_pid} of app" in reasons["public.locked"]
         blocker.execute("rollback")
         db.admin(f"alter role {MIRROR} bypassrls", f"grant select on closed to {MIRROR}")
         try:
@@ -241,14 +241,14 @@ def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_an
         synced.copy_all()
         db.run(f"revoke select on t from {MIRROR}")
         ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
-        assert told(synced, "public.t") == "live: to be copied anew"
-        synced.until(lambda: told(synced, "public.u") == "live: ")
+        assert told(synced, "public.t") == "readable: resync requested"
+        synced.until(lambda: told(synced, "public.u") == "readable: ")
         synced.until(lambda: "permission denied" in told(synced, "public.t"))
         db.run("update t set v = 'on it goes'")
-        assert told(synced, "public.t").startswith("live: to be copied anew: ")
+        assert told(synced, "public.t").startswith("readable: resync requested; ")
         synced.require_equal("u")
         db.run(f"grant select on t to {MIRROR}")
-        synced.until(lambda: told(synced, "public.t") == "live: ")
+        synced.until(lambda: told(synced, "public.t") == "readable: ")
         synced.require_equal("t", "u")
 
 

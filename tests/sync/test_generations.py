@@ -107,7 +107,7 @@ def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
         again.notes = notes
         again.require_noted()
         again.fold()
-        again.until(lambda: any("public.t copied" in each for each in again.said))  # it is still asked for
+        again.until(lambda: any("public.t: copied" in each for each in again.said))  # it is still asked for
         db.run("delete from t where id % 3 = 0")
         again.note("t")
         assert again.require_noted() == 2
@@ -159,7 +159,7 @@ def test_ddl_that_needs_a_resync_starts_it(db: Database, spark: SparkSession, tm
         synced.catch_up()
         db.run(ddl, "insert into t values (1000, 1000)")
         after = synced.note("t")
-        synced.until(lambda: sum("public.t copied" in each for each in synced.said) == 2)
+        synced.until(lambda: sum("public.t: copied" in each for each in synced.said) == 2)
         db.run("delete from t where id = 6")
         synced.note("t")
         synced.catch_up()
@@ -192,6 +192,6 @@ def test_a_request_waits_for_the_next_mirror(db: Database, spark: SparkSession, 
         synced.copy_all()
     ask_for_resync(synced.options.lake, [oid(db)])
     with syncing(db, tmp_path, spark) as again:
-        again.until(lambda: any("public.t copied" in each for each in again.said))
+        again.until(lambda: any("public.t: copied" in each for each in again.said))
         again.require_equal("t")
         assert not list((again.options.lake / "_requests").iterdir())

@@ -138,7 +138,7 @@ def test_types_that_change_in_a_whole_tree_are_read_as_they_were(
         for ddl in ("alter day type timestamp", "alter v type varchar(20)", "alter v type text"):
             before, whole = len(synced.said), ddl != "alter v type text"
             db.run(f"alter table parent {ddl}", "update three set day = day + interval '1 s'")
-            copied = {f"public.{table} copied" for table in ("parent", "one", "two", "three") if whole}
+            copied = {f"public.{table}: copied" for table in ("parent", "one", "two", "three") if whole}
             synced.until(lambda: all(any(each in said for said in synced.said[before:]) for each in copied))  # noqa: B023
             synced.catch_up()
             synced.note(*READ)
@@ -183,7 +183,7 @@ def test_a_child_that_cannot_be_read_is_named_and_the_parent_refused(
         db.run("create table late (primary key (id)) inherits (parent)", "insert into late values (77, 'late')")
         refused("is not mirrored")
         db.admin(f"alter publication {names.publication} add table only late")
-        synced.until(lambda: any("public.late copied" in each for each in synced.said))
+        synced.until(lambda: any("public.late: copied" in each for each in synced.said))
         synced.require_equal("parent", "late")
 
 

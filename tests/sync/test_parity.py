@@ -56,4 +56,4 @@ def test_under_load_every_table_is_exact_at_every_position(start: Start, spark: 
 def add(synced: Synced, table: str) -> None:
     """Publish one more table, and have it copied."""
     synced.database.admin(f"alter publication {synced.options.names.publication} add table {table}")
-    synced.until(lambda: any(f"public.{table} copied" in each for each in synced.said))
+    synced.until(lambda: any(f"public.{table}: copied" in each for each in synced.said))

@@ -78,7 +78,7 @@ def test_the_root_is_the_union_of_its_leaves_through_attach_detach_and_truncate(
             mirror.at().table("root")
         require(synced, noted)
         db.admin(f"alter publication tidemark_{db.name} add table more")
-        synced.until(lambda: any("public.more copied" in each for each in synced.said))
+        synced.until(lambda: any("public.more: copied" in each for each in synced.said))
         synced.catch_up()
         noted.append(whole(db))
         synced.catch_up()

@@ -47,7 +47,7 @@ def test_a_mirror_whose_only_table_is_dropped_goes_on_when_it_is_there_again(
         synced.until(lambda: time.monotonic() > seen)
         db.run("create table t (id int primary key)", "insert into t values (2)")
         running.step()
-        synced.until(lambda: sum("public.t copied" in each for each in synced.said) == 2)
+        synced.until(lambda: sum("public.t: copied" in each for each in synced.said) == 2)
         db.run("insert into t values (3)")
         synced.require_equal("t")
 

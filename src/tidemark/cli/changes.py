@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tidemark.cli.observed import say_observed
+from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
 
 
 @click.command()
-@click.argument("lake")
+@lake_argument
 @click.argument("table")
 @click.option("--from", "from_", metavar=POSITION,
               help="Show commits after this position.  [default: all that are kept]")  # fmt: skip
@@ -19,7 +22,7 @@ from tidemark.errors import ExitCode
 @click.option("--only", is_flag=True, help="Leave out tables that inherit from TABLE.")
 @read_options
 @with_positions
-def changes(lake: str, table: str, from_: str | None, to: str, only: bool, read: ReadOptions) -> ExitCode:
+def changes(lake: Path, table: str, from_: str | None, to: str, only: bool, read: ReadOptions) -> ExitCode:
     """Show every change of TABLE in LAKE between two positions.
 
     Changes are in the order of commits. Columns are those of TABLE at --to, and: _change_type (insert, update_preimage,

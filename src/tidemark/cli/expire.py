@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import DurationType, LsnType
+from tidemark.cli.options import DurationType, LsnType, lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
 
+if TYPE_CHECKING:
+    from tidemark.vacuum.vacuum import Vacuumed
+
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@lake_argument
 @click.option("--keep", "keep_s", type=DurationType(), metavar="DURATION", help="Retention period.  [default: 7d]")
 @click.option("--before", type=LsnType(), metavar="LSN", help="Delete data older than this LSN, instead of --keep.")
 @click.option("--grace", "grace_s", type=DurationType(), metavar="DURATION", default="1h", show_default=True,
               help="Keep deleted files for readers without a lease.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
-def expire(lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float, dry_run: bool) -> ExitCode:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def expire(
+    lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float, dry_run: bool, as_json: bool
+) -> ExitCode:
     """Delete data older than the retention period.
 
     Data that an open reader needs is kept, and the reader is listed. Starts no JVM, and can run while other commands
@@ -32,7 +40,10 @@ def expire(lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float,
 
     default = VacuumOptions().keep_s if before is None else None
     options = VacuumOptions(keep_s if keep_s is not None else default, before, grace_s)
-    done = run(lake.absolute(), options, dry_run=dry_run)
+    done = run(lake, options, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(_plain(done, dry_run=dry_run), indent=2))
+        return ExitCode.OK
     verb = "would delete" if dry_run else "deleted"
     for removal in done.removals:
         files = f"{removal.files:,} file{'s' * (removal.files != 1)}, {format_size(removal.size_bytes)}"
@@ -42,3 +53,15 @@ def expire(lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float,
         click.echo(f"reader: {lease}{holds}")
     click.echo(f"retained LSN: {done.retained}{' (dry run)' if dry_run else ''}")
     return ExitCode.OK
+
+
+def _plain(done: Vacuumed, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "retained_lsn": str(done.retained),
+        "requested_lsn": str(done.wanted),
+        "deleted": [
+            {"what": removal.what, "files": removal.files, "bytes": removal.size_bytes} for removal in done.removals
+        ],
+        "readers": [lease.plain() for lease in done.leases],
+    }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tidemark.cli.observed import say_observed
+from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
 
 
 @click.command()
-@click.argument("lake")
+@lake_argument
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
 @click.option("--at", "when", metavar=POSITION, default="latest", show_default=True,
@@ -18,7 +21,7 @@ from tidemark.errors import ExitCode
 @click.option("--only", is_flag=True, help="Leave out tables that inherit from TABLE.")
 @read_options
 @with_positions
-def history(lake: str, table: str, key: tuple[str, ...], when: str, only: bool, read: ReadOptions) -> ExitCode:
+def history(lake: Path, table: str, key: tuple[str, ...], when: str, only: bool, read: ReadOptions) -> ExitCode:
     """Show every version of one row of TABLE in LAKE, oldest first.
 
     KEY is the value of each column of the primary key or replica identity, in its order, as PostgreSQL prints it. Write

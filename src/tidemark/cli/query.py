@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tidemark.cli.observed import say_observed
+from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
 
 
 @click.command()
-@click.argument("lake")
+@lake_argument
 @click.argument("sql")
 @click.option("--at", "when", metavar=POSITION, default="latest", show_default=True,
               help="Read every table at this position.")  # fmt: skip
@@ -18,7 +21,7 @@ from tidemark.errors import ExitCode
               help="Read what a session with this snapshot saw; --at is its LSN.")  # fmt: skip
 @read_options
 @with_positions
-def query(lake: str, sql: str, when: str, snapshot: str | None, read: ReadOptions) -> ExitCode:
+def query(lake: Path, sql: str, when: str, snapshot: str | None, read: ReadOptions) -> ExitCode:
     """Run a query in Spark's SQL on the tables in LAKE, at one position.
 
     SQL is Spark's dialect, not PostgreSQL's: docs/reference/spark-dialect.md lists the differences. Tables are named

@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import DsnType, DurationType
+from tidemark.cli.options import DurationType, source_option
 from tidemark.cli.printing import format_option
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
-from tidemark.lake.paths import local_path
 from tidemark.source.dsn import Dsn
 
 if TYPE_CHECKING:
@@ -43,16 +43,15 @@ class ReadOptions:
     conf: tuple[str, ...]
 
     @contextmanager
-    def opened(self, lake: str) -> Iterator[Mirror]:
+    def opened(self, lake: Path) -> Iterator[Mirror]:
         """The mirror in a lake, which is checked before Spark starts."""
         from tidemark.lake.lake import Lake  # not before: it imports Delta
 
-        path = local_path(lake)
-        Lake.open(path)
+        Lake.open(lake)
         session = started(self.master, self.remote, self.conf)
         from tidemark.query.mirror import open_mirror  # not before: it imports Spark
 
-        with open_mirror(path, session, source=self.source) as mirror:
+        with open_mirror(lake, session, source=self.source) as mirror:
             yield mirror
 
     def show(self, rows: DataFrame, lsns: Collection[str] = ()) -> None:
@@ -68,8 +67,7 @@ def read_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     @click.option("--text", multiple=True, metavar="COLUMN",
                   help="Read a column as PostgreSQL's text, such as orders.due. Repeatable.")  # fmt: skip
     @format_option
-    @click.option("--source", type=DsnType(), envvar="TIDEMARK_SOURCE", show_envvar=True, metavar="SOURCE",
-                  help="Connect to this database, for reads at `now`.")  # fmt: skip
+    @source_option(purpose=", for reads at `now`")
     @click.option("--wait", "wait_s", type=DurationType(), default="10s", show_default=True,
                   help="Wait at most this long for `now` or a snapshot to be received.")  # fmt: skip
     @spark_options

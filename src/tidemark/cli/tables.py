@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidemark.cli.options import lake_argument
 from tidemark.cli.printing import format_option, print_records
 from tidemark.errors import ExitCode
-from tidemark.lake.paths import local_path
 
 if TYPE_CHECKING:
     from tidemark.lake.status import TableStatus
@@ -17,9 +18,9 @@ NAMES = ("table", "state", "rows", "reason", "fix", "columns")
 
 
 @click.command()
-@click.argument("lake")
+@lake_argument
 @format_option
-def tables(lake: str, form: str) -> ExitCode:
+def tables(lake: Path, form: str) -> ExitCode:
     """List the tables in LAKE: state, number of rows if known, and columns.
 
     For a table that cannot be read up to the latest position, `reason` is why, and `fix` is the SQL statement or the
@@ -28,7 +29,7 @@ def tables(lake: str, form: str) -> ExitCode:
     from tidemark.lake.lake import Lake  # not before: they import Delta
     from tidemark.lake.status import tables_of
 
-    print_records([_record(table) for table in tables_of(Lake.open(local_path(lake)))], NAMES, form)
+    print_records([_record(table) for table in tables_of(Lake.open(lake))], NAMES, form)
     return ExitCode.OK
 
 

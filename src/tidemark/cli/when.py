@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tidemark.cli.options import json_option, lake_argument
 from tidemark.errors import ExitCode
-from tidemark.lake.paths import local_path
 from tidemark.query.positions import RELATIVE
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ class _WithRelativeTimes(click.Command):
 
 
 @click.command(cls=_WithRelativeTimes)
-@click.argument("lake")
+@lake_argument
 @click.argument("when", metavar="POSITION")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def when(lake: str, when: str, as_json: bool) -> ExitCode:
+@json_option()
+def when(lake: Path, when: str, as_json: bool) -> ExitCode:
     """Show the LSN of a time in LAKE, and the time of the last commit at an LSN.
 
     POSITION is `latest`, an LSN such as 16/B374D848, a time such as "2026-01-31 09:00", or a relative time such as -5m,
@@ -45,7 +46,7 @@ def when(lake: str, when: str, as_json: bool) -> ExitCode:
     from tidemark.query.snapshot import LakeView, log_reader
     from tidemark.query.times import position_of, time_of
 
-    opened = Lake.open(local_path(lake))
+    opened = Lake.open(lake)
     view = LakeView(opened, log_reader(opened))
     lsn = position_of(when, view)
     committed = time_of(lsn, view)

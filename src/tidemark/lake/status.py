@@ -198,9 +198,8 @@ def _with_children(
     if not unreadable:
         return replace(table, rows=rows)
     what = "partitions" if history.is_union else "child tables"
-    return replace(
-        table, state=Kind.WAITING.value, reason=f"{what} that cannot be read: {', '.join(unreadable)}", rows=None
-    )
+    reason = f"{what} that cannot be read: {', '.join(unreadable)}"
+    return replace(table, state=Kind.WAITING.value, reason=reason, readable=(), rows=None)
 
 
 def _descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:

@@ -90,7 +90,7 @@ def following(
     made = Following(MirroringOptions(db.dsn(MIRROR), folder / "lake", publish(db, *tables), **options), spark)
     made.start()
     try:
-        made.until_said(*(f"public.{table} copied" for table in tables))
+        made.until_said(*(f"public.{table}: copied" for table in tables))
         yield made
     finally:
         made.close()
