@@ -21,10 +21,11 @@ NAMES = ("table", "state", "rows", "reason", "fix", "columns")
 @lake_argument
 @format_option
 def tables(lake: Path, form: str) -> ExitCode:
-    """List the tables in LAKE: state, number of rows if known, and columns.
+    """List the tables in LAKE, with their state, rows and columns.
 
-    For a table that cannot be read up to the latest position, `reason` is why, and `fix` is the SQL statement or the
-    command that helps. Starts no JVM and does not connect to the source.
+    The number of rows is shown if it is known without reading the table. For a table that cannot be read up to the
+    latest position, `reason` is why, and `fix` is the SQL statement or the command that helps. Starts no JVM and does
+    not connect to the source.
     """
     from tidemark.lake.lake import Lake  # not before: they import Delta
     from tidemark.lake.status import tables_of

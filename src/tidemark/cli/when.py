@@ -33,7 +33,9 @@ class _WithRelativeTimes(click.Command):
 @click.argument("when", metavar="POSITION")
 @json_option()
 def when(lake: Path, when: str, as_json: bool) -> ExitCode:
-    """Show the LSN of a time in LAKE, and the time of the last commit at an LSN.
+    """Show the LSN of a time in LAKE, or the time of an LSN.
+
+    Both are shown, with the last commit at or before the LSN.
 
     POSITION is `latest`, an LSN such as 16/B374D848, a time such as "2026-01-31 09:00", or a relative time such as -5m,
     -1d or "yesterday 09:00". Times are in UTC unless they have a zone.

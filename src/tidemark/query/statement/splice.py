@@ -41,8 +41,8 @@ class Statement:
     tables: Mapping[str, TableKey]
     lookups: Mapping[str, Equalities] = field(default_factory=dict)
     only: frozenset[str] = frozenset()
-    typed: str = ""
-    pieces: tuple[Piece, ...] = ()
+    typed: str = field(default="", compare=False)
+    pieces: tuple[Piece, ...] = field(default=(), compare=False)
     as_text: tuple[tuple[str, ...], ...] = ()
 
     def origin(self, offset: int, view_size: int) -> int | None:
