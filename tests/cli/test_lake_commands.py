@@ -137,6 +137,8 @@ def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, t
             "-1,,infinity,two,update_postimage",
         ], differ.stderr
         _when(lake, two)
+        _changes_and_tables(lake, str(first))
+        _queries(lake)
 
 
 @pytest.mark.full
@@ -171,6 +173,41 @@ def test_a_parent_and_its_own_rows_from_a_shell(db: Database, spark: SparkSessio
         assert [each["only"] for each in plain] == [False, False, True]
 
 
+def _changes_and_tables(lake: str, first: str) -> None:
+    every = here("changes", lake, "t", "--text", "at", "--format", "jsonl")
+    assert every.returncode == ExitCode.OK, every.stderr
+    changes = [json.loads(line) for line in every.stdout.splitlines()]
+    kinds = [("one", "insert"), ("two", "update_postimage")]
+    assert [(each["v"], each["_change_type"]) for each in changes] == kinds
+    assert {each["at"] for each in changes} == {"infinity"}
+    assert Lsn.parse(changes[0]["_commit_version"]) <= Lsn.parse(first) < Lsn.parse(changes[1]["_commit_version"])
+    later = here("changes", lake, "t", "--from", first, "--to", "latest", "--text", "at", "--format", "csv")
+    assert len(later.stdout.splitlines()) == 2, later.stderr
+    listed = tidemark("tables", lake, "--format", "json", program=NO_SPARK)
+    (table,) = json.loads(listed.stdout)
+    assert (table["table"], table["state"], table["reason"], table["fix"]) == ("public.t", "readable", None, None)
+    assert [column["name"] for column in table["columns"]] == ["id", "at", "v"]
+
+
+def _queries(lake: str) -> None:
+    """Values that Spark cannot hold, and errors: about what was typed, with no trace of the JVM."""
+    shown = here("query", lake, "select * from t", "--text", "t.at", "--format", "csv")
+    assert shown.stdout.splitlines() == ["id,at,v", "-1,infinity,two"], shown.stderr
+    for sql, code, message in (
+        ("select * from t", ExitCode.NOT_ANSWERABLE, "column at of public.t has a value that Spark's type TIMESTAMP"),
+        ("select *\nfrom t", ExitCode.NOT_ANSWERABLE, "`--text t.at` on the command line"),
+        ("select 1 / (id + 1) from t", ExitCode.USAGE, "division by zero (line 1, column 8)"),
+        ("select id,\ncast(v as int) from t", ExitCode.USAGE, "because it is malformed (line 2, column 1)"),
+        ("select id from t having", ExitCode.USAGE, "(line 1, column"),
+        ("select nope from t", ExitCode.USAGE, "column `nope` does not exist (line 1, column 8)"),
+    ):
+        refused = here("query", lake, sql)
+        assert refused.returncode == code, (sql, refused.stderr)
+        assert message in refused.stderr, refused.stderr
+        for internal in ("_pyspark", "org.apache", "Traceback", "spark.sql.", "SQLSTATE"):
+            assert internal not in refused.stderr, sql
+
+
 def _when(lake: str, version: dict[str, Any]) -> None:
     """A position's time and back, without a JVM."""
     begin, xid = version["_begin_lsn"], version["_begin_xid"]
@@ -186,7 +223,12 @@ def _when(lake: str, version: dict[str, Any]) -> None:
     commits = LogReader(Lake.open(Path(lake)).log).commits()["lsn"].tolist()  # ours are nudges, if there are any above
     assert latest["commit_lsn"] == str(Lsn(max(each for each in commits if each <= Lsn.parse(latest["lsn"]).value)))
     assert Lsn.parse(latest["commit_lsn"]) >= Lsn.parse(begin)
-    for wrong, code in (("soon", ExitCode.USAGE), ("FF/0", ExitCode.NOT_ANSWERABLE), ("0/1", ExitCode.NOT_ANSWERABLE)):
+    for wrong, code in (
+        ("soon", ExitCode.USAGE),
+        ("FF/0", ExitCode.NOT_ANSWERABLE),
+        ("0/1", ExitCode.NOT_ANSWERABLE),
+        ("-9h", ExitCode.NOT_ANSWERABLE),
+    ):
         assert here("when", lake, wrong).returncode == code, wrong
 
 

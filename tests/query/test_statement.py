@@ -286,6 +286,40 @@ def test_hints_stay_and_still_name_the_table() -> None:
     assert "a hint contains a query" in refusal("select /*+ broadcast((select 1 from lines)) */ 1 from orders")
 
 
+def test_a_text_hint_is_taken_out_and_its_columns_are_kept() -> None:
+    bound = bind("select /*+ TEXT(orders.due, `a b`) */ *\nfrom orders", KNOWN)
+    assert bound.as_text == (("orders", "due"), ("a b",))
+    assert "/*" not in bound.text
+    for hint, left in (("text(x), broadcast(o)", "broadcast(o)"), ("broadcast(o), text(x)", "broadcast(o)")):
+        bound = bind(f"select /*+ {hint} */ * from orders o", KNOWN)
+        assert bound.as_text == (("x",),)
+        assert " ".join(bound.text.split()) == f"select /*+ {left} */ * from {{t0}} o"
+    for wrong in ("text", "text()", "text(a,)", "text(a b)", "text(1)", "text(a"):
+        assert "invalid TEXT hint (line 1, column 12)" in refusal(f"select /*+ {wrong} */ 1")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select o.id,\n '{x}' from public.orders o\njoin only (crm.customers) on public.orders.id = 1",
+        "select `orders`.id from`orders`where orders.id=1",
+        "with a as (select * from lines *)\nselect /*+ text(x) */ * from a, orders",
+    ],
+)
+def test_every_offset_in_sparks_text_leads_to_the_text_that_was_typed(sql: str) -> None:
+    bound = bind(sql, KNOWN)
+    for size in (41, 59):
+        rendered = bound.text.format(**dict.fromkeys(bound.tables, "v" * size)) if bound.tables else bound.text
+        names = {name for key in bound.tables.values() for name in key}
+        words = [word for word in re.findall(r"\w+", rendered) if rendered.count(word) == sql.count(word) == 1]
+        words = [word for word in words if word not in names]
+        assert len(words) > 1
+        assert [bound.origin(rendered.index(word), size) for word in words] == [sql.index(word) for word in words]
+        assert [bound.origin(bound.rendered(at, size), size) for at, char in enumerate(sql) if char == "\n"] == [
+            at for at, char in enumerate(sql) if char == "\n"
+        ]
+
+
 @pytest.mark.parametrize(
     ("sql", "what"),
     [
