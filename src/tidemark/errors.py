@@ -365,6 +365,7 @@ class ExitCode(IntEnum):
     NOT_ANSWERABLE = 11
     DIFFERENT = 12
     INTERRUPTED = 130
+    TERMINATED = 143
 
     @property
     def description(self) -> str:
@@ -387,7 +388,8 @@ _DESCRIPTIONS: Mapping[ExitCode, str] = MappingProxyType(
         ExitCode.LAKE: "the lake cannot be written",
         ExitCode.NOT_ANSWERABLE: "the mirror cannot answer the read exactly",
         ExitCode.DIFFERENT: "the mirror and the source differ (`compare`)",
-        ExitCode.INTERRUPTED: "interrupted by SIGINT or SIGTERM",
+        ExitCode.INTERRUPTED: "stopped by SIGINT (Ctrl-C)",
+        ExitCode.TERMINATED: "stopped by SIGTERM before the command was complete",
     }
 )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -44,16 +44,19 @@ def test_up_to_a_position_and_what_the_log_holds_then(mirror: Mirrored) -> None:
     end = now(mirror)
     mirror.database.run("insert into t values (3, 'c')")
     done = received(mirror, "--endpos", end)
-    assert (done.returncode, done.stdout.strip()) == (ExitCode.OK, f"done at {end}"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (ExitCode.OK, f"complete up to {end}"), done.stderr
     assert "WAL retention limit 32 GB, policy: warn" in done.stderr
     looked = tidemark("log", mirror.options.folder)
     assert looked.returncode == ExitCode.OK
-    assert looked.stdout.splitlines()[-1] == "2 transactions, every block sound"
+    assert looked.stdout.splitlines()[-1] == "2 transactions, all checksums valid"
     (segment,) = [json.loads(line) for line in tidemark("log", mirror.options.folder, "--json").stdout.splitlines()]
     assert (segment["number"], segment["commits"], segment["torn_bytes"]) == (1, 2, 0)
 
 
-def test_until_it_is_interrupted(mirror: Mirrored) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, ExitCode.OK), pytest.param(signal.SIGINT, 130, marks=pytest.mark.full)]
+)
+def test_until_it_is_stopped(mirror: Mirrored, number: int, code: int) -> None:
     source, folder = mirror.options.source.reveal(), mirror.options.folder
     command = [*COMMAND, "receive", source, "--log", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -61,12 +64,12 @@ def test_until_it_is_interrupted(mirror: Mirrored) -> None:
         mirror.catch_up()
         with connected(folder) as client:
             eventually(lambda: client.position().durable >= client.position().received)
-        time.sleep(3)
-        process.terminate()
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.OK
-    assert out.startswith("done at ")
-    assert "transactions/s" in err
+    assert process.returncode == code
+    assert out.startswith("stopped at ")
+    assert "tidemark.receive: streaming from " in err
+    assert "Traceback" not in err
     mirror.require_equal()
 
 

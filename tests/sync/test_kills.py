@@ -153,7 +153,7 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
         with writing(db, *TABLES, writers=1):
             running.until_copying()
             running.kill(WORKERS)
-            running.until_said("copying", '"done": 3')
+            running.until_said("progress", '"tables_copied": 3')
             assert "copy failed" not in "".join(running.said), "parts are done again, not tables"
             running.until_said("applied")
             running.kill(WORKERS)  # Spark notices of idle ones that they are gone: then it is the next that matter

@@ -13,6 +13,7 @@ from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.units import format_size
 
+BUDGET_BYTES, WAL_LIMIT_BYTES = 64 << 30, 32 << 30
 BUFFER_BYTES, BUFFERS = 1 << 20, 8  # what is read and not written yet
 
 
@@ -35,8 +36,8 @@ class ReceiveOptions:
     sync_interval_s: float = 0.2
     sync_bytes: int = 32 << 20
     segment_bytes: int = 128 << 20
-    budget_bytes: int = 64 << 30
-    wal_limit_bytes: int = 32 << 30
+    budget_bytes: int = BUDGET_BYTES
+    wal_limit_bytes: int = WAL_LIMIT_BYTES
     wal_policy: WalPolicy = WalPolicy.WARN
     status_interval_s: float = 10.0
     silence_s: float = 60.0
