@@ -23,8 +23,8 @@ from bench.figures import report
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.syncing import Synced, syncing
-from tidemark.query.mirror import NOW, Mirror
-from tidemark.query.times import LATEST
+from tidemark.query.mirror import Mirror
+from tidemark.query.positions import LATEST, NOW
 from tidemark.spark import SparkOptions, spark_session
 
 READS, TURNS = int(os.environ.get("READS", "500")), 15
@@ -93,8 +93,8 @@ def _waits(mirror: Mirror, kind: str) -> dict[str, float]:
         begin = time.monotonic()
         with mirror.at(NOW) as moment:
             whole.append(1000 * (time.monotonic() - begin))
-            assert moment.passed is not None  # noqa: S101
-            gate.append(1000 * moment.passed.seconds)
+            assert moment._passed is not None  # noqa: S101
+            gate.append(1000 * moment._passed.seconds)
         time.sleep(PAUSE_S)
     return {
         f"{kind}gate_wait_ms_p50": statistics.median(gate),

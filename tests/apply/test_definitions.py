@@ -250,7 +250,7 @@ def test_a_log_that_was_begun_anew_is_not_taken_for_the_one_that_was_lost(
         with pytest.raises(LogDamaged, match="the changes in between are missing"), side.writing():
             pass
         assert side.require_noted() == 1
-        with pytest.raises(NotAnswerable, match="knows all up to"):
+        with pytest.raises(NotAnswerable, match="is complete up to"):
             side.open().at(side.position())
 
 

@@ -73,7 +73,7 @@ def test_what_is_not_applied_yet_goes_by_no_definition_of_long_ago(
         side.apply_all()
         db.run(FULL, DROP, *TWICE, RESTORE, DEFAULT)
         mirror = tidemark.open(side.options.lake, spark, source=side.options.source)
-        with mirror.at("now") as now, pytest.raises(NotAnswerable, match="altered in what is not applied yet"):
+        with mirror.at("now") as now, pytest.raises(NotAnswerable, match="altered, and the change is not applied yet"):
             now.table("t")
         mirror.close()
 

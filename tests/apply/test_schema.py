@@ -183,7 +183,7 @@ def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
         assert mirror.table("u").count() == 1
         with pytest.raises(NotAnswerable, match="has rows that have not been copied yet"):
             mirror.table("t")
-        with pytest.raises(InvalidValue, match=r"no table public\.v"):
+        with pytest.raises(InvalidValue, match=r"table public\.v does not exist"):
             mirror.table("v")
 
 

@@ -17,7 +17,8 @@ from harness.lake import Lakeside, following, lakeside
 from harness.outside import path_of
 from harness.postgres import Install, installs
 from harness.shell import NO_SPARK, here, tidemark
-from tidemark.cli.printing import as_csv, as_json, as_table
+from tidemark.cli.frames import print_frame
+from tidemark.cli.printing import print_records
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
@@ -119,7 +120,7 @@ def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, t
         first = side.apply_all()
         db.run("update t set v = 'two'")
         side.apply_all()
-        told = here("history", lake, "t", "--format", "json", "--", "-1", "infinity")
+        told = here("history", lake, "t", "--format", "jsonl", "--", "-1", "infinity")
         assert told.returncode == ExitCode.OK, told.stderr
         one, two = (json.loads(line) for line in told.stdout.splitlines())
         assert (one["v"], one["_begin_type"], one["_end_type"]) == ("one", "insert", "update")
@@ -128,8 +129,8 @@ def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, t
         assert two["_end_lsn"] is None
         wrong = here("history", lake, "t", "x", "infinity")
         assert wrong.returncode == ExitCode.USAGE
-        assert "'x' is no value of column id of public.t" in wrong.stderr
-        differ = here("diff", lake, "t", str(first), "--format", "csv")
+        assert "invalid value for column id of public.t" in wrong.stderr
+        differ = here("diff", lake, "t", "--from", str(first), "--format", "csv")
         assert differ.stdout.splitlines() == [
             "id,at,at~text,v,_change_type",
             "-1,,infinity,one,update_preimage",
@@ -153,10 +154,10 @@ def test_a_parent_and_its_own_rows_from_a_shell(db: Database, spark: SparkSessio
         assert refused.returncode == ExitCode.NOT_ANSWERABLE
         assert "public.child inherits from parent" in refused.stderr
         assert "--only" in refused.stderr
-        told = here("history", lake, "parent", "1", "--only", "--format", "json")
+        told = here("history", lake, "parent", "1", "--only", "--format", "jsonl")
         assert json.loads(told.stdout)["id"] == 1, told.stderr
         for only, ids in (([], ["1,insert", "2,insert"]), (["--only"], ["1,insert"])):
-            differ = here("diff", lake, "parent", first, "--format", "csv", *only)
+            differ = here("diff", lake, "parent", "--from", first, "--format", "csv", *only)
             assert sorted(differ.stdout.splitlines()[1:]) == ids, differ.stderr
         compare = ["compare", lake, "--source", side.options.source.reveal()]
         equal = here(*compare)
@@ -176,15 +177,15 @@ def _when(lake: str, version: dict[str, Any]) -> None:
     told = tidemark("when", lake, begin, "--json", program=NO_SPARK)
     assert told.returncode == ExitCode.OK, told.stderr
     plain = json.loads(told.stdout)
-    assert (plain["lsn"], plain["commit"], plain["xid"]) == (begin, begin, xid)
-    assert datetime.fromisoformat(plain["time"]) == datetime.fromisoformat(version["_begin_timestamp"])
-    back = tidemark("when", lake, plain["latest"], program=NO_SPARK)
+    assert (plain["lsn"], plain["commit_lsn"], plain["xid"]) == (begin, begin, xid)
+    assert datetime.fromisoformat(plain["commit_time"]) == datetime.fromisoformat(version["_begin_timestamp"])
+    back = tidemark("when", lake, plain["latest_time"], program=NO_SPARK)
     assert f"commit   {begin}  at " in back.stdout, back.stderr
     assert f"  by transaction {xid}\n" in back.stdout
     latest = json.loads(tidemark("when", lake, "latest", "--json", program=NO_SPARK).stdout)
     commits = LogReader(Lake.open(Path(lake)).log).commits()["lsn"].tolist()  # ours are nudges, if there are any above
-    assert latest["commit"] == str(Lsn(max(each for each in commits if each <= Lsn.parse(latest["lsn"]).value)))
-    assert Lsn.parse(latest["commit"]) >= Lsn.parse(begin)
+    assert latest["commit_lsn"] == str(Lsn(max(each for each in commits if each <= Lsn.parse(latest["lsn"]).value)))
+    assert Lsn.parse(latest["commit_lsn"]) >= Lsn.parse(begin)
     for wrong, code in (("soon", ExitCode.USAGE), ("FF/0", ExitCode.NOT_ANSWERABLE), ("0/1", ExitCode.NOT_ANSWERABLE)):
         assert here("when", lake, wrong).returncode == code, wrong
 
@@ -215,7 +216,9 @@ def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: P
         ["fold", str(tmp_path)],
         ["expire", str(tmp_path)],
         ["history", str(tmp_path), "t", "1"],
-        ["diff", str(tmp_path), "t", "0/1"],
+        ["diff", str(tmp_path), "t", "--from", "0/1"],
+        ["changes", str(tmp_path), "t"],
+        ["tables", str(tmp_path)],
         ["when", str(tmp_path), "latest"],
     ):
         told = here(*command) if short else tidemark(*command)
@@ -228,17 +231,46 @@ def test_rows_are_printed_as_table_csv_and_json(spark: SparkSession, capsys: pyt
         "select * from values (1, 'a,\"b', 1.50, array(1, null), timestamp'2024-01-02 03:04:05', X'00ff', true), "
         "(22, '', null, null, null, null, null) as t(id, v, d, l, at, b, f)"
     )
-    as_csv(frame)
+    print_frame(frame, "csv")
     header, first, second = capsys.readouterr().out.splitlines()
     assert header == "id,v,d,l,at,b,f"
     assert first == '1,"a,""b",1.50,"[1,null]",2024-01-02 03:04:05+00,\\x00ff,true'
     assert second == '22,"",,,,,'
-    as_json(frame.select("id", "v", "d", "l"))
+    print_frame(frame.select("id", "v", "d", "l"), "jsonl")
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    print_frame(frame.select("id", "v", "d", "l"), "json")
+    assert json.loads(capsys.readouterr().out) == rows
     assert rows == [{"id": 1, "v": 'a,"b', "d": 1.5, "l": [1, None]}, {"id": 22, "v": "", "d": None, "l": None}]
     exact = "select timestamp'2024-01-02 03:04:05.000007' as at, array(timestamp_ntz'2024-01-02 03:04:05.1') as l"
-    as_json(spark.sql(exact))
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"at": "2024-01-02T03:04:05.000007Z", "l": ["2024-01-02T03:04:05.100000"]}
-    as_table(frame.select("id", "v"))
+    print_frame(spark.sql(exact), "jsonl")
+    assert json.loads(capsys.readouterr().out) == {
+        "at": "2024-01-02T03:04:05.000007Z",
+        "l": ["2024-01-02T03:04:05.100000"],
+    }
+    print_frame(frame.select("id", "v"), "table")
     assert capsys.readouterr().out.splitlines() == ["id |  v", "---+-----", ' 1 | a,"b', "22 |", "(2 rows)"]
+    print_frame(spark.sql("select 9223372036854775807 as lsn, 1 as n"), "csv", lsns=("lsn",))
+    assert capsys.readouterr().out.splitlines() == ["lsn,n", "7FFFFFFF/FFFFFFFF,1"]
+    print_frame(frame.where("id = 3").select("id"), "json")
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_records_are_printed_in_the_same_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [{"name": "id", "type": "integer"}, {"name": "v", "type": "text"}]
+    records: list[dict[str, Any]] = [
+        {"table": "public.t", "rows": 12, "reason": None, "columns": columns},
+        {"table": "public.u", "rows": None, "reason": 'no key, "yet"', "columns": []},
+    ]
+    names = ["table", "rows", "reason", "columns"]
+    printed = {}
+    for form in ("table", "csv", "json", "jsonl"):
+        print_records(records, names, form)
+        printed[form] = capsys.readouterr().out
+    assert printed["csv"].splitlines() == [
+        "table,rows,reason,columns",
+        'public.t,12,,"id integer, v text"',
+        'public.u,,"no key, ""yet""",""',
+    ]
+    assert json.loads(printed["json"]) == [json.loads(line) for line in printed["jsonl"].splitlines()] == records
+    assert printed["table"].splitlines()[2].startswith("public.t |   12 |")
+    assert printed["table"].splitlines()[-1] == "(2 rows)"

@@ -299,7 +299,7 @@ def test_what_cannot_be_compared_says_why_and_the_others_are(side: Lakeside) -> 
     assert "removed more often than it was added" in compared(side, "bag")["public.bag"].reason
     db.run("revoke select on t from public", f"revoke select on t from {MIRROR}")
     assert "permission denied" in compared(side, "t")["public.t"].reason
-    with pytest.raises(InvalidValue, match=r"no table public\.nowhere"):
+    with pytest.raises(InvalidValue, match=r"table public\.nowhere does not exist"):
         compared(side, "nowhere")
 
 

@@ -21,7 +21,7 @@ from tidemark.errors import TidemarkError
 from tidemark.query.moment import Moment
 
 SETTINGS = "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'"
-NO_ROOM = "holds a value that Spark's type has no room for"
+NO_ROOM = "cannot hold: "
 SHOWN = 5
 Row = tuple[str | None, ...]
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")

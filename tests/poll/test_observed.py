@@ -129,8 +129,8 @@ def test_now_and_a_snapshot_are_refused_with_the_reason(told: Told, plain: Datab
     for asked in (["--at", "now", *source], ["--at", str(told.polls[1]), "--snapshot", "1:2:"]):
         refused = here("query", str(told.lake), "select 1", *asked)
         assert refused.returncode == ExitCode.NOT_ANSWERABLE
-        assert f"this mirror is polled: it knows what polls saw, last the poll at {told.polls[2]}" in refused.stderr
-        assert "--at latest" in refused.stderr
+        assert f"cannot be read at `now` or at a snapshot; it has the poll at {told.polls[2]}" in refused.stderr
+        assert "Use `latest`" in refused.stderr
 
 
 def test_a_time_means_the_last_poll_up_to_it_and_back(told: Told) -> None:
@@ -142,15 +142,15 @@ def test_a_time_means_the_last_poll_up_to_it_and_back(told: Told) -> None:
     for time, lsn in ((one, first), (two - tick, first), (two, second), (three, third)):
         found = here("when", lake, time.isoformat(), "--json")
         plain = json.loads(found.stdout)
-        assert (plain["lsn"], plain["commit"], plain["xid"], plain["observed"]) == (str(lsn), str(lsn), None, True)
+        assert (plain["lsn"], plain["commit_lsn"], plain["xid"], plain["polled"]) == (str(lsn), str(lsn), None, True)
         back = json.loads(here("when", lake, str(lsn), "--json").stdout)
-        assert json.loads(here("when", lake, back["latest"], "--json").stdout)["lsn"] == str(lsn)
+        assert json.loads(here("when", lake, back["latest_time"], "--json").stdout)["lsn"] == str(lsn)
     assert rows_at(told, (three - tick).isoformat())[0] == ["1", "3"]
     lines = shell("when", lake, str(Lsn(third.value - 1)), program=NO_SPARK)
-    assert lines.stdout.splitlines()[1] == f"poll     {second}  at {two.isoformat(' ')}, observed", lines.stderr
+    assert lines.stdout.splitlines()[1] == f"poll     {second}  at {two.isoformat(' ')}", lines.stderr
     for wrong, why in (
         ((one - tick).isoformat(), "before the first poll"),
-        ((three + tick).isoformat(), f"lies beyond the poll at {third}"),
+        ((three + tick).isoformat(), f"is after the last poll, the poll at {third}"),
         (str(Lsn(first.value - 1)), "before the first poll"),
     ):
         refused = here("when", lake, wrong)
@@ -180,12 +180,12 @@ def test_status_says_how_far_polls_came_and_what_they_left(told: Told) -> None:
 
 def test_history_and_diff_and_changes_tell_what_polls_saw(told: Told, few: SparkSession) -> None:
     lake, (first, second, third) = str(told.lake), told.polls
-    history = here("history", lake, "t", "1", "--format", "json")
+    history = here("history", lake, "t", "1", "--format", "jsonl")
     assert f"as of the poll at {third}" in history.stderr
     one, uno = (json.loads(line) for line in history.stdout.splitlines())
     assert (one["v"], one["_begin_type"], one["_end_type"], one["_end_lsn"]) == ("one", "copy", "update", str(second))
     assert (uno["v"], uno["_begin_lsn"], uno["_begin_xid"], uno["_end_lsn"]) == ("uno", str(second), None, None)
-    differ = here("diff", lake, "t", str(first), str(second), "--format", "csv")
+    differ = here("diff", lake, "t", "--from", str(first), "--to", str(second), "--format", "csv")
     assert differ.stdout.splitlines()[1:] == [
         "1,one,update_preimage",
         "1,uno,update_postimage",
@@ -194,7 +194,7 @@ def test_history_and_diff_and_changes_tell_what_polls_saw(told: Told, few: Spark
     assert [line.split(" (")[0] for line in differ.stderr.splitlines()] == [
         f"tidemark: as of the poll at {lsn}" for lsn in (first, second)
     ]
-    changes = tidemark.open(told.lake, few).changes("t", second, third).collect()
+    changes = tidemark.open(told.lake, few).changes("t", first, third).collect()
     assert sorted((row["id"], row["_change_type"], row["_commit_version"], row["_xid"]) for row in changes) == [
         (1, "update_postimage", second.value, None),
         (2, "delete", second.value, None),

@@ -34,7 +34,7 @@ def test_every_kind_of_change_is_found(db: Database, tmp_path: Path, spark: Spar
         )
         polled = mirror.require_news("orders")
         assert polled.changes == 10 + 20 + 1 + 2
-        feed = tidemark.open(mirror.options.lake, spark).changes("orders", polled.upto)
+        feed = tidemark.open(mirror.options.lake, spark).changes("orders", polled.upto.before())
         kinds = {row[0]: row[1] for row in feed.groupBy("_change_type").count().collect()}
         assert kinds == {"update_postimage": 10, "delete": 21, "insert": 2}
         db.run("truncate orders")

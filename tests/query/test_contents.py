@@ -374,7 +374,7 @@ def test_a_content_removed_more_often_than_added_fails_the_query(interpreted: Sp
     changes = table(interpreted, T1, (1, "a", 1, "insert", 10, 1), (1, "a", 2, "delete", 11, 1))
     rows = contents(changes, shape_of(T1, ()), PLAIN)
     for ask in (rows.collect, rows.count, rows.filter("k = 1").select("k").collect):
-        with pytest.raises(PySparkException, match="removed more often than it was added"):
+        with pytest.raises(PySparkException, match="deleted more often than it was inserted"):
             ask()
 
 

@@ -49,7 +49,7 @@ def versions(frame: DataFrame) -> list[Version]:
     rows = list(zip(*cells, strict=True))
     found = []
     for row, said in zip(rows, table.select(LIFE.names).to_pylist(), strict=True):
-        begin, end = (None if said[name] is None else Lsn.parse(said[name]) for name in ("_begin_lsn", "_end_lsn"))
+        begin, end = (None if said[name] is None else Lsn(said[name]) for name in ("_begin_lsn", "_end_lsn"))
         assert begin is not None
         how = said["_begin_type"], said["_end_type"]
         xids = said["_begin_xid"], said["_end_xid"]
@@ -255,13 +255,13 @@ def test_what_is_asked_for_wrongly_is_said(side: Lakeside) -> None:
     side.apply_all()
     moment = side.open().at()
     for table, key, said in (
-        ("bag", 1, "has no key"),
-        ("t", "one", "'one' is no value of column id of public.t, which is of type int"),
-        ("t", (1, 2), r"the key of public\.t is \(id\), and 2 values given"),
-        ("pair", "a", r"the key of public\.pair is \(a, b\), and 1 value given"),
-        ("pair", {"a": 1}, "and a was given"),
-        ("t", None, "never null"),
-        ("nothing", 1, r"no table public\.nothing"),
+        ("bag", 1, "has no primary key"),
+        ("t", "one", "invalid value for column id of public.t, type int4: 'one'"),
+        ("t", (1, 2), r"the key of public\.t is \(id\), but 2 values were given"),
+        ("pair", "a", r"the key of public\.pair is \(a, b\), but 1 value was given"),
+        ("pair", {"a": 1}, "but a was given"),
+        ("t", None, "cannot be null"),
+        ("nothing", 1, r"table public\.nothing does not exist"),
     ):
         with pytest.raises(InvalidValue, match=said):
             moment.history(table, key)

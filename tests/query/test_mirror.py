@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -34,6 +34,18 @@ BITING = [
 ]
 
 
+# Columns that have a value which Spark's type cannot hold, in row 2.
+ODD = {
+    "d": "date",
+    "ts": "timestamp",
+    "tz": "timestamptz",
+    "n": "numeric(6,2)",
+    "arr": "int[]",
+    "f": "float8[]",
+    "words": "text[]",
+}
+
+
 @pytest.fixture(scope="session", params=list(installs().values())[-1:], ids=lambda each: f"pg{each.major}")
 def install(request: pytest.FixtureRequest) -> Install:
     assert isinstance(request.param, Install)
@@ -45,7 +57,15 @@ def side(server: Server, spark: SparkSession, tmp_path_factory: pytest.TempPathF
     database = create_database(server)
     database.run("create table orders (id int primary key, customer int, total numeric(10,2), at timestamptz)")
     database.run("create table customers (id int primary key, name text)")
-    with following(lakeside(database, tmp_path_factory.mktemp("side"), spark, "orders", "customers")) as made:
+    database.run(f"create table odd (id int primary key, {', '.join(f'{name} {kind}' for name, kind in ODD.items())})")
+    with following(lakeside(database, tmp_path_factory.mktemp("side"), spark, "orders", "customers", "odd")) as made:
+        database.run(
+            """insert into odd values
+            (1, '2024-02-29', '2024-02-29 01:02:03.5', '2024-02-29 01:02:03+02', 1.50, '{1,NULL,3}', '{0.1,1e20,NaN}',
+             '{"a b",NULL,"NULL","",x}'),
+            (2, 'infinity', '-infinity', '0044-03-15 12:00:00+00 BC', 'NaN', '{{1,2},{3,4}}', '[0:1]={1,2}', '{{x}}')"""
+        )
+        database.run("update odd set d = '2024-03-01' where id = 1")
         made.run_and_note(["insert into customers values (1, 'Ada'), (2, 'Grace')"], "orders", "customers")
         made.apply_all()
         made.run_and_note(
@@ -91,7 +111,7 @@ def test_commits_that_a_boundary_excludes_are_not_seen(side: Lakeside) -> None:
     without = Boundary(notes[2].lsn, frozenset({Lsn(update)}))
     require_rows(mirror.at(without).table("orders"), *notes[1].tables["orders"], "without the update")
     early = Boundary(notes[2].lsn, frozenset({Lsn(1)}))
-    with pytest.raises(NotAnswerable, match="which this boundary does not see"):
+    with pytest.raises(NotAnswerable, match="which is not visible here"):
         mirror.at(early).table("orders")
 
 
@@ -104,22 +124,22 @@ def test_a_time_means_the_last_commit_before_it(side: Lakeside) -> None:
     assert mirror.at(moment).table("customers").count() == 2
     with pytest.raises(NotAnswerable, match="before the first commit"):
         mirror.at(moment - timedelta(days=1))
-    with pytest.raises(NotAnswerable, match="beyond what the mirror has seen"):
+    with pytest.raises(NotAnswerable, match="is too recent: the mirror is complete up to"):
         mirror.at(datetime.now(UTC) + timedelta(days=1))
 
 
 def test_what_cannot_be_answered_is_refused_with_what_can(side: Lakeside, tmp_path: Path) -> None:
     mirror = side.open()
     latest = mirror.at().lsn
-    with pytest.raises(NotAnswerable, match="knows all up to") as refused:
+    with pytest.raises(NotAnswerable, match="is complete up to") as refused:
         mirror.at(Lsn(latest.value + 1_000_000))
     assert str(latest) in refused.value.hint
     with pytest.raises(NotAnswerable, match="not mirrored yet") as refused:
         mirror.at(Lsn(1)).table("orders")
     assert "from " in refused.value.hint
-    with pytest.raises(InvalidValue, match="not a position"):
-        mirror.at("yesterday")
-    with pytest.raises(InvalidValue, match=r"no table public\.order in") as unknown:
+    with pytest.raises(InvalidValue, match="invalid position"):
+        mirror.at("someday")
+    with pytest.raises(InvalidValue, match=r"table public\.order does not exist") as unknown:
         mirror.table("order")
     assert "public.orders" in unknown.value.hint
     with pytest.raises(LakeMissing, match="is not a Tidemark lake"):
@@ -130,18 +150,110 @@ def test_a_value_that_spark_has_no_room_for_is_never_read_as_null(side: Lakeside
     moment = side.open().at()
     assert moment.sql("select max(at) from orders where id > 1").collect()[0][0] is not None
     assert moment.sql("select `at~text` from orders where id = 1").collect()[0][0] == "infinity"
-    with pytest.raises(SparkRuntimeException, match="no room for: infinity"):
+    with pytest.raises(SparkRuntimeException, match="cannot hold: infinity"):
         moment.sql("select max(at) from orders").collect()
+
+
+def test_a_column_with_values_that_spark_cannot_hold_is_read_as_postgresqls_text(side: Lakeside) -> None:
+    mirror, names = side.open(), list(ODD)
+    as_text = ", ".join(f"{name}::text" for name in names)
+    wanted = [list(row) for row in side.database.run("set timezone = 'UTC'", f"select {as_text} from odd order by id")]
+    with mirror.at() as moment:
+        qualified = [f"odd.{name}" for name in names]
+        frames = (
+            moment.table("odd", text=names),
+            moment.sql("select * from odd", text=qualified),
+            moment.sql(f"select /*+ TEXT({', '.join(qualified)}) */ * from public.odd"),
+        )
+        for frame in frames:
+            assert frame.columns == ["id", *names]
+            assert {kind for _, kind in frame.dtypes[1:]} == {"string"}
+            assert [list(row)[1:] for row in frame.orderBy("id").collect()] == wanted
+        versions = moment.history("odd", 2, text=names).collect()
+        assert [[row[name] for name in names] for row in versions] == wanted[1:]
+        net = moment.diff("odd", side.notes[0].lsn, text="d").select("id", "d").orderBy("id").collect()
+        assert net == []
+        changes = moment.changes("odd", text=names).where("id = 2").select(*names).collect()
+        assert [list(row) for row in changes] == wanted[1:]
+        typed = moment.sql("select d, n from odd where id = 1", text="n").collect()
+        assert [tuple(row) for row in typed] == [(date(2024, 3, 1), "1.50")]
+
+
+def test_the_error_about_a_value_that_spark_cannot_hold_names_the_option_that_returns_it(side: Lakeside) -> None:
+    with side.open().at() as moment:
+        for name in ("d", "ts", "tz", "n", "arr"):
+            with pytest.raises(SparkRuntimeException, match=f"column {name} of public.odd has a value") as refused:
+                moment.table("odd").select(name).collect()
+            for option in (f"text=['odd.{name}']", f"--text odd.{name}", f"/*+ TEXT(odd.{name}) */"):
+                assert option in str(refused.value)
+        with pytest.raises(InvalidValue, match=r"column odd\.nothing, to be read as text, does not exist"):
+            moment.sql("select * from odd", text="odd.nothing")
+        with pytest.raises(InvalidValue, match=r"column orders\.at, to be read as text, does not exist in the tables"):
+            moment.sql("select * from odd", text=["odd.d", "orders.at"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("select id,\n  nope from orders", "column `nope` does not exist (line 2, column 3)"),
+        ("select 1 from orders o join customers c on o.id = c.ident", "`c`.`ident` does not exist (line 1, column 51)"),
+        ("select nofunc(id) from orders", "function `nofunc` does not exist in Spark (line 1, column 8)"),
+        ("select id from orders where total = array(1)", "data type mismatch"),
+        ("select id from orders where total = array(1)", "(line 1, column 29)"),
+        ("select id, count(*) from public.orders", "does not include a GROUP BY clause (line 1, column 1)"),
+        ("select id from orders, customers", "is ambiguous"),
+        ("select id from orders union select 1, 2", "the same number of columns"),
+        ("select /*+ TEXT(at) */ nope from orders", "(line 1, column 24)"),
+    ],
+)
+def test_errors_of_spark_are_about_the_statement_that_was_typed(
+    side: Lakeside, sql: str, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with side.open().at() as moment, pytest.raises(InvalidValue) as refused:
+        moment.sql(sql)
+    assert message in refused.value.message
+    for internal in ("_pyspark", "org.apache", "SQLSTATE", "spark.sql."):
+        assert internal not in str(refused.value)
+    assert "org.apache" not in capfd.readouterr().err
+
+
+def test_changes_diff_and_history_take_the_same_positions(side: Lakeside) -> None:
+    with side.open() as mirror:
+        one, two = side.notes[1].lsn, side.notes[2].lsn
+        positions = (str(one), one, one.value, Boundary(one), mirror.time_of(one).latest)
+        for position in (*positions, str(mirror.time_of(one).latest)):
+            assert mirror.changes("orders", position, two).count() == 5, position
+            assert mirror.diff("orders", position, two).count() == 10, position
+            assert mirror.history("orders", 1, position).count() == 1, position
+        without = Boundary(two, frozenset({Lsn(mirror.changes("orders", one, two).head(1)[0]["_commit_version"])}))
+        assert mirror.changes("orders", one, without).count() == 0
+        assert mirror.changes("orders", without, two).count() == 5
+        begin = mirror.history("orders", 1).head(1)[0]["_begin_lsn"]
+        assert mirror.at(begin).table("orders").count() == 10
+
+
+def test_a_mirror_and_a_moment_have_a_table_for_notebooks(side: Lakeside) -> None:
+    with side.open() as mirror, mirror.at() as moment:
+        shown = mirror._repr_html_(), moment._repr_html_()
+        for html in shown:
+            assert "<td>public.orders</td>" in html
+            assert str(moment.lsn) in html
+            assert "total numeric" in html
+        assert moment.time is not None
+        assert f"{moment.time:%Y-%m-%d %H:%M:%S} UTC" in shown[1]
+        by_name = {table.name: table for table in mirror.tables}
+        assert by_name["public.orders"].state == "readable"
+        assert [column.name for column in by_name["public.orders"].columns] == ["id", "customer", "total", "at"]
 
 
 def test_changes_have_sparks_names_and_stand_between_two_positions(side: Lakeside) -> None:
     mirror, notes = side.open(), side.notes
     ((inserted,),) = mirror.changes("orders", Lsn.ZERO, notes[3].lsn).selectExpr("min(_commit_version)").collect()
-    feed = mirror.changes("orders", Lsn(inserted), notes[3].lsn)
+    feed = mirror.changes("orders", Lsn(inserted).before(), notes[3].lsn)
     assert {"_change_type", "_commit_version", "_commit_timestamp", "_ordinal", "_xid"} < set(feed.columns)
     counts = {row[0]: row[1] for row in feed.groupBy("_change_type").count().collect()}
     assert counts == {"insert": 10, "update_postimage": 5, "delete": 2}
-    later = mirror.changes("orders", Lsn(inserted + 1), notes[3].lsn)
+    later = mirror.changes("orders", Lsn(inserted), notes[3].lsn)
     assert later.where("_change_type = 'insert'").count() == 0
 
 

@@ -58,9 +58,9 @@ def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
         mirror = tidemark.open(synced.options.lake, spark)
         with mirror.at(begun) as moment:
             assert sorted(row.id for row in moment.table("queue").collect()) == [1]
-            with pytest.raises(NotAnswerable, match="not known whole"):
+            with pytest.raises(NotAnswerable, match="are not complete"):
                 moment.changes("queue", "0/1")
         with mirror.at(Boundary(synced.notes[-1].lsn, frozenset({begun}))) as moment:
-            with pytest.raises(NotAnswerable, match="when it was truncated"):
+            with pytest.raises(NotAnswerable, match="was truncated at"):
                 moment.table("queue")
             assert moment.table("calm").count() == 1

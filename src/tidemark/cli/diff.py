@@ -1,44 +1,35 @@
-"""`tidemark diff`: what became of a table between two positions."""
+"""`tidemark diff`: the net difference of a table between two positions."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from tidemark.cli.observed import say_observed
-from tidemark.cli.printing import FORMATS
-from tidemark.cli.spark import spark_options, started
+from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@click.argument("lake")
 @click.argument("table")
-@click.argument("start", metavar="FROM")
-@click.argument("end", metavar="TO", default="latest")
-@click.option("--only", is_flag=True, help="Leave out the rows of tables that inherit from TABLE.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True)
-@spark_options
-def diff(
-    lake: Path, table: str, start: str, end: str, only: bool, form: str,
-    master: str | None, remote: str | None, conf: tuple[str, ...],
-) -> ExitCode:  # fmt: skip
-    """Tell how TABLE in LAKE at TO differs from what it was at FROM: LSNs, times or latest.
+@click.option("--from", "from_", metavar=POSITION, required=True, help="Compare with the table at this position.")
+@click.option("--to", metavar=POSITION, default="latest", show_default=True, help="Show the table at this position.")
+@click.option("--only", is_flag=True, help="Leave out tables that inherit from TABLE.")
+@read_options
+@with_positions
+def diff(lake: str, table: str, from_: str, to: str, only: bool, read: ReadOptions) -> ExitCode:
+    """Show the rows of TABLE in LAKE that differ between two positions.
 
-    Rows that went and came, and with a key also what updated ones were before and are now. What was changed in between
-    and is as it was is not told.
+    _change_type is insert or delete, and for a table with a key also update_preimage and update_postimage. Rows that
+    changed in between and are equal at both positions are left out: `tidemark changes` shows every change.
     """
-    from tidemark.lake.lake import Lake
-
-    Lake.open(lake.absolute())
-    session = started(master, remote, conf)
-    from tidemark.query.mirror import open_mirror  # not before: it brings Spark
-
-    mirror = open_mirror(lake.absolute(), session)
-    with mirror.at(start) as early, mirror.at(end) as late:
-        differing = late.diff(table, early.boundary, only=only)
+    with (
+        read.opened(lake) as mirror,
+        mirror.at(from_, wait=read.wait_s) as early,
+        mirror.at(to, wait=read.wait_s) as late,
+    ):
+        rows = late.diff(table, early.boundary, only=only, text=read.text)
         for moment in (early, late):
             say_observed(moment.observed)
-        FORMATS[form](differing)
+        read.show(rows)
     return ExitCode.OK

@@ -21,7 +21,7 @@ PROGRAM = "tidemark"
 GROUPS = {
     "Set up": ("doctor", "setup", "completion"),
     "Run": ("sync", "resync", "expire", "status", "catalog"),
-    "Read": ("query", "history", "diff", "when", "compare"),
+    "Read": ("query", "tables", "changes", "history", "diff", "when", "compare"),
     "Parts of sync": ("receive", "apply", "fold", "log"),
 }
 SHELLS = ("bash", "zsh", "fish")
@@ -78,7 +78,7 @@ def summary(command: click.Command) -> str:
     default="info",
     show_default=True,
     envvar=logs.LEVEL_VARIABLE,
-    help="Log from debug, info, warning or error up.",
+    help="Log from debug, info, warning or error.",
 )
 @click.option(
     "--log-format",
@@ -87,7 +87,7 @@ def summary(command: click.Command) -> str:
     show_default=True,
     envvar="TIDEMARK_LOG_FORMAT",
     metavar="FORMAT",
-    help="Log as text or as json lines, to stderr.",
+    help="Log as text or json, to standard error.",
 )
 @click.version_option(__version__, prog_name=PROGRAM)
 def tidemark(log_level: str, log_format: str) -> None:

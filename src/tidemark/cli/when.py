@@ -1,35 +1,51 @@
-"""`tidemark when`: which position a time means, and when a position was."""
+"""`tidemark when`: the LSN of a time, and the time of an LSN."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tidemark.errors import ExitCode
+from tidemark.lake.paths import local_path
+from tidemark.query.positions import RELATIVE
 
 if TYPE_CHECKING:
     from tidemark.clock import Lsn
     from tidemark.query.times import Committed
 
 
-@click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
-@click.argument("when", metavar="LSN|TIMESTAMP|latest")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one object.")
-def when(lake: Path, when: str, as_json: bool) -> ExitCode:
-    """Say which LSN a time means in LAKE, and when the last commit at or below an LSN was. Starts no JVM.
+class _WithRelativeTimes(click.Command):
+    """A command whose last argument may be a relative time, such as -5m, which click would take for an option."""
 
-    Commits are not in the order of their times. A read at `latest` sees all that one at the LSN sees, and besides only
-    commits right after it that are no later. Where LAKE is polled, polls stand for commits.
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The relative time moves behind all options."""
+        relative = [each for each in args if RELATIVE.fullmatch(each)]
+        if relative and "--" not in args:
+            args = [*(each for each in args if each not in relative), "--", *relative]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_WithRelativeTimes)
+@click.argument("lake")
+@click.argument("when", metavar="POSITION")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def when(lake: str, when: str, as_json: bool) -> ExitCode:
+    """Show the LSN of a time in LAKE, or the time of an LSN.
+
+    POSITION is `latest`, an LSN such as 16/B374D848, a time such as "2026-01-31 09:00", or a relative time such as -5m,
+    -1d or "yesterday 09:00". Times are in UTC unless they have a zone.
+
+    Commit times are not in the order of LSNs: `latest` is the greatest commit time up to the LSN, and a read at that
+    time includes everything that a read at the LSN includes. For a polled mirror, polls take the place of commits.
+    Starts no JVM.
     """
-    from tidemark.lake.lake import Lake  # not before: it brings Delta
+    from tidemark.lake.lake import Lake  # not before: it imports Delta
     from tidemark.query.snapshot import LakeView, log_reader
     from tidemark.query.times import position_of, time_of
 
-    opened = Lake.open(lake.absolute())
+    opened = Lake.open(local_path(lake))
     view = LakeView(opened, log_reader(opened))
     lsn = position_of(when, view)
     committed = time_of(lsn, view)
@@ -40,11 +56,11 @@ def when(lake: Path, when: str, as_json: bool) -> ExitCode:
 def _plain(lsn: Lsn, committed: Committed) -> dict[str, str | int | bool | None]:
     return {
         "lsn": str(lsn),
-        "commit": str(committed.lsn),
-        "time": committed.time.isoformat(),
+        "commit_lsn": str(committed.lsn),
+        "commit_time": committed.time.isoformat(),
         "xid": committed.xid,
-        "observed": committed.xid is None,
-        "latest": committed.latest.isoformat(),
+        "polled": committed.xid is None,
+        "latest_time": committed.latest.isoformat(),
     }
 
 
@@ -52,6 +68,6 @@ def _lines(lsn: Lsn, committed: Committed) -> list[str]:
     where = f"{committed.lsn}  at {committed.time.isoformat(' ')}"
     return [
         f"lsn      {lsn}",
-        f"poll     {where}, observed" if committed.xid is None else f"commit   {where}  by transaction {committed.xid}",
+        f"poll     {where}" if committed.xid is None else f"commit   {where}  by transaction {committed.xid}",
         f"latest   {committed.latest.isoformat(' ')}",
     ]

@@ -15,11 +15,12 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, DoubleType
 
-from tidemark.query.changes import quoted
+from tidemark.query.text import postgres_text, quoted
+from tidemark.spark.types import spark_type
 
 _QUOTED_IN_ROWS = r'^$|["\\(),\s]'
-_QUOTED_IN_ARRAYS = r'^$|^(?i:null)$|["\\{},\s]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +64,17 @@ def _source_bits(value: sql.Identifier, kind: pa.DataType) -> sql.Composed:
 
 def _mirror_value(column: ComparedColumn) -> Column:
     value = F.col(quoted(column.name))
-    text = _mirror_text(value, column.type)
+    text = postgres_text(value, spark_type(column.type), _mirror_bits)
     return text if column.text_name is None else F.coalesce(F.col(quoted(column.text_name)), text)
 
 
-def _mirror_text(value: Column, kind: pa.DataType) -> Column:
-    if pa.types.is_list(kind):
-        inner = kind.value_type
-        items = F.transform(value, lambda e: F.coalesce(_escaped(_mirror_text(e, inner)), F.lit("NULL")))
-        return F.concat(F.lit("{"), F.array_join(items, ","), F.lit("}"))
-    if pa.types.is_boolean(kind):
-        return F.when(value, "t").when(~value, "f")
-    if pa.types.is_floating(kind):
-        return _mirror_bits(value, kind)
-    if pa.types.is_binary(kind):
-        return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return F.concat(value.cast("string"), F.lit("+00"))
-    return value.cast("string")
-
-
-def _mirror_bits(value: Column, kind: pa.DataType) -> Column:
+def _mirror_bits(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        return F.transform(value, lambda each: _mirror_bits(each, inner))
     where, how, digits = (
         ("java.lang.Double", "doubleToLongBits", 16)
-        if pa.types.is_float64(kind)
+        if isinstance(kind, DoubleType)
         else ("java.lang.Float", "floatToIntBits", 8)
     )
     bits = F.hex(F.reflect(F.lit(where), F.lit(how), value).cast("long"))
@@ -99,9 +87,3 @@ def _doubled(text: Column, quoted_if: str) -> Column:
     """With quotation marks where they are needed, and what is special doubled, as rows have it."""
     inside = F.regexp_replace(text, r'(["\\])', "$1$1")
     return F.when(text.rlike(quoted_if), F.concat(F.lit('"'), inside, F.lit('"'))).otherwise(text)
-
-
-def _escaped(text: Column) -> Column:
-    """The same as arrays have it: what is special comes after a backslash."""
-    inside = F.regexp_replace(text, r'(["\\])', r"\\$1")
-    return F.when(text.rlike(_QUOTED_IN_ARRAYS), F.concat(F.lit('"'), inside, F.lit('"'))).otherwise(text)

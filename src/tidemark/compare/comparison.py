@@ -100,7 +100,7 @@ class Comparison:
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
         self._mirror, self._options = mirror, options
-        kind = HeldLook if mirror.last_poll is None else HeldPoll
+        kind = HeldLook if mirror._last_poll is None else HeldPoll
         self._held: Held = kind(source, mirror, options.timeout_s)
         self.boundary: Boundary | None = None
         self.observed: Poll | None = None
@@ -121,8 +121,8 @@ class Comparison:
     def _compared(self, moment: Moment, subject: _Subject, sides: ThreadPoolExecutor) -> Compared:
         begin, name, only = time.monotonic(), subject.name, subject.only
         try:
-            fingerprint, frame = moment.exact(subject.history, only=not subject.children)
-            members = moment.members(subject.history) if subject.children else (fingerprint,)
+            fingerprint, frame = moment._exact(subject.history, only=not subject.children)
+            members = moment._members(subject.history) if subject.children else (fingerprint,)
             table = self._table(fingerprint, frame.columns, children=subject.children)
             here = MirrorSide(frame, table)
             digesting = sides.submit(here.whole)
@@ -145,7 +145,7 @@ class Comparison:
             yield SourceSide(session, table, utf8=session.stores_utf8)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
-        lake = self._mirror.lake
+        lake = self._mirror._lake
         types = Types(types_of(lake.tables().values()), lake.version_num)
         columns = {
             column.attnum: ComparedColumn(
@@ -162,11 +162,11 @@ class Comparison:
 
 def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
     """The tables that hold rows, a partitioned one's partitions in its place; parents also with their children's."""
-    leaves = [leaf for name in names for leaf in moment.leaves(name)] if names else moment.leaves()
+    leaves = [leaf for name in names for leaf in moment._leaves(name)] if names else moment._leaves()
     if not leaves:
         raise InvalidValue("no table to compare", "Run `tidemark status LAKE`, which lists the tables.")
     for leaf in {leaf.fingerprint.oid: leaf for leaf in leaves}.values():
-        is_parent = moment.is_parent(leaf)
+        is_parent = moment._is_parent(leaf)
         if is_parent:
             yield _Subject(leaf, children=True, is_parent=True)
         yield _Subject(leaf, is_parent=is_parent)

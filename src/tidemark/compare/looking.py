@@ -24,9 +24,9 @@ class HeldLook(Held):
 
     def moment(self, wait_s: float | None) -> Moment:
         """At the first look that can be answered; the others are let go."""
-        moment = self._mirror.seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
+        moment = self._mirror._seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
         for look, session in self._looks:
-            if look is moment.look:
+            if look is moment._look:
                 self._keep(session, look.snapshot)
             else:
                 session.close()
@@ -48,8 +48,8 @@ class HeldLook(Held):
 
     def _look(self) -> Look:
         """Take a snapshot, and see how tables are defined in it."""
-        lake = self._mirror.lake
-        session = open_source(self._dsn, "compare", lake, self._mirror.view().reader, self._timeouts)
+        lake = self._mirror._lake
+        session = open_source(self._dsn, "compare", lake, self._mirror._view().reader, self._timeouts)
         try:
             replayed = replayed_by(session)
             session.begin()

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.compare.canonical import mirror_row
 from tidemark.compare.digest import DIGITS, WHOLE, Digest, Range, Row
 from tidemark.compare.table import ComparedTable
-from tidemark.query.changes import quoted
+from tidemark.query.text import quoted
 
 _NUMBER = "decimal(38,0)"
 

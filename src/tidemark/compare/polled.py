@@ -52,7 +52,7 @@ class HeldPoll(Held):
             yield session
 
     def _settled(self, until: float) -> Lsn:
-        lake, missing = self._mirror.lake.path, ""
+        lake, missing = self._mirror._lake.path, ""
         for _ in range(_ATTEMPTS):
             try:
                 handed = self._handed_over(until) if is_held(lake) else None
@@ -66,7 +66,7 @@ class HeldPoll(Held):
 
     def _handed_over(self, until: float) -> Lsn | None:
         """By the snapshot that whoever polls has; None if nobody polls any more."""
-        lake = self._mirror.lake.path
+        lake = self._mirror._lake.path
         look_at = time.monotonic() + _LOOK_S
         with Asked(lake) as asked:
             while is_held(lake):
@@ -76,7 +76,7 @@ class HeldPoll(Held):
                     return handed.lsn
                 if time.monotonic() >= look_at:
                     look_at += _LOOK_S
-                    if self._mirror.last_poll is None:
+                    if self._mirror._last_poll is None:
                         raise NotAnswerable(f"{lake} changed from polling to logical decoding", "Retry the command.")
                 if time.monotonic() >= until:
                     raise NotAnswerable(
@@ -99,7 +99,7 @@ class HeldPoll(Held):
 
     def _last(self) -> Lsn:
         """By a snapshot that we take, if it is the last poll's."""
-        poll = self._mirror.last_poll
+        poll = self._mirror._last_poll
         session, identity = self._opened()
         if replayed_by(session) is not None:
             raise NotAnswerable(
@@ -116,7 +116,7 @@ class HeldPoll(Held):
         self.close()
         self._session = session = Session.open(self._dsn, "compare", self._timeouts)
         identity = locate(session, self._dsn, may_replicate=False).identity
-        self._mirror.lake.require_own(identity)
+        self._mirror._lake.require_own(identity)
         return session, identity
 
     def _keep(self, session: Session, snapshot: Snapshot) -> None:

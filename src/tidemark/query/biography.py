@@ -52,7 +52,10 @@ class Biography:
     def __init__(self, table: Fingerprint, types: Types, key: Value) -> None:
         name = f"{table.schema}.{table.name}"
         if not table.key:
-            raise InvalidValue(f"{name} has no key, so nothing tells which row is which", "a table with a primary key")
+            raise InvalidValue(
+                f"{name} has no primary key or replica identity index, and its rows cannot be identified",
+                f"Run ALTER TABLE {name} ADD PRIMARY KEY (…) on the source.",
+            )
         columns = list(shown_names(table.columns, types.version_num))
         self._names = {column.attnum: shown for column, shown in columns}
         self._types = {column.attnum: decoding_of(column.type.oid, column.typmod, types).arrow for column, _ in columns}
@@ -67,8 +70,8 @@ class Biography:
             except MalformedValue as error:
                 kind = column.type.name.removeprefix("pg_catalog.")
                 raise InvalidValue(
-                    f"{text!r} is no value of column {column.name} of {name}, which is of type {kind}",
-                    f"a value {_NAMED}",
+                    f"invalid value for column {column.name} of {name}, type {kind}: {text!r}",
+                    f"Write the value {_NAMED}.",
                 ) from error
             assert found is not None  # noqa: S101
             self._key[f"v{attnum}"] = found.array
@@ -158,16 +161,18 @@ class _Changes:
 
 def _values(key: Value, names: Sequence[str], table: str) -> list[str]:
     """PostgreSQL's text of each column of a key: one value, several in the key's order, or by their names."""
-    said = f"the key of {table} is ({', '.join(names)})"
+    columns = f"the key of {table} is ({', '.join(names)})"
     if isinstance(key, Mapping):
         if set(key) != set(names):
-            raise InvalidValue(f"{said}, and {', '.join(map(str, key)) or 'nothing'} was given", "a value for each")
+            given = ", ".join(map(str, key)) or "no column"
+            raise InvalidValue(f"{columns}, but {given} was given", "Give a value for each column of the key.")
         values = [key[name] for name in names]
     else:
         values = list(key) if isinstance(key, list | tuple) else [key]
     if len(values) != len(names):
         raise InvalidValue(
-            f"{said}, and {len(values)} value{'s' * (len(values) != 1)} given", "one for each column, in order"
+            f"{columns}, but {len(values)} value{'s were' if len(values) != 1 else ' was'} given",
+            "Give a value for each column of the key, in this order.",
         )
     return [_text(value) for value in values]
 
@@ -175,7 +180,7 @@ def _values(key: Value, names: Sequence[str], table: str) -> list[str]:
 def _text(value: Value) -> str:
     """A value as PostgreSQL prints it."""
     if value is None:
-        raise InvalidValue("a key is never null", f"a value {_NAMED}")
+        raise InvalidValue("a key cannot be null", f"Write the value {_NAMED}.")
     if isinstance(value, bool):
         return "t" if value else "f"
     if isinstance(value, bytes | bytearray):

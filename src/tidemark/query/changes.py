@@ -17,10 +17,11 @@ from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.columns import COMMIT_VERSION, OURS, TEXT_SUFFIX, StoredColumn
+from tidemark.lake.columns import COMMIT_VERSION, OURS, StoredColumn
 from tidemark.query.shape import Shape
 from tidemark.query.shown import Shown, ShownTable
 from tidemark.query.tail import change_schema
+from tidemark.query.text import quoted
 from tidemark.spark.types import spark_type
 
 # A read's own options win over the session's: a file that is missing or unreadable is never read as nothing.
@@ -65,31 +66,6 @@ def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence
             above | commit.isin(sorted(lsn.value for lsn in base.excluded)) if base.excluded else above
         )
     return changes
-
-
-def guarded(rows: DataFrame) -> DataFrame:
-    """The same, where a value without a twin in Spark ends the query that asks for it, instead of reading as NULL."""
-    there = set(rows.columns)
-    exact = {name for name in rows.columns if name + TEXT_SUFFIX in there}
-    if not exact:
-        return rows
-    return rows.select(*(_refusing(rows, name) if name in exact else F.col(quoted(name)) for name in rows.columns))
-
-
-def _refusing(rows: DataFrame, name: str) -> Column:
-    text = F.col(quoted(name + TEXT_SUFFIX))
-    why = F.concat(
-        F.lit(f"column {name} holds a value that Spark's type has no room for: "),
-        text,
-        F.lit(f". Hint: column `{name}{TEXT_SUFFIX}`, which has its text, or a condition that leaves such rows out"),
-    )
-    refused = F.raise_error(why).cast(rows.schema[name].dataType)
-    return F.when(text.isNotNull(), refused).otherwise(F.col(quoted(name))).alias(name)
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark wants it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFrame:

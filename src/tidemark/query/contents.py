@@ -18,6 +18,7 @@ from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
 from tidemark.query.loans import loans, with_whole_keys
 from tidemark.query.overlay import beneath, parted, without_keys
 from tidemark.query.shape import (
+    COPY_AGAIN,
     META,
     NEVER_SENT,
     RANK_OLD,
@@ -61,7 +62,7 @@ def by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
     missing = sorted(inside.keys() - set(changes.columns))
     strange = set(shape.key) - {column.attnum for column in shape.columns}
     if missing or strange:
-        raise InvalidValue(f"the changes do not fit the table's shape: {missing or strange} not among their columns")
+        raise InvalidValue(f"the changes do not match the table: columns {missing or strange} are missing")
     renamed = changes.toDF(*(inside.get(name, f"other{place}") for place, name in enumerate(changes.columns)))
     return renamed.select(*inside.values())
 
@@ -127,7 +128,9 @@ def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> Da
 
 
 def _found(column: ShownColumn) -> Column:
-    return F.coalesce(F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}")))
+    return F.coalesce(
+        F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
+    )
 
 
 def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
@@ -168,7 +171,9 @@ def repeated(rows: DataFrame) -> DataFrame:
     """Each row `balance` times, in lots, so that a row that is there a billion times needs no array of that size."""
     balance = F.col("balance")
     text = F.concat(
-        F.lit("a row was removed more often than it was added: "), (-balance).cast("string"), F.lit(" times")
+        F.lit("a row was deleted more often than it was inserted: "),
+        (-balance).cast("string"),
+        F.lit(f" times\nHint: {COPY_AGAIN}"),
     )
     times = F.when(balance < 0, F.raise_error(text)).otherwise(balance)
     lots = rows.select("*", F.explode(F.sequence(F.lit(1).cast("long"), times, F.lit(LOT).cast("long"))).alias("lot"))

@@ -11,9 +11,10 @@ from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, NotAnswerable, ReceiveFailed
 from tidemark.log.reader import LogReader
 from tidemark.receive.client import ReceiveClient
+from tidemark.units import format_size
 
 LIMIT_S = 10.0
-_LOG = logging.getLogger("tidemark.gate")
+_LOG = logging.getLogger("tidemark.query")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ def pass_gate(reader: LogReader, log: Path, lsn: Lsn, limit_s: float = LIMIT_S) 
                 lsn = min(lsn, client.wait(lsn, limit_s))
         except LogBehind as error:
             raise NotAnswerable(
-                f"{lsn} cannot be answered: it was not received within {limit_s:g} s, {behind:,} bytes of WAL behind",
-                "again later, or --at latest, which asks nobody",
+                f"{lsn} was not received within {limit_s:g} s: the log is {format_size(behind)} behind",
+                "Retry the command with a longer `--wait`, or use `latest`.",
             ) from error
         except ReceiveFailed as error:
             raise NotAnswerable(
-                f"{lsn} cannot be answered: nobody follows the source, and the log ends at {reader.received}",
-                "tidemark sync, or --at latest",
+                f"{lsn} cannot be read: no process receives from the source, and the log ends at {reader.received}",
+                "Run `tidemark sync`, or use `latest`.",
             ) from error
         reader.refresh()
     passed = Passed(lsn, time.monotonic() - begin, behind)

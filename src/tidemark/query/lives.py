@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.clock import Lsn
 from tidemark.decode.kernels import Flags, Longs
 from tidemark.errors import LakeDamaged
 from tidemark.lake.identities import numbers_of
 from tidemark.lake.rows import DELETED, INSERTED, POSTIMAGE, PREIMAGE, TRUNCATED
-from tidemark.query.shape import NEVER_SENT, REMOVALS, Shape
+from tidemark.query.shape import COPY_AGAIN, NEVER_SENT, REMOVALS, Shape
 
 COPIED, BEFORE = "copy", "before"
 STEP = ("kind", "commit", "time", "ordinal", "xid", "marks", "truncates")  # after the cells, in the order of OURS
@@ -27,11 +26,11 @@ AT_FIRST = -1  # the ordinal of a row that was there before any change
 
 LIFE = pa.schema(
     [
-        pa.field("_begin_lsn", pa.string()),
+        pa.field("_begin_lsn", pa.int64()),
         pa.field("_begin_timestamp", pa.timestamp("us", "UTC")),
         pa.field("_begin_xid", pa.int64()),
         pa.field("_begin_type", pa.string()),
-        pa.field("_end_lsn", pa.string()),
+        pa.field("_end_lsn", pa.int64()),
         pa.field("_end_timestamp", pa.timestamp("us", "UTC")),
         pa.field("_end_xid", pa.int64()),
         pa.field("_end_type", pa.string()),
@@ -105,9 +104,7 @@ def with_whole_keys(steps: pa.Table, shape: Shape) -> pa.Table:
             old.get(position, -1) if no else at for at, (no, position) in enumerate(zip(unsent, positions, strict=True))
         ]
         if -1 in places:
-            raise LakeDamaged(
-                f"key column {column.name}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again"
-            )
+            raise LakeDamaged(f"key column {column.name}: {NEVER_SENT}", COPY_AGAIN)
         for cell in column.cells:
             steps = steps.set_column(
                 steps.column_names.index(cell), cell, steps[cell].take(pa.array(places, pa.int64()))
@@ -147,7 +144,7 @@ def _in_order(steps: pa.Table) -> Iterator[tuple[int, str, tuple[int, int], str]
 def _sent(at: int, marks: str, before: _Life | None, large: Sequence[int]) -> dict[int, int]:
     marked = {attnum for attnum in large if f",{attnum}," in marks}
     if marked and before is None:
-        raise LakeDamaged(f"column {min(marked)}: {NEVER_SENT}", "tidemark resync LAKE TABLE, which copies it again")
+        raise LakeDamaged(f"column {min(marked)}: {NEVER_SENT}", COPY_AGAIN)
     return {attnum: before.sent[attnum] if before is not None and attnum in marked else at for attnum in large}
 
 
@@ -158,6 +155,5 @@ def _attnums(marks: pa.ChunkedArray) -> set[int]:
 
 def _said(steps: pa.Table, at: pa.Array) -> list[pa.Array]:
     """Where a step stands, when and whose it was, and what it did; null of none."""
-    lsns = [None if commit is None else str(Lsn(commit)) for commit in steps["commit"].take(at).to_pylist()]
     types = [None if kind is None else _TYPES[kind] for kind in steps["kind"].take(at).to_pylist()]
-    return [pa.array(lsns, pa.string()), steps["time"].take(at), steps["xid"].take(at), pa.array(types, pa.string())]
+    return [*(steps[name].take(at) for name in ("commit", "time", "xid")), pa.array(types, pa.string())]

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.lake.rows import POSTIMAGE, PREIMAGE
-from tidemark.query.shape import NEVER_SENT, RANK_LOAN, RANK_OTHER, REMOVALS, Shape, ShownColumn, is_marked
+from tidemark.query.shape import COPY_AGAIN, NEVER_SENT, RANK_LOAN, RANK_OTHER, REMOVALS, Shape, ShownColumn, is_marked
 
 Sender = tuple[int, int, int]  # a position, and the number of the key: folded rows all have the same position
 
@@ -39,7 +39,7 @@ def with_whole_keys(rows: DataFrame, large: tuple[ShownColumn, ...]) -> DataFram
 
 
 def _from_preimage(column: ShownColumn, cell: str) -> Column:
-    missing = F.raise_error(F.lit(f"key column {column.name}: {NEVER_SENT}"))
+    missing = F.raise_error(F.lit(f"key column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
     old = F.when(F.col("old_commit").isNull(), missing).otherwise(F.col(f"old_{cell}"))
     return F.when(is_marked(column), old).otherwise(F.col(cell))
 

@@ -13,9 +13,11 @@ by.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,50 +25,111 @@ from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import HOLD_S, Lease, require_hold
+from tidemark.lake.paths import local_path
 from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.status import TableStatus, tables_of
 from tidemark.log.reader import LogReader
 from tidemark.query.gate import LIMIT_S, Passed, pass_gate
+from tidemark.query.html import mirror_html
 from tidemark.query.moment import Moment
+from tidemark.query.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
 from tidemark.query.present import Present
 from tidemark.query.snapshot import LakeView, log_reader
-from tidemark.query.times import LATEST, Committed, position_of, time_of
+from tidemark.query.times import Committed, position_of, time_of
 from tidemark.source.dsn import Dsn
 from tidemark.source.look import Look
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
-NOW = "now"
 _PAUSE_S = 0.05
 _PAGE_HEADER_BYTES = 40
 
 
 class Mirror:
-    """A lake that can be read."""
+    """A lake that is open for reading; `tidemark.open` returns one.
+
+    Use it with `with`, or call `close` when you are done: it may hold a connection to the source.
+
+        with tidemark.open("/data/lake") as mirror:
+            mirror.sql("select count(*) from orders").show()
+            mirror.at("-1h").table("orders").show()
+
+    A position is an LSN (`"16/B374D848"`, an `Lsn`, or its number), a time (a `datetime`, or a text such as
+    `"2026-01-31 09:00"`, `"-5m"` or `"yesterday 09:00"`), a `Boundary`, `"latest"` or `"now"`. Times without a zone are
+    in UTC.
+    """
 
     def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
         require_pinned(spark)
         self._hold_s = require_hold(hold_s)
-        self.lake = Lake.open(lake)
-        self.spark = spark
-        self._reader = log_reader(self.lake)
-        self._present = Present(source, self.lake, self._reader) if source is not None else None
-        self._streamed_above: Lsn | None = None
+        self._lake = Lake.open(lake)
+        self._spark = spark
+        self._reader = log_reader(self._lake)
+        self._present = Present(source, self._lake, self._reader) if source is not None else None
+        self._streamed_from: Lsn | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection to the source, if there is one. DataFrames stay usable."""
+        if self._present is not None:
+            self._present.close()
+
+    def __repr__(self) -> str:
+        return f"<Mirror of database {self._lake.database} in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """The latest position and the tables, for notebooks."""
+        view = self._view()
+        committed = self._committed(view.answerable)
+        return mirror_html(self._lake, view.answerable, committed.time if committed is not None else None, self.tables)
+
+    @property
+    def path(self) -> Path:
+        """The directory of the lake."""
+        return self._lake.path
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session of all DataFrames."""
+        return self._spark
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        """The tables of the mirror: whether each can be read, its columns, and otherwise the reason and the remedy."""
+        return tuple(tables_of(self._lake))
 
     def at(
         self,
-        when: str | Lsn | datetime | Boundary = LATEST,
+        when: Position = LATEST,
         *,
         snapshot: str | Snapshot | None = None,
         lsn: str | Lsn | None = None,
-        limit_s: float = LIMIT_S,
+        wait: Duration = LIMIT_S,
     ) -> Moment:
-        """A handle at a position: an LSN, a time, a Boundary, the latest at which all is known, or now.
+        """The mirror at a position: every table and query of the returned `Moment` is read there.
 
-        Or at a snapshot, as pg_current_snapshot() prints it, with the pg_current_wal_insert_lsn() of the same
-        statement. These and now are waited for, at most so long; latest asks nobody.
+            with mirror.at("2026-01-31 09:00") as moment:
+                moment.sql("select sum(total) from orders").show()
+
+        Instead of a position, `snapshot` is what pg_current_snapshot() returned in some session, and `lsn` the
+        pg_current_wal_insert_lsn() of the same statement: the moment is then exactly what that session saw.
+
+        `wait` limits how long the method waits for `"now"`, or for a snapshot, to be received: seconds, or a text such
+        as `"30s"`. `"latest"` never waits.
         """
+        limit_s = seconds_of(wait)
+        if isinstance(when, str):
+            when = parse_position(when, datetime.now(UTC))
         if snapshot is not None or lsn is not None:
             if snapshot is None or lsn is None or when != LATEST:
-                raise InvalidValue("a snapshot and its LSN stand together and alone", "at(snapshot=…, lsn=…)")
+                raise InvalidValue(
+                    "snapshot and lsn must be given together, and without another position",
+                    "Call `mirror.at(snapshot=…, lsn=…)`.",
+                )
             self._require_stream()
             return self._at_snapshot(
                 Snapshot.parse(snapshot) if isinstance(snapshot, str) else snapshot,
@@ -75,60 +138,110 @@ class Mirror:
             )
         if when == NOW:
             self._require_stream()
-            return self.seen_by(self._now, limit_s)
-        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self.view()))
+            return self._seen_by(self._now, limit_s)
+        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._view()))
         return self._moment(boundary)
 
-    def close(self) -> None:
-        """Let go of the source, if it was asked."""
-        if self._present is not None:
-            self._present.close()
+    def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
+        """A table at the latest position; see `Moment.table`."""
+        return self.at().table(name, only=only, text=text)
 
-    def table(self, name: str, *, only: bool = False) -> DataFrame:
-        """A table as it was latest."""
-        return self.at().table(name, only=only)
+    def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
+        """The result of a query in Spark's SQL at the latest position; see `Moment.sql`."""
+        return self.at().sql(statement, text=text)
 
-    def sql(self, statement: str) -> DataFrame:
-        """A query, every table as it was latest."""
-        return self.at().sql(statement)
+    def changes(
+        self,
+        table: str,
+        from_: Position | None = None,
+        to: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
+    ) -> DataFrame:
+        """The changes of a table committed after `from_`, up to and including `to`; see `Moment.changes`.
 
-    def changes(self, name: str, start: str | Lsn, end: str | Lsn = LATEST, *, only: bool = False) -> DataFrame:
-        """What was changed in a table by commits from `start` to `end`, both included."""
-        moment = self.at(end)
-        return moment.changes(name, start, only=only)
+        mirror.changes("orders", "yesterday", "today").groupBy("_change_type").count().show()
+        """
+        return self.at(to).changes(table, from_, only=only, text=text)
 
     def diff(
-        self, name: str, start: str | Lsn | datetime, end: str | Lsn | datetime = LATEST, *, only: bool = False
+        self,
+        table: str,
+        from_: Position,
+        to: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
     ) -> DataFrame:
-        """What became of a table between two positions, as the net of all changes."""
-        return self.at(end).diff(name, start, only=only)
+        """The net difference of a table between two positions; see `Moment.diff`.
 
-    def time_of(self, lsn: str | Lsn) -> Committed:
-        """When the last commit at or below a position was, and whose; `latest` is the time to read at for all of it."""
-        return time_of(Lsn.parse(lsn) if isinstance(lsn, str) else lsn, self.view())
+        mirror.diff("orders", "-1h").show()
+        """
+        return self.at(to).diff(table, from_, only=only, text=text)
+
+    def history(
+        self,
+        table: str,
+        key: object,
+        at: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
+    ) -> DataFrame:
+        """Every version of one row up to a position, oldest first; see `Moment.history`.
+
+        mirror.history("orders", 17).show()
+        """
+        return self.at(at).history(table, key, only=only, text=text)
+
+    def time_of(self, when: Position) -> Committed:
+        """The last commit at or before a position: its LSN, time and transaction id.
+
+        Commit times are not in the order of LSNs. `latest` of the result is the greatest commit time up to there: a
+        read at that time includes everything that a read at the position includes.
+        """
+        view = self._view()
+        return time_of(when.lsn if isinstance(when, Boundary) else position_of(when, view), view)
+
+    def _committed(self, lsn: Lsn) -> Committed | None:
+        """The last commit at or before a position, if its time is known."""
+        try:
+            return time_of(lsn, self._view())
+        except NotAnswerable:
+            return None
+
+    def _boundary_of(self, when: Position) -> Boundary:
+        """The boundary of a position, without a claim that it can be read."""
+        if isinstance(when, Boundary):
+            return when
+        if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
+            with self.at(NOW) as now:
+                return now.boundary
+        return Boundary(position_of(when, self._view()))
 
     @property
-    def last_poll(self) -> Poll | None:
+    def _last_poll(self) -> Poll | None:
         """What it shows latest, if it is polled."""
-        return read_polls(self.lake.path).last
+        return read_polls(self._lake.path).last
 
     @property
-    def streamed_above(self) -> Lsn | None:
+    def _streamed_above(self) -> Lsn | None:
         """Where the stream took over from polls, if there were any; None while it is polled, or nothing was told.
 
         A mirror that follows the stream stays so: all polls and cycles are read until then, and not again.
         """
-        if self._streamed_above is None:
-            polls = read_polls(self.lake.path)
+        if self._streamed_from is None:
+            polls = read_polls(self._lake.path)
             if len(polls) and polls.last is None:
-                self._streamed_above = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
-        return self._streamed_above
+                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
+        return self._streamed_from
 
-    def view(self) -> LakeView:
+    def _view(self) -> LakeView:
         """The lake and the log as they are now."""
-        return LakeView(self.lake, self._reader)
+        return LakeView(self._lake, self._reader)
 
-    def seen_by(
+    def _seen_by(
         self, looking: Callable[[], Look], limit_s: float = LIMIT_S, forget: Callable[[Look], None] = lambda _: None
     ) -> Moment:
         """What a session sees that looks; it looks again while that cannot be answered for a reason that may pass.
@@ -142,7 +255,7 @@ class Mirror:
         while True:
             look = looking()
             try:
-                passed = pass_gate(reader, self.lake.log, _needed(look), max(0.0, until - time.monotonic()))
+                passed = pass_gate(reader, self._lake.log, _needed(look), max(0.0, until - time.monotonic()))
             except NotAnswerable:
                 if taken is None:
                     raise
@@ -154,10 +267,10 @@ class Mirror:
                     raise
                 forget(look)
             else:
-                if taken is not None and taken.look is not None:
+                if taken is not None and taken._look is not None:
                     taken.close()
-                    forget(taken.look)
-                if not moment.unclear or time.monotonic() >= until:
+                    forget(taken._look)
+                if not moment._unclear or time.monotonic() >= until:
                     return moment
                 taken = moment
             time.sleep(_PAUSE_S)
@@ -165,7 +278,8 @@ class Mirror:
     def _now(self) -> Look:
         if self._present is None:
             raise InvalidValue(
-                "now is the source's, and no source was named", "--source, or tidemark.open(…, source=…)"
+                "reading at `now` requires the source",
+                "Use `--source` or the variable TIDEMARK_SOURCE; in Python `tidemark.open(lake, source=…)`.",
             )
         return self._present.look()
 
@@ -173,9 +287,9 @@ class Mirror:
         """What a session saw elsewhere. How tables were defined there is known when the mirror has looked."""
         reader = self._log()
         until = time.monotonic() + limit_s
-        passed = pass_gate(reader, self.lake.log, lsn, limit_s)
+        passed = pass_gate(reader, self._lake.log, lsn, limit_s)
         boundary = reader.given(snapshot, passed.lsn)
-        while self.view().answerable < boundary.lsn and time.monotonic() < until:
+        while self._view().answerable < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
         return self._moment(boundary, passed=passed, snapshot=snapshot)
 
@@ -186,10 +300,10 @@ class Mirror:
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
-        view = self.view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
+        view = self._view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
         # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
         needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
-        lease = Lease(self.lake.path, needed, self._hold_s)
+        lease = Lease(self._lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
             return Moment(self, boundary, lease, view, look, passed, snapshot)
@@ -199,16 +313,19 @@ class Mirror:
 
     def _require_stream(self) -> None:
         """Refuse what only the stream can tell."""
-        if self.streamed_above is None and (poll := self.last_poll) is not None:
+        if self._streamed_above is None and (poll := self._last_poll) is not None:
             raise NotAnswerable(
-                f"this mirror is polled: it knows what polls saw, last {poll}, and not what others see",
-                "--at latest, an LSN or a time; after tidemark sync for what is newer",
+                f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
+                "Use `latest`, an LSN or a time; `tidemark sync` polls the source again.",
             )
 
     def _log(self) -> LogReader:
-        self._reader = self._reader or log_reader(self.lake)  # a mirror that was polled may have one by now
+        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have one by now
         if self._reader is None:
-            raise NotAnswerable(f"the log at {self.lake.log} cannot be reached, and it knows who committed", "an LSN")
+            raise NotAnswerable(
+                f"the log directory {self._lake.log} cannot be read, and `now` and snapshots require it",
+                "Use `latest`, or run the command on the host of the log.",
+            )
         return self._reader
 
 
@@ -228,7 +345,8 @@ def _boundary(reader: LogReader, look: Look, passed: Passed) -> Boundary:
     found = reader.boundary_on_standby(look.snapshot, look.replayed, look.lsn)
     if found is None:
         raise NotAnswerable(
-            f"a standby's snapshot {look.snapshot} does not tell which commits it sees around {look.lsn}", "again"
+            f"the snapshot {look.snapshot} of the standby does not determine which commits it includes at {look.lsn}",
+            "Retry the command, or connect to the primary.",
         )
     return found
 
@@ -240,10 +358,16 @@ def open_mirror(
     source: str | Dsn | None = None,
     hold_s: float = HOLD_S,
 ) -> Mirror:
-    """Open a lake for reading, on this Spark session, on the active one, or on a new one with these options.
+    """Open a lake for reading.
 
-    `source` is for reads at now: the connection string of the database that the lake mirrors. For `hold_s` seconds a
-    handle keeps what it reads from being removed; after that it is refused.
+        with tidemark.open("/data/lake") as mirror:
+            mirror.sql("select * from orders").show()
+
+    `spark` is the Spark session to use; by default the active one, or a new one with these `options`. `source` is the
+    connection string of the mirrored database, for reads at `"now"`. For `hold_s` seconds `tidemark expire` keeps the
+    files that a moment reads; after that the moment is refused.
     """
     dsn = Dsn(source) if isinstance(source, str) else source
-    return Mirror(Path(lake), spark if spark is not None else spark_session(options), dsn, hold_s)
+    path = local_path(lake)
+    Lake.open(path)  # before Spark is started
+    return Mirror(path, spark if spark is not None else spark_session(options), dsn, hold_s)

@@ -12,6 +12,14 @@ from tidemark.lake.history import Span, TableHistory
 
 def parsed(name: str) -> tuple[str, str]:
     """`schema.table`, or `table` for one in public; parts with a dot in double quotes, as in PostgreSQL."""
+    parts = split_name(name)
+    if len(parts) > 2 or not all(parts):
+        raise InvalidValue(f"invalid table name: {name!r}", 'Write schema.table, or "odd.schema"."odd.table".')
+    return ("public", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+def split_name(name: str) -> list[str]:
+    """The parts between dots, without their double quotes; one empty part if the quotes are not balanced."""
     parts, inside, current = list[str](), False, ""
     at = 0
     while at < len(name):
@@ -24,10 +32,7 @@ def parsed(name: str) -> tuple[str, str]:
         else:
             current += name[at]
         at += 1
-    parts.append(current)
-    if inside or len(parts) > 2 or not all(parts):
-        raise InvalidValue(f"not a table's name: {name!r}", 'schema.table, or "odd.schema"."odd.table"')
-    return ("public", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+    return [""] if inside else [*parts, current]
 
 
 def names_at(histories: Iterable[TableHistory], lsn: Lsn) -> Mapping[tuple[str, str], TableHistory]:
@@ -47,7 +52,12 @@ def find(names: Mapping[tuple[str, str], TableHistory], wanted: tuple[str, str])
         return names[wanted]
     spelled = [f"{schema}.{name}" for schema, name in names]
     near = difflib.get_close_matches(".".join(wanted), spelled, 3) or sorted(spelled)[:5]
-    raise InvalidValue(f"no table {'.'.join(wanted)} in this mirror", ", ".join(near) or "tidemark status")
+    raise InvalidValue(
+        f"table {'.'.join(wanted)} does not exist in this mirror",
+        f"Tables with similar names: {', '.join(near)}. `tidemark tables LAKE` lists all."
+        if near
+        else "Run `tidemark sync` first: no table is mirrored yet.",
+    )
 
 
 def _span(history: TableHistory, lsn: Lsn) -> Span | None:

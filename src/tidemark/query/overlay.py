@@ -21,7 +21,7 @@ from tidemark.decode.kernels import Longs
 from tidemark.lake.rows import INSERTED
 from tidemark.query.borrowing import ITS, LACKS
 from tidemark.query.few import Few
-from tidemark.query.shape import NEVER_SENT, RANK_OTHER, Shape, ShownColumn
+from tidemark.query.shape import COPY_AGAIN, NEVER_SENT, RANK_OTHER, Shape, ShownColumn
 from tidemark.query.tail import local_rows
 
 BEFORE = -1  # where folded rows stand among changes
@@ -70,7 +70,7 @@ def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
 
 
 def _of_lender(column: ShownColumn, cell: str) -> Column:
-    missing = F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}"))
+    missing = F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
     value = F.when(F.col("lender").isNull(), missing).otherwise(F.col(f"lender_{cell}"))
     return F.when(F.col(f"{LACKS}{column.attnum}"), value).otherwise(F.col(cell))
 

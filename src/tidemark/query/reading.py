@@ -145,7 +145,7 @@ class Reading:
         gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
         if gap is not None:
             raise NotAnswerable(
-                f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "a later snapshot"
+                f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "Use another position."
             )
 
     def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
@@ -193,7 +193,7 @@ class Reading:
                 relations[relation] = layout.columns
             elif relation.oid == shown.oid:
                 raise NotAnswerable(
-                    f"{history.name} was altered in what is not applied yet", "again when it is applied"
+                    f"{history.name} was altered, and the change is not applied yet", "Retry the command."
                 )
         return TailWork(view.lake.log, types, shown, relations), planned
 
@@ -210,8 +210,8 @@ def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
     if span.copied or later:
         began = next(each.base.lsn for each in reversed(history.spans()))
         raise NotAnswerable(
-            f"{history.name} was begun anew at {began}, and what it was before is not kept whole",
-            f"an LSN from {began} on",
+            f"{history.name} was copied again at {began}, and its history before that is not complete",
+            f"Use an LSN from {began} on.",
         )
 
 

@@ -26,7 +26,8 @@ META = {
 MANY = 2_000_000
 REMOVALS = (DELETED, PREIMAGE)
 RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that share a position
-NEVER_SENT = "a value is marked as unchanged and no earlier change holds it"
+NEVER_SENT = "the value of an unchanged TOAST column is missing from all earlier changes"
+COPY_AGAIN = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 
 
 @dataclass(frozen=True, slots=True)

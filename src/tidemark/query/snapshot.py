@@ -46,16 +46,17 @@ class LakeView:
         `defined` says that it is known by other means how the tables are defined there.
         """
         if boundary.lsn > (upto := self.there if defined else self.answerable):
-            why = self._restarted() or f"the mirror knows all up to {upto}"
+            why = self._restarted() or f"the mirror is complete up to {upto}"
             raise NotAnswerable(
-                f"{boundary.lsn} cannot be answered yet: {why}", f"--at latest, an LSN up to {upto}, or again later"
+                f"{boundary.lsn} cannot be read yet: {why}",
+                f"Use `latest` or an LSN up to {upto}, or retry the command later.",
             )
         retained = read_retained(self.lake.path)
         below = boundary.floor
         if below < retained:
             raise NotAnswerable(
-                f"{below} cannot be answered any more: the past is kept from {retained} on",
-                f"an LSN from {retained} to {self.answerable}",
+                f"{below} cannot be read: the history is kept from {retained} on",
+                f"Use an LSN from {retained} to {self.answerable}.",
             )
 
     def _restarted(self) -> str | None:

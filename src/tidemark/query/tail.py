@@ -118,7 +118,7 @@ def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
                     raise NotAnswerable(
                         f"{batch.relation.schema}.{batch.relation.name} cannot be read at or above {batch.commit_lsn}: "
                         f"{batch.reason}",
-                        f"a position below {batch.commit_lsn}",
+                        f"Use an LSN before {batch.commit_lsn}.",
                     )
                 yield shown_rows(change_rows(batch, columns), columns, work.table)
 
@@ -135,8 +135,8 @@ def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTa
             arrays.append(values.exact if values.exact is not None else pa.nulls(len(rows), pa.string()))
         elif values.exact is not None:
             raise NotAnswerable(
-                f"a value of column {column.name} is not applied yet and has no twin in Spark",
-                "again when it is applied: then its text stands beside it",
+                f"column {column.name} has a value that Spark's type cannot hold, in a change that is not applied yet",
+                "Retry the command when the change is applied; `tidemark status LAKE` shows the applied LSN.",
             )
     return pa.table([*arrays, *(rows[name] for name in OURS.names)], schema=arrow_schema(table))
 

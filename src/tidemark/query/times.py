@@ -24,9 +24,11 @@ from tidemark.decode.messages import EPOCH
 from tidemark.decode.rows import Rows
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.polls import Polls, read_polls
+from tidemark.query.positions import NOW, parse_position, zoned
 from tidemark.query.snapshot import LakeView
 
-LATEST = "latest"
+_LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."
+_NEWER = "Use `latest`, or run `tidemark sync` and retry the command."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,12 @@ def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | N
     latest = np.maximum.accumulate(commits["micros"])
     before = int(np.searchsorted(latest, micros, side="right"))
     if before == 0:
-        raise NotAnswerable(f"{time} lies before the first commit of the mirror", "a later time, or an LSN")
+        raise NotAnswerable(f"{_shown(time)} is before the first commit in the mirror", _LATER)
     if before < len(commits):
         return Lsn(int(commits["lsn"][before - 1]))
     if seen_at is None or seen_at < time:
-        raise NotAnswerable(
-            f"{time} lies beyond what the mirror has seen, which is {seen_at or 'nothing yet'}", "--at latest"
-        )
+        upto = f"is complete up to {_shown(seen_at)}" if seen_at is not None else "has not received any commit"
+        raise NotAnswerable(f"{_shown(time)} is too recent: the mirror {upto}", _NEWER)
     return answerable
 
 
@@ -63,7 +64,7 @@ def committed_at(lsn: Lsn, commits: Rows) -> Committed:
     """The last commit at or below a position."""
     count = int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))
     if count == 0:
-        raise NotAnswerable(f"{lsn} lies before the first commit whose time the mirror knows", "a later LSN")
+        raise NotAnswerable(f"{lsn} is before the first commit whose time is known", "Use a later LSN, or `latest`.")
     last = commits[count - 1]
     latest = int(commits["micros"][:count].max())
     return Committed(Lsn(int(last["lsn"])), _time(int(last["micros"])), int(last["xid"]), _time(latest))
@@ -74,9 +75,9 @@ def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
     last, latest = polls.last, polls.latest
     before = int(np.searchsorted(latest, _plain(time), side="right"))
     if before == 0:
-        raise NotAnswerable(f"{time} lies before the first poll of the mirror", "a later time, or an LSN")
+        raise NotAnswerable(f"{_shown(time)} is before the first poll", _LATER)
     if latest[-1] < _plain(time):
-        raise NotAnswerable(f"{time} lies beyond {last}, the last of this mirror", "--at latest, or tidemark sync")
+        raise NotAnswerable(f"{_shown(time)} is after the last poll, {last}", _NEWER)
     return Lsn(int(polls.positions[before - 1]))
 
 
@@ -84,34 +85,29 @@ def polled_at(lsn: Lsn, polls: Polls) -> Committed:
     """The poll that a read at a position shows."""
     poll = polls.at(lsn)
     if poll is None:
-        raise NotAnswerable(f"{lsn} lies before the first poll of the mirror", "a later LSN")
+        raise NotAnswerable(f"{lsn} is before the first poll", "Use a later LSN, or `latest`.")
     latest = polls.latest[np.searchsorted(polls.positions, lsn.value, side="right") - 1]
     return Committed(poll.lsn, poll.time, None, latest.astype(datetime).replace(tzinfo=UTC))
 
 
-def position_of(when: str | Lsn | datetime, view: LakeView) -> Lsn:
-    """The position that an LSN, a time or `latest` means."""
-    if isinstance(when, Lsn):
-        return when
-    if isinstance(when, datetime):
-        return _position_at(when, view)
-    if when == LATEST:
-        return view.answerable
-    if "/" in when:
-        return Lsn.parse(when)
-    try:
-        time = datetime.fromisoformat(when)
-    except ValueError as error:
-        raise InvalidValue(f"not a position: {when!r}", "latest, now, an LSN such as 16/B374D848, or a time") from error
-    return _position_at(time, view)
+def position_of(when: str | int | Lsn | datetime, view: LakeView) -> Lsn:
+    """The position of an LSN, a time or `latest`; `positions` lists the forms of text."""
+    found = parse_position(when, datetime.now(UTC)) if isinstance(when, str) else when
+    if isinstance(found, datetime):
+        return _position_at(zoned(found), view)
+    if isinstance(found, int):
+        return Lsn(found)
+    if found == NOW:
+        raise InvalidValue("`now` is a position of the source, not of the lake", "Use `latest`.")
+    return view.answerable if isinstance(found, str) else found
 
 
 def time_of(lsn: Lsn, view: LakeView) -> Committed:
     """When the last commit at or below a position came about. Refused above what is known, where more may come."""
     if lsn > view.answerable:
         raise NotAnswerable(
-            f"{lsn} cannot be answered yet: the mirror knows all up to {view.answerable}",
-            f"latest, an LSN up to {view.answerable}, or again later",
+            f"{lsn} cannot be read yet: the mirror is complete up to {view.answerable}",
+            f"Use `latest` or an LSN up to {view.answerable}, or retry the command later.",
         )
     polls = read_polls(view.lake.path)
     if polls.last is not None:
@@ -128,8 +124,6 @@ def time_of(lsn: Lsn, view: LakeView) -> Committed:
 
 
 def _position_at(time: datetime, view: LakeView) -> Lsn:
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
     polls = read_polls(view.lake.path)
     if polls.last is not None:
         return lsn_of_poll(time, polls)
@@ -151,8 +145,16 @@ def _after(lsn: Lsn, commits: Rows) -> Rows:
 
 def _commits(view: LakeView) -> Rows:
     if view.reader is None:
-        raise NotAnswerable(f"the log at {view.lake.log} cannot be reached, and it knows the times", "an LSN")
+        raise NotAnswerable(
+            f"commit times are not available: the log directory {view.lake.log} cannot be read",
+            "Use an LSN or `latest`, or run the command on the host of the log.",
+        )
     return view.reader.commits()
+
+
+def _shown(time: datetime) -> str:
+    """A time for people, in UTC."""
+    return time.astimezone(UTC).isoformat(" ").removesuffix("+00:00") + " UTC"
 
 
 def _plain(time: datetime) -> np.datetime64:

@@ -11,9 +11,9 @@ from pyspark.sql import types as spark_types
 from tidemark.decode.types import Types, decoding_of
 from tidemark.errors import NotAnswerable
 from tidemark.lake.columns import TEXT_SUFFIX
-from tidemark.query.changes import quoted
 from tidemark.query.shown import shown_names
 from tidemark.query.statement import Equalities
+from tidemark.query.text import quoted
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
 
@@ -49,9 +49,9 @@ def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num
     for source, shown in _named(root, version_num).items():
         if source not in own:
             raise NotAnswerable(
-                f"{root.schema}.{root.name} cannot be read with {part.schema}.{part.name}, where column {source} is "
-                "generated: its values are not in the stream",
-                f"each table alone, as ONLY {root.schema}.{root.name}",
+                f"{root.schema}.{root.name} cannot be read with {part.schema}.{part.name}, whose column {source} is "
+                "generated and not replicated",
+                f"Read each table alone: ONLY {root.schema}.{root.name}.",
             )
         for suffix in ("", TEXT_SUFFIX):
             if own[source] + suffix in there:

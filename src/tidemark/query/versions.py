@@ -16,11 +16,12 @@ from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
-from tidemark.query.changes import READING, plain_homes, quoted, shown_cells
+from tidemark.query.changes import READING, plain_homes, shown_cells
 from tidemark.query.hashing import bucket_of, can_hash
 from tidemark.query.shape import Base
 from tidemark.query.shown import ShownTable
 from tidemark.query.statement import Equalities, Kind, Literal
+from tidemark.query.text import quoted
 from tidemark.spark.types import spark_type
 
 BEGIN, END = "begin", "end"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tidemark.query.statement.catalog import Catalog, TableKey
+from tidemark.query.statement.hints import without_text_hints
 from tidemark.query.statement.limits import check_is_one_query, check_is_plain
 from tidemark.query.statement.lookups import Lookups
 from tidemark.query.statement.mentions import Mentions
@@ -21,6 +22,8 @@ def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("p
 
     A table that is not known, a name with two meanings, and a text in which a table could be overlooked are refused.
     """
+    typed = sql
+    sql, as_text = without_text_hints(sql)
     tokens, masked = read(sql)
     check_is_one_query(sql, tokens)
     references = Finder(sql, tokens).references()
@@ -35,7 +38,13 @@ def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("p
         if not is_cte(reference, nodes[reference.start], names):
             bound[reference.start] = catalog.find(reference)
         elif reference.marks:
-            refuse(sql, reference.start, f"{reference} is a query of a WITH", f"write {reference} alone")
+            refuse(
+                sql,
+                reference.start,
+                f"ONLY and * cannot be applied to {reference}, which is defined by WITH",
+                f"Write {reference} alone.",
+            )
     mentions = Mentions(sql, references, bound, nodes, names, catalog).edits()
     statement = spliced(sql, references, bound, mentions)
-    return replace(statement, lookups=Lookups(tokens, nodes).of_tables(statement.tables, bound))
+    lookups = Lookups(tokens, nodes).of_tables(statement.tables, bound)
+    return replace(statement, lookups=lookups, typed=typed, as_text=as_text)

@@ -32,7 +32,12 @@ class Catalog:
                 return group[0]
             if group:
                 names = " and ".join(spelled(key) for key in sorted(group))
-                refuse(self.sql, reference.start, f"{reference} could be {names}", "spell it as one of them")
+                refuse(
+                    self.sql,
+                    reference.start,
+                    f"table name {reference} is ambiguous: {names}",
+                    "Write one of these names.",
+                )
         return self._refuse_unknown(reference, parts)
 
     def candidates(self, schema: str, table: str) -> list[list[TableKey]]:
@@ -48,10 +53,10 @@ class Catalog:
 
     def _refuse_unknown(self, reference: Reference, parts: Sequence[str]) -> NoReturn:
         if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS:
-            hint = "read files with spark.read, and name tables of the mirror here"
+            hint = "Read files with `spark.read`; a query on a mirror reads tables of the mirror only."
             refuse(self.sql, reference.start, f"{reference} is a path, not a table of the mirror", hint)
-        where = "" if len(parts) == 2 else f" in {', '.join(self.search_path) or 'an empty search path'}"
-        message = f"the mirror has no table {reference}{where}"
+        where = "" if len(parts) == 2 else f" in schema {', '.join(self.search_path)}"
+        message = f"table {reference} does not exist{where}"
         refuse(self.sql, reference.start, message, self._suggestion(parts))
 
     def _suggestion(self, parts: Sequence[str]) -> str:
@@ -60,10 +65,12 @@ class Catalog:
         alike = get_close_matches(parts[-1].lower(), {key[1].lower() for key in self.known}, n=3)
         close = same or [key for name in alike for key in sorted(self.known) if key[1].lower() == name]
         if close:
-            return " or ".join(spelled(key) for key in close[:5])
+            return f"Did you mean {' or '.join(spelled(key) for key in close[:5])}?"
         some = ", ".join(spelled(key) for key in sorted(self.known)[:10])
         more = f" and {len(self.known) - 10} more" if len(self.known) > 10 else ""
-        return f"one of its tables: {some}{more}" if some else "mirror a table first: there is none yet"
+        return (
+            f"Tables of the mirror: {some}{more}." if some else "Run `tidemark sync` first: no table is mirrored yet."
+        )
 
 
 def spelled(key: TableKey) -> str:

@@ -42,15 +42,13 @@ class Literal:
     text: str
 
 
+# What every row that can be part of the answer fulfils: columns in lower case, and the literals that they are equal to.
+# The caller, which has the columns, must check two things. A name that is not a column of the table is no condition on
+# it: in a subquery it may be a column of the query around it. And a literal of another type than the column is none
+# either, because Spark may cast the column: both '5' and '05' fulfil `name = 5`. So an integer may be used with
+# integral columns only, a string with strings, a date with dates, a timestamp with timestamps. A decimal is rounded if
+# the scales of both sides do not fit into 38 digits.
 Equalities = Mapping[str, Literal]
-"""What each row of a table that can influence the answer fulfils: columns in lower case, and what they are equal to.
-
-Two things are for the caller to see to, who knows the columns. One that the table does not have says nothing about it:
-in a subquery it may be a column of the query around it. And one of another type than the literal says nothing, because
-Spark may cast the column: to `name = 5` both '5' and '05' are equal. So an integer may be used with integral columns
-only, a string with strings, a date with dates, a timestamp with timestamps. A decimal is rounded if the scales of both
-sides do not fit into 38 digits.
-"""
 
 _FORMS = {
     Kind.INTEGER: re.compile(r"-?[0-9]{1,19}"),

@@ -47,8 +47,8 @@ class Mentions:
             inside = [reference for reference in self._sources(scope) if self._is_bare(reference, key)]
             others += sum(name == table.lower() for name in self._other_names(scope, inside))
             if inside and others:
-                hint = f"give {spelled(key)} an alias, and use it"
-                refuse(self.sql, first, f"{schema}.{table} cannot be told from another {table}", hint)
+                hint = f"Give {spelled(key)} an alias, and qualify the column with it."
+                refuse(self.sql, first, f"{schema}.{table} is ambiguous: another relation is named {table}", hint)
             if inside:
                 end = token_end(self.sql, second)
                 yield first, end, quoted(inside[0].known_as) + comments(self.sql, first, end)

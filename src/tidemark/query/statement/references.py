@@ -79,7 +79,7 @@ class Finder:
         while at < len(self.tokens):
             at = self._relation(at) if self.levels[-1].expecting else self._other(at)
         if len(self.levels) > 1 or self.levels[0].expecting:
-            refuse(self.sql, len(self.sql), "the query ends too early", "complete it")
+            refuse(self.sql, len(self.sql), "unexpected end of the query", "Complete the query.")
         return self.found
 
     def _at(self, at: int) -> Token:
@@ -118,7 +118,7 @@ class Finder:
         if bracketed:
             marks += [self._at(at + 1), self._at(end)]
         if (bracketed and self._at(end).text != ")") or self._at(end).text in {"(", "*"}:
-            refuse(self.sql, self._at(at).start, "ONLY takes the name of one table", "write ONLY schema.table")
+            refuse(self.sql, self._at(at).start, "ONLY requires the name of one table", "Write ONLY schema.table.")
         end += bracketed
         self.found.append(self._reference(parts, end, only=True, marks=tuple(marks)))
         return end
@@ -132,14 +132,24 @@ class Finder:
         if self._at(end).text != "(":
             self.found.append(self._reference(parts, end))
         elif any(part.kind == "word" and part.text.upper() in {"IDENTIFIER", "STREAM"} for part in parts):
-            refuse(self.sql, parts[0].start, f"{parts[-1].text}(...) hides which table is read", "write its name")
+            refuse(
+                self.sql,
+                parts[0].start,
+                f"{parts[-1].text}(…) is not supported as a table",
+                "Write the name of the table.",
+            )
         return end
 
     def _parts(self, at: int) -> tuple[tuple[Token, ...], int]:
         """The parts of a name, and where what follows it begins."""
         if not self._at(at).is_name:
-            hint = "write a name, in `backticks` if it needs quotes"
-            refuse(self.sql, self._at(at).start, f"a table cannot be {self._at(at).text[:40] or 'missing'}", hint)
+            hint = "Write a table name; in Spark's SQL a name that needs quotes stands in backticks."
+            refuse(
+                self.sql,
+                self._at(at).start,
+                f"expected a table name, found {self._at(at).text[:40] or 'the end of the query'}",
+                hint,
+            )
         parts = [self._at(at)]
         while self._at(at + 1).text == "." and self._at(at + 2).is_name:
             at += 2
@@ -180,14 +190,19 @@ class Finder:
         elif token.text == ",":
             level.expecting = level.in_from and (not level.in_values or self._ends_values(at + 1))
         elif token.text == "|>":
-            refuse(self.sql, token.start, "the pipe |> is not supported", "write it with SELECT and subqueries")
+            refuse(
+                self.sql,
+                token.start,
+                "the pipe operator |> is not supported",
+                "Write the query with SELECT and subqueries.",
+            )
         elif token.keyword:
             self._keyword(at, token.keyword, level)
         return at + 1
 
     def _close(self, token: Token) -> None:
         if len(self.levels) == 1:
-            refuse(self.sql, token.start, f"{token.text} closes nothing", "balance the brackets")
+            refuse(self.sql, token.start, f"unbalanced {token.text}", "Balance the brackets.")
         self.levels.pop()
 
     def _ends_values(self, at: int) -> bool:
@@ -208,7 +223,12 @@ class Finder:
             if self._at(at + 1).text != "(" or not starts & QUERY_STARTS:
                 refuse_table_keyword(self.sql, self._at(at).start)
         elif keyword == "INSERT" and self._at(at + 1).keyword in {"INTO", "OVERWRITE", "WITH"}:
-            refuse(self.sql, self._at(at).start, "INSERT is not a query", "the mirror is read only")
+            refuse(
+                self.sql,
+                self._at(at).start,
+                "INSERT is not a query",
+                "A mirror is read-only: write SELECT, WITH or VALUES.",
+            )
 
     def _is_argument(self, at: int, level: _Level) -> bool:
         """FROM as in `extract(year from d)` and `a is distinct from b`."""

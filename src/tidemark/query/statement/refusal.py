@@ -8,12 +8,16 @@ from tidemark.errors import InvalidValue
 
 
 def refuse(sql: str, at: int, what: str, hint: str) -> NoReturn:
-    """Say what is wrong at a place of the text, and what to try."""
-    line, column = sql.count("\n", 0, at) + 1, at - sql.rfind("\n", 0, at)
-    raise InvalidValue(f"{what} (line {line}, column {column})", hint)
+    """Refuse a query for what stands at a place of its text."""
+    raise InvalidValue(placed(sql, at, what), hint)
+
+
+def placed(sql: str, at: int, what: str) -> str:
+    """A message with its place in the text."""
+    return f"{what} (line {sql.count(chr(10), 0, at) + 1}, column {at - sql.rfind(chr(10), 0, at)})"
 
 
 def refuse_table_keyword(sql: str, at: int) -> NoReturn:
     """TABLE before a name is a query to Spark, as in `union all table orders`; there are plainer ways to say it."""
-    hint = "write select * from name, TABLE (select * from name) as an argument, or `table` for a name"
-    refuse(sql, at, "TABLE name is not supported", hint)
+    hint = "Write select * from name; as an argument, TABLE (select * from name); a table named table in backticks."
+    refuse(sql, at, "the TABLE statement is not supported", hint)

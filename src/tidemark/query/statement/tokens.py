@@ -61,9 +61,21 @@ def read(sql: str) -> tuple[list[Token], str]:
             tokens.append(Token(kind, start, end, text, keyword))
             masked.append(_mask(kind, text))
         if in_hint and text.upper() in {"FROM", "TABLE"}:
-            refuse(sql, start, "a hint holds a query", "name only tables and numbers in hints")
+            refuse(sql, start, "a hint contains a query", "Use only names and numbers in hints.")
         in_hint = (in_hint or opens) and not closes
     return tokens, "".join(masked)
+
+
+def hints(sql: str) -> Iterator[list[Token]]:
+    """The tokens of each hint, from its opening to its end, without spaces."""
+    inside: list[Token] = []
+    for kind, start, end in _lexemes(sql):
+        text = sql[start:end]
+        if kind != "space" and (inside or text == "/*+"):
+            inside.append(Token(kind, start, end, text, ""))
+        if inside and text == "*/":
+            yield inside
+            inside = []
 
 
 def _lexemes(sql: str) -> Iterator[tuple[str, int, int]]:
@@ -77,9 +89,9 @@ def _lexemes(sql: str) -> Iterator[tuple[str, int, int]]:
             assert match is not None  # noqa: S101  the last alternative takes any character
             kind, end = next(name for name in _KINDS if match[name]), match.end()
         if kind == "symbol" and sql[at] in "'\"`":
-            refuse(sql, at, f"the quote {sql[at]} is not closed", "close it, or double it inside a literal")
+            refuse(sql, at, f"unterminated quote {sql[at]}", "Close the quote, or double it inside a literal.")
         if sql.startswith("${", at) and kind == "symbol":
-            refuse(sql, at, "a variable ${...} could stand for anything", "use a parameter marker such as :name")
+            refuse(sql, at, "variable substitution ${…} is not supported", "Write the value.")
         yield kind, at, end
         at = end
 
@@ -89,11 +101,11 @@ def _comment_end(sql: str, start: int) -> int:
     depth = 0
     for mark in _COMMENT_MARK.finditer(sql, start):
         if sql.startswith("/*+", mark.start()):
-            refuse(sql, mark.start(), "a comment holds a hint", "take the + out of it")
+            refuse(sql, mark.start(), "a comment contains a hint", "Remove the + after /*.")
         depth += 1 if mark[0] == "/*" else -1
         if not depth:
             return mark.end()
-    return refuse(sql, start, "a comment is not closed", "end it with */")
+    return refuse(sql, start, "unterminated comment", "End the comment with */.")
 
 
 def _blank(text: str) -> str:

@@ -15,19 +15,19 @@ from tidemark.query.statement.refusal import refuse
 
 def parse(sql: str, masked: str) -> exp.Expr:
     """sqlglot's tree of the masked text, which must be of a query."""
-    hint = "Spark may accept this; rewrite the part named, so that its tables can be found"
+    hint = "Rewrite this part of the query: its tables cannot be identified."
     try:
         trees = sqlglot.parse(masked, dialect="spark")
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         line, column = int(first.get("line") or 1), int(first.get("col") or 0)
         near = sql.split("\n")[line - 1][max(column - 30, 0) : column]
-        what = f"cannot read the query at line {line}, column {column}, after {near!r}: {first.get('description')}"
+        what = f"syntax error after {near!r}: {first.get('description')} (line {line}, column {column})"
         raise InvalidValue(what, hint) from error
     except Exception as error:  # a parser that stumbles (IndexError on `map(1,)`) has not found the tables either
-        raise InvalidValue(f"cannot read the query: {type(error).__name__}: {error}", hint) from error
+        raise InvalidValue(f"the query cannot be parsed: {type(error).__name__}: {error}", hint) from error
     if len(trees) != 1 or not isinstance(trees[0], (exp.Query, exp.Values)):
-        raise InvalidValue("this is not a query", "the mirror is read only: write SELECT, WITH or VALUES")
+        raise InvalidValue("the statement is not a query", "A mirror is read-only: write SELECT, WITH or VALUES.")
     return trees[0]
 
 
@@ -43,7 +43,12 @@ def agreed(sql: str, references: Sequence[Reference], tree: exp.Expr) -> dict[in
     if differing:
         at = max(differing[0], 0)
         word = sql[at : at + 30].split("\n")[0]
-        refuse(sql, at, f"cannot tell whether a table is meant by: {word}", "put names in `backticks`, or rewrite it")
+        refuse(
+            sql,
+            at,
+            f"cannot determine whether this is a table: {word}",
+            "Write names in backticks, or rewrite this part.",
+        )
     return nodes
 
 

@@ -1,0 +1,89 @@
+"""What the commands that read tables with Spark share: their options, and the mirror that these open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidemark.cli.options import DsnType, DurationType
+from tidemark.cli.printing import format_option
+from tidemark.cli.spark import spark_options, started
+from tidemark.errors import ExitCode
+from tidemark.lake.paths import local_path
+from tidemark.source.dsn import Dsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidemark.query.mirror import Mirror
+
+POSITION = "POSITION"
+POSITIONS = """
+    POSITION is `latest`, `now`, an LSN such as 16/B374D848, a time such as "2026-01-31 09:00", or a relative time such
+    as -5m, -2h30m, -1d, "today 06:00" or "yesterday 09:00". Times are in UTC unless they have a zone: "2026-01-31
+    09:00+02", "today 06:00 Europe/Berlin". `now` requires --source.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a read."""
+
+    text: tuple[str, ...]
+    form: str
+    source: Dsn | None
+    wait_s: float
+    master: str | None
+    remote: str | None
+    conf: tuple[str, ...]
+
+    @contextmanager
+    def opened(self, lake: str) -> Iterator[Mirror]:
+        """The mirror in a lake, which is checked before Spark starts."""
+        from tidemark.lake.lake import Lake  # not before: it imports Delta
+
+        path = local_path(lake)
+        Lake.open(path)
+        session = started(self.master, self.remote, self.conf)
+        from tidemark.query.mirror import open_mirror  # not before: it imports Spark
+
+        with open_mirror(path, session, source=self.source) as mirror:
+            yield mirror
+
+    def show(self, rows: DataFrame, lsns: Collection[str] = ()) -> None:
+        """Print rows; LSNs, which are numbers in a DataFrame, as PostgreSQL prints them."""
+        from tidemark.cli.frames import print_frame  # not before: it imports Spark
+
+        print_frame(rows, self.form, lsns)
+
+
+def read_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+    """--text, --format, --source, --wait and Spark's options, as the argument `read`."""
+
+    @click.option("--text", multiple=True, metavar="COLUMN",
+                  help="Read a column as PostgreSQL's text, such as orders.due. Repeatable.")  # fmt: skip
+    @format_option
+    @click.option("--source", type=DsnType(), envvar="TIDEMARK_SOURCE", show_envvar=True, metavar="SOURCE",
+                  help="Connect to this database, for reads at `now`.")  # fmt: skip
+    @click.option("--wait", "wait_s", type=DurationType(), default="10s", show_default=True,
+                  help="Wait at most this long for `now` or a snapshot to be received.")  # fmt: skip
+    @spark_options
+    @wraps(command)
+    def run(
+        text: tuple[str, ...], form: str, source: Dsn | None, wait_s: float,
+        master: str | None, remote: str | None, conf: tuple[str, ...], **others: Any,
+    ) -> ExitCode:  # fmt: skip
+        return command(read=ReadOptions(text, form, source, wait_s, master, remote, conf), **others)
+
+    return run
+
+
+def with_positions(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+    """The command, with the forms of POSITION in its help."""
+    command.__doc__ = (command.__doc__ or "").rstrip() + "\n" + POSITIONS
+    return command
