@@ -101,9 +101,9 @@ def sync(
         with Session.open(source, "sync") as session:
             names = MirrorNames.of_database(session.row("select current_database()")[0])
     there = _made_by(lake.absolute())
-    choice = _chosen(asked, there, source, names, lake)
-    polled = Mode.POLL in (choice.mode, there)
     meant = Meant(source, names, Selection(take, leave))
+    choice = _chosen(asked, there, meant, lake)
+    polled = Mode.POLL in (choice.mode, there)
     if polled and isinstance(endpos, Lsn):
         why = choice.why if choice.mode is Mode.POLL else f"{lake} was made by polls"
         raise InvalidValue(f"--endpos {endpos} is for a mirror that follows the stream ({why})", "--once")
@@ -155,7 +155,7 @@ def sync(
             start_over(restart, show.say, lambda: bool(stopped))
 
 
-def _chosen(asked: str, there: Mode | None, source: Dsn, names: MirrorNames, lake: Path) -> Choice:
+def _chosen(asked: str, there: Mode | None, meant: Meant, lake: Path) -> Choice:
     """How it is mirrored. One that follows the stream stays so; else it goes by what the source can do."""
     if there is Mode.LOGICAL:
         if asked == Mode.POLL.value:
@@ -163,8 +163,8 @@ def _chosen(asked: str, there: Mode | None, source: Dsn, names: MirrorNames, lak
         return Choice(there, f"as {lake} was made")
     if asked != AUTO:
         return Choice(Mode(asked), "as was asked for")
-    with Session.open(source, "sync") as session:
-        return choose_mode(session, source, names)
+    with Session.open(meant.source, "sync") as session:
+        return choose_mode(session, meant.source, meant.names, meant.selection, strict=there is None)
 
 
 def _made_by(lake: Path) -> Mode | None:
