@@ -17,6 +17,7 @@ from harness.lake import by_postgres, require_rows
 from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
+from tidemark.sync.events import SyncEvent
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -135,6 +136,11 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         "public.inserts": "waiting",
         "public.closed": "waiting",
     }
+    db.run("drop table closed", "insert into other values (4)")
+    events: list[SyncEvent] = []
+    ended = tidemark.sync(source, lake, once=True, fold=False, spark=spark, on_event=events.append)
+    assert ended.complete
+    assert events[-1] is ended
     moment = tidemark.open(lake, spark).at()
     assert moment.table("root").count() == 2
     for table in ("orders", "leaf", "other", "newer"):
