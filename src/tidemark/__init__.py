@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidemark.api import compare, doctor, expire, status
     from tidemark.clock import Boundary, Lsn
     from tidemark.query.mirror import open_mirror as open  # noqa: A004
+    from tidemark.sync.run import sync
 
 __version__ = "0.1.0"
 __all__ = ["Boundary", "Lsn", "__version__", "compare", "doctor", "expire", "open", "status", "sync"]

@@ -137,10 +137,10 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         "public.closed": "waiting",
     }
     db.run("drop table closed", "insert into other values (4)")
-    events: list[SyncEvent] = []
-    ended = tidemark.sync(source, lake, once=True, fold=False, spark=spark, on_event=events.append)
+    emitted: list[SyncEvent] = []
+    ended = tidemark.sync(source, lake, once=True, fold=False, spark=spark, on_event=emitted.append)
     assert ended.complete
-    assert events[-1] is ended
+    assert emitted[-1] is ended
     moment = tidemark.open(lake, spark).at()
     assert moment.table("root").count() == 2
     for table in ("orders", "leaf", "other", "newer"):
