@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, NotPermitted, TidemarkError
+from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.paths import local_path, require_plain
 from tidemark.lake.requests import read_restart
@@ -420,7 +420,7 @@ def _mode_of(lake: Path) -> Mode | None:
 def _require_writable(path: Path) -> None:
     present = next(part for part in (path, *path.parents) if part.exists())
     if not os.access(present, os.W_OK | os.X_OK):
-        raise NotPermitted(
+        raise InvalidValue(
             f"cannot write to {present}: permission denied",
             f"Grant write access to {present}, or use another directory.",
         )
