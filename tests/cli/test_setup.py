@@ -1,5 +1,7 @@
 """`tidemark setup`: the SQL for the owner, complete and minimal, and what a role may do itself."""
 
+import json
+
 import pytest
 
 from harness.database import MIRROR, OWNER, PASSWORD, Database, create_database
@@ -30,8 +32,12 @@ def printed(db: Database, capsys: pytest.CaptureFixture[str], *options: str, use
     return [line for line in lines if line not in ("begin", "commit")]
 
 
-def verdict(db: Database, *options: str) -> int:
-    return run(["doctor", db.dsn().reveal(), "--name", db.name, *options])
+def diagnosed(db: Database, capsys: pytest.CaptureFixture[str]) -> tuple[str | None, list[str]]:
+    """The mode that doctor reports, and the SQL of its checks."""
+    capsys.readouterr()
+    run(["doctor", db.dsn().reveal(), "--name", db.name, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    return report["mode"], [line for check in report["checks"] for line in check["fix"].splitlines()]
 
 
 def test_the_printed_sql_is_complete_and_minimal(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,10 +50,14 @@ def test_the_printed_sql_is_complete_and_minimal(db: Database, capsys: pytest.Ca
             for statement in statements:
                 if statement != left_out:
                     db.admin(statement)
-            assert verdict(db) == ExitCode.CHECKS_FAILED, f"{left_out} was not needed"
+            mode, fixes = diagnosed(db, capsys)
+            assert [each for each in statements if f"{each};" in fixes] == [left_out], "doctor prints the same SQL"
+            assert mode == ("logical" if left_out.startswith("grant") else "poll")
             assert printed(db, capsys) == [left_out]
             db.admin(left_out)
-            assert verdict(db) == ExitCode.OK
+            mode, fixes = diagnosed(db, capsys)
+            assert mode == "logical"
+            assert not any(f"{each};" in fixes for each in statements)
             undo(db)
     finally:
         db.admin(f"alter role {MIRROR} replication")
@@ -79,7 +89,7 @@ def test_the_owner_runs_what_it_may_and_is_told_the_rest(db: Database, capsys: p
         assert f'\nalter role "{MIRROR}" replication;' in out
         db.admin(f"alter role {MIRROR} replication")
         run(asked)
-        assert verdict(db) == ExitCode.OK
+        assert diagnosed(db, capsys)[0] == "logical"
     finally:
         db.admin(f"alter role {MIRROR} replication")
 
@@ -92,7 +102,7 @@ def test_run_again_it_verifies_and_does_nothing(db: Database, capsys: pytest.Cap
     assert run(asked) == ExitCode.OK
     out = capsys.readouterr().out
     assert "done" not in out
-    assert f'has all that role "{MIRROR}" needs to mirror it' in out
+    assert f'has everything that role "{MIRROR}" needs to mirror it' in out
 
 
 def test_a_role_that_does_not_exist_is_created(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,13 +137,17 @@ def test_a_name_with_a_line_break_does_not_leave_its_comment(db: Database, capsy
     assert all(line.startswith("--") for line in header.splitlines())
 
 
-def test_on_a_standby_with_nothing_to_do_it_does_nothing(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_standby_with_nothing_to_run_it_runs_nothing(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     db = create_database(start())
     tables(db)
     run(["setup", db.server.dsn("postgres", db.name), "--role", MIRROR])
     standby = db.server.standby()
     try:
+        capsys.readouterr()
         assert run(["setup", standby.dsn("postgres", db.name), "--role", MIRROR]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "Give the host and port of the primary." in out
+        assert all(line.startswith("--") for line in out.splitlines())
     finally:
         standby.remove()
 
@@ -207,13 +221,14 @@ def test_what_needs_a_restart_is_printed_apart_and_never_run(start: Start, capsy
     asked = ["setup", db.server.dsn("postgres", db.name), "--role", MIRROR, "--name", db.name]
     assert run(asked) == ExitCode.CHECKS_FAILED
     out = capsys.readouterr().out
-    assert "take effect when the server is restarted:\nalter system set wal_level = 'logical';" in out
+    assert "take effect when the server is restarted:\nalter system set wal_level = logical;" in out
+    assert "-- Optional: 1 of 1 replication slots is free, and copies use one more. If left: " in out
     assert db.admin("select count(*) from pg_file_settings where sourcefile like '%auto.conf'") == [(0,)]
     for statement in printed(db, capsys):
         db.admin(statement)
     db.server.forget("wal_level", "max_replication_slots", "max_wal_senders")
     db.server.restart()
-    assert verdict(db) == ExitCode.OK
+    assert diagnosed(db, capsys)[0] == "logical"
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "x" * 41, "semi;colon", "ü", "main_inserts", "snapshot_x"])

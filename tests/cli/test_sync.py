@@ -17,6 +17,7 @@ from harness.lake import by_postgres, require_rows
 from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
+from tidemark.sync.events import SyncEvent
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -44,7 +45,9 @@ def create(db: Database) -> None:
 def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database, tmp_path: Path) -> None:
     create(db)
     source, lake = db.dsn(MIRROR).reveal(), str(tmp_path / "lake")
-    plan = run("sync", source, lake, "--dry-run", "--exclude", "other")
+    polled = run("sync", source, lake, "--dry-run")
+    assert polled.stdout.startswith(f"-- poll: publication tidemark_{db.name} does not exist"), polled.stderr
+    plan = run("sync", source, lake, "--dry-run", "--exclude", "other", "--mode", "logical")
     assert plan.returncode == ExitCode.OK, plan.stderr
     lines = plan.stdout.splitlines()
     assert any(line.startswith("create publication") and '"orders"' in line for line in lines)
@@ -52,7 +55,7 @@ def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database,
     assert any(line.startswith("public.inserts  ") and "no replica identity" in line for line in lines)
     assert any(line.startswith("public.unlogged  skipped") for line in lines)
     assert not any(line.startswith("public.other") for line in lines)
-    refused = run("sync", source, lake)
+    refused = run("sync", source, lake, "--mode", "logical")
     assert refused.returncode == ExitCode.REFUSED
     assert "create publication" in refused.stderr
     assert not (tmp_path / "lake").exists()
@@ -133,6 +136,11 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         "public.inserts": "waiting",
         "public.closed": "waiting",
     }
+    db.run("drop table closed", "insert into other values (4)")
+    emitted: list[SyncEvent] = []
+    ended = tidemark.sync(source, lake, once=True, fold=False, spark=spark, on_event=emitted.append)
+    assert ended.complete
+    assert emitted[-1] is ended
     moment = tidemark.open(lake, spark).at()
     assert moment.table("root").count() == 2
     for table in ("orders", "leaf", "other", "newer"):

@@ -1,4 +1,4 @@
-"""`tidemark doctor`: what a source lacks, a line for each thing."""
+"""`tidemark doctor`: which mode `tidemark sync` will use, and every requirement of a source with its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.source.selection import Pattern, Selection
 _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 
 
-@click.command()
+@click.command(short_help="Check whether SOURCE can be mirrored, and in which mode.")
 @source_argument
 @name_option
 @selection_options
@@ -25,10 +25,11 @@ _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 def doctor(
     source: Dsn, names: MirrorNames | None, take: tuple[Pattern, ...], leave: tuple[Pattern, ...], as_json: bool
 ) -> ExitCode:
-    """Look at SOURCE and say what stands in the way of mirroring it.
+    """Check whether SOURCE can be mirrored, and in which mode.
 
-    SOURCE is a libpq connection string or URI, as for psql. Every line passes, warns or fails; those that do not pass
-    say what mends them and what happens if they are left. Nothing is created or changed.
+    SOURCE is a libpq connection string or URI, as for psql. Each check passes, warns or fails; a check that does not
+    pass prints its consequence and the SQL that fixes it. The last line is the mode that `tidemark sync` will use for a
+    new lake. The exit code is 3 if neither logical decoding nor polling works. Nothing is created or changed.
     """
     report = examine(source, names, Selection(take, leave))
     if as_json:
@@ -36,21 +37,26 @@ def doctor(
     else:
         for line in _lines(report):
             click.echo(line)
-    return ExitCode.CHECKS_FAILED if report.verdict is Status.FAIL else ExitCode.OK
+    return ExitCode.CHECKS_FAILED if report.mode is None else ExitCode.OK
 
 
 def _lines(report: Report) -> Iterator[str]:
-    width = max(len(check.name) for check in report.checks)
+    width = max(len(check.requirement.name) for check in report.checks)
     for check in report.checks:
         status = click.style(check.status.value, fg=_COLOURS[check.status], bold=check.status is not Status.PASS)
-        yield f"{status}  {check.name:<{width}}  {check.finding}"
-        yield from _remedy(check, indent=" " * (width + 8))
+        yield f"{status}  {check.requirement.name:<{width}}  {check.found}"
+        if check.status is not Status.PASS:
+            yield from _advice(check, indent=" " * (width + 8))
     counts = [sum(check.status is status for check in report.checks) for status in Status]
     yield f"{counts[0]} pass, {counts[1]} warn, {counts[2]} fail"
+    if report.mode is None:
+        yield f"`tidemark sync` cannot mirror this source: {report.reason}"
+    else:
+        yield f"`tidemark sync` will use mode {report.mode.value}: {report.reason}"
 
 
-def _remedy(check: Check, indent: str) -> Iterator[str]:
-    if check.otherwise:
-        yield f"{indent}if left: {check.otherwise}"
-    for line in check.mend.splitlines():
+def _advice(check: Check, indent: str) -> Iterator[str]:
+    if check.requirement.consequence:
+        yield f"{indent}consequence: {check.requirement.consequence}"
+    for line in check.fix.splitlines():
         yield f"{indent}  {line}"

@@ -1,4 +1,4 @@
-"""`tidemark setup`: what the owner of a source runs once."""
+"""`tidemark setup`: the SQL that the owner of a source runs once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import click
 
 from tidemark.cli.options import name_option, selection_options, source_argument
 from tidemark.errors import ExitCode
-from tidemark.setup import Plan, carry_out, read_plan, script
+from tidemark.setup import Plan, read_plan, run_fixes, script
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Pattern, Selection
 from tidemark.source.session import Session
 
 
-@click.command()
+@click.command(short_help="Prepare SOURCE for mirroring: privileges and publications.")
 @source_argument
-@click.option("--print", "print_only", is_flag=True, help="Only print the SQL that SOURCE still needs; run nothing.")
-@click.option("--role", metavar="ROLE", help="The role the mirror connects as, if it is not the one in SOURCE.")
+@click.option("--print", "print_only", is_flag=True, help="Print the SQL that SOURCE still needs, and run nothing.")
+@click.option("--role", metavar="ROLE", help="Role that the mirror connects as, if it is not the role in SOURCE.")
 @name_option
 @selection_options
 def setup(
@@ -27,17 +27,18 @@ def setup(
     take: tuple[Pattern, ...],
     leave: tuple[Pattern, ...],
 ) -> ExitCode:
-    """Prepare SOURCE to be mirrored: rights and publications, never more than is missing.
+    """Prepare SOURCE for mirroring: privileges and publications.
 
-    Runs what the role in SOURCE may run, in one transaction, and prints what is left for others. With --print it runs
-    nothing and prints the whole script. Run again, it verifies: exit code 0 means that nothing is left.
+    Runs the statements that are still needed and that the role in SOURCE may run, in one transaction, and prints the
+    others for the owner or a superuser. With --print it runs nothing and prints all of them. When nothing is left to
+    run, it prints a comment and the exit code is 0; otherwise it is 3.
     """
     with Session.open(source, "setup") as session:
         plan = read_plan(session, names, Selection(take, leave), role)
         if print_only:
             click.echo(script(plan), nl=False)
             return ExitCode.OK
-        for step in carry_out(session, plan.steps):
+        for step in run_fixes(session, plan.steps):
             click.echo(f"done  {step.statement}")
         left = read_plan(session, names, Selection(take, leave), role)
     return _report(left)
@@ -45,4 +46,4 @@ def setup(
 
 def _report(left: Plan) -> ExitCode:
     click.echo(script(left), nl=False)
-    return ExitCode.CHECKS_FAILED if left.steps else ExitCode.OK
+    return ExitCode.CHECKS_FAILED if left.steps or left.choice is None else ExitCode.OK

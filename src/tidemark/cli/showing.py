@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -87,13 +88,13 @@ class JsonDisplay(Display):
 class TerminalDisplay(LogDisplay):
     """Events above a live status: state, position, lag, rate, last fold, and a bar for each table that is copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: Callable[[], bool]) -> None:
         super().__init__()
         from rich.console import Console  # not before: only a terminal needs it
         from rich.live import Live
 
         self._progress: SyncProgress | None = None
-        self._state = State.STARTING
+        self._state, self._stopping = State.STARTING, stopping
         self._begin = time.monotonic()
         self._live = Live(
             console=Console(stderr=True), get_renderable=self._status, transient=True, refresh_per_second=4
@@ -118,7 +119,8 @@ class TerminalDisplay(LogDisplay):
     def _status(self) -> Group:
         from rich.console import Group
 
-        return Group(*status_lines(self._state, self._progress, time.monotonic() - self._begin))
+        state = State.STOPPING if self._stopping() else self._state
+        return Group(*status_lines(state, self._progress, time.monotonic() - self._begin))
 
 
 def status_lines(state: State, progress: SyncProgress | None, running_s: float) -> list[RenderableType]:
@@ -162,10 +164,10 @@ def _copy_bars(progress: SyncProgress) -> list[RenderableType]:
     return [grid, *more]
 
 
-def display(*, as_json: bool, quiet: bool) -> Display:
+def display(*, as_json: bool, quiet: bool, stopping: Callable[[], bool]) -> Display:
     """The display for this standard error and these options."""
     if as_json:
         return JsonDisplay()
     if quiet or is_json() or not sys.stderr.isatty():
         return LogDisplay(quiet=quiet)
-    return TerminalDisplay()
+    return TerminalDisplay(stopping)

@@ -115,12 +115,12 @@ def sync(
         if dry_run:
             click.echo(plan.describe(), nl=False)
             return ExitCode.OK
-        with display(as_json=as_json, quiet=quiet) as shown, stopping.deferred():
-            try:
+        try:
+            with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
                 ended = run_sync(plan, lambda: started(master, remote, conf), shown.emit, stopping)
-            except Stopped as error:
-                click.echo(f"tidemark: {error.message}", err=True)
-                return stopping.exit_code(has_end=options.has_end)
+        except Stopped as error:
+            click.echo(f"tidemark: {error.message}", err=True)
+            return stopping.exit_code(has_end=options.has_end)
     return ExitCode.OK if ended.complete else stopping.exit_code(has_end=options.has_end)
 
 

@@ -1,6 +1,5 @@
-"""Doctor: each thing a mirror needs of its source, with the SQL that mends it and what happens if it is left."""
+"""Doctor: every requirement of a mirror, checked on a source, and the mode that `tidemark sync` will use."""
 
-from tidemark.doctor.check import Check, Status
-from tidemark.doctor.examination import Report, examine
+from tidemark.doctor.report import Check, Report, Status, examine
 
 __all__ = ["Check", "Report", "Status", "examine"]

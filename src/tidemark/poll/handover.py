@@ -103,12 +103,20 @@ class Handover:
         source, names = self._meant.source, self._meant.names
         if not self._insists:
             with Session.open(source, "capability") as session:
-                if choose_mode(session, source, names).mode is Mode.POLL:
-                    return False
+                choice = choose_mode(session, source, names, self._meant.selection, strict=False)
+            if choice.mode is Mode.POLL:
+                self._keep_polling(choice.why)
+                return False
         self.discard()
         self._require_nothing_there()
         require_published(self._meant, self._tell)
         return True
+
+    def _keep_polling(self, why: str) -> None:
+        """Report the reason when it changes; the first one was reported when the mode was chosen."""
+        if self._said not in ("", why):
+            self._tell(f"polling continues: {why}")
+        self._said = why
 
     def _require_nothing_there(self) -> None:
         """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""

@@ -32,6 +32,7 @@ from tidemark.receive.receiver import Receiver
 
 RETRY = "Retry the command: everything received so far is in the log."
 _PREFIX = "tidemark receive: "
+_MESSAGES_S = 1.0
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class ReceiveProcess:
 
     process: subprocess.Popen[bytes]
     pipe: int
+    messages: threading.Thread | None = None
 
     @classmethod
     def start(
@@ -64,12 +66,14 @@ class ReceiveProcess:
             process_group=0,
         )
         os.close(writing)
+        messages = None
         if tell is not None:
-            threading.Thread(target=_pass_on, args=[process.stderr, tell], name="receive", daemon=True).start()
+            messages = threading.Thread(target=_pass_on, args=[process.stderr, tell], name="receive", daemon=True)
+            messages.start()
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(options.as_json().encode())
         process.stdin.close()
-        return cls(process, reading)
+        return cls(process, reading, messages)
 
     def wait(self) -> Lsn:
         """Wait for its end: where it ended, or the error that ended it."""
@@ -100,6 +104,8 @@ class ReceiveProcess:
             self.process.kill()
             self.process.wait()
         os.close(self.pipe)
+        if self.messages is not None:
+            self.messages.join(_MESSAGES_S)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""The statements a source still needs, each with its reason and whether the connected role may run it. Pure.
+"""The statements that a source still needs, from the requirements that do not hold.
 
-Minimal: a statement is there only if something it brings about is not there yet. Complete: when all have been run, and
-the server restarted where one asks for it, `doctor` has nothing left to fail.
+Minimal: a statement is listed only if what it does is not done yet. Complete: when all have been run, and the server is
+restarted where one needs it, logical decoding works, unless a remedy that is not SQL is left.
 """
 
 from __future__ import annotations
@@ -11,113 +11,93 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from tidemark.source.facts import Facts, Role
-from tidemark.source.publication import Published, Wanted, mending
-from tidemark.source.quoted import statement, table_name
-from tidemark.source.rights import missing_grants, replication_grant
-from tidemark.source.selection import Chosen
-
-SLOTS_NEEDED = 2  # the mirror's own, and a temporary one while tables are copied
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One statement. `restart` means that it takes effect when the server is started again."""
-
-    statement: str
-    why: str
-    allowed: bool
-    restart: bool = False
+from tidemark.source.names import MirrorNames
+from tidemark.source.requirements import Choice, Fix, Mode, Requirement, decide, read_state, requirements_of
+from tidemark.source.requirements.state import SourceState
+from tidemark.source.selection import Selection
+from tidemark.source.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What must be done, and what the owner may wish to do besides."""
+    """The requirements that do not hold, for a role and a database.
+
+    `choice` is the mode that `tidemark sync` would use now as that role, as far as SQL can tell; None if neither works.
+    """
 
     database: str
     role: str
-    steps: tuple[Step, ...]
-    advice: tuple[str, ...]
+    choice: Choice | None
+    unmet: tuple[Requirement, ...]
+
+    @property
+    def steps(self) -> tuple[Fix, ...]:
+        """The statements to run."""
+        return tuple(fix for each in self.unmet if not each.advice for fix in each.fixes)
+
+    @property
+    def blocking(self) -> tuple[Requirement, ...]:
+        """What logical decoding requires; the rest concerns single tables, or is advice."""
+        return tuple(each for each in self.unmet if Mode.LOGICAL in each.modes)
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
-    """What is there: the connected role's facts, the mirror's role if it exists, its view of the tables."""
-
-    facts: Facts
-    role_name: str
-    role: Role | None
-    chosen: Chosen
-    publications: tuple[tuple[Wanted, Published | None], ...]
-    has_slot: bool
-    public_connects: bool
-    database_owned: bool
+def plan(state: SourceState) -> Plan:
+    """Compare a source with the requirements."""
+    requirements = requirements_of(state)
+    unmet = tuple(each for each in requirements if not each.holds)
+    return Plan(state.facts.database, state.role_name, decide(requirements), unmet)
 
 
-def plan(present: Present) -> Plan:
-    """Compare what is there with what a mirror needs."""
-    steps = (*_server(present), *_role(present), *_rights(present), *_publications(present))
-    return Plan(present.facts.database, present.role_name, steps, tuple(_advice(present)))
+def read_plan(
+    session: Session, names: MirrorNames | None, selection: Selection, role: str | None, *, strict: bool = True
+) -> Plan:
+    """The plan for a mirror that connects as `role`, by default the role of this session (see `read_state`)."""
+    return plan(read_state(session, names, selection, role, strict=strict))
 
 
-def _server(present: Present) -> Iterator[Step]:
-    facts = present.facts
-    superuser = facts.role.superuser
-    if not facts.decodes:
-        yield Step("alter system set wal_level = 'logical'", "to put row changes into the WAL", superuser, restart=True)
-    need = SLOTS_NEEDED - present.has_slot
-    for setting, most, used in (
-        ("max_replication_slots", facts.slots_max, facts.slots_used),
-        ("max_wal_senders", facts.senders_max, facts.senders_used),
-    ):
-        if most - used < need:
-            yield Step(
-                f"alter system set {setting} = {used + need}", f"for {need} more of them", superuser, restart=True
-            )
+def run_fixes(session: Session, steps: tuple[Fix, ...]) -> tuple[Fix, ...]:
+    """Run the statements that the session's role may run and that need no restart, all or none; returns them."""
+    automatic = tuple(step for step in steps if step.automatic)
+    if not automatic:
+        return ()
+    with session.transaction(read_only=False):
+        for step in automatic:
+            session.execute(sql.SQL("{}").format(sql.SQL(step.statement)), step.statement)
+    return automatic
 
 
-def _role(present: Present) -> Iterator[Step]:
-    superuser = present.facts.role.superuser
-    name = sql.Identifier(present.role_name)
-    hidden = any(table.row_security for table in present.chosen.tables)
-    if present.role is None:
-        create = statement("create role {} login replication", name)
-        yield Step(create, "the mirror's role; give it a password", superuser)
+def script(plan: Plan) -> str:
+    """The plan as SQL for psql, each statement with its purpose. Without anything to do it is one comment."""
+    return "\n".join(_lines(plan)) + "\n"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    database, role = (" ".join(name.split()) for name in (plan.database, plan.role))  # no line breaks in a comment
+    required = [each for each in plan.unmet if not each.advice]
+    if not required:
+        yield f'-- Database "{database}" has everything that role "{role}" needs to mirror it.'
     else:
-        if not present.role.may_log_in:
-            yield Step(statement("alter role {} login", name), "to connect", superuser)
-        if not present.role.may_replicate:
-            grant = replication_grant(present.role_name, present.facts.replication_group)
-            yield Step(grant, "to receive the stream of changes", superuser)
-    if not (present.role.connects if present.role else present.public_connects):
-        grant = statement("grant connect on database {} to {}", sql.Identifier(present.facts.database), name)
-        yield Step(grant, "to connect to it", present.database_owned)
-    if hidden:
-        yield Step(statement("alter role {} bypassrls", name), "to copy all rows in spite of row security", superuser)
+        yield f'-- Database "{database}" needs the following so that role "{role}" can mirror it.'
+    if plan.steps:
+        yield "-- Run it in this database once, as a superuser or as the owner of the tables."
+    immediate = [step for step in plan.steps if not step.restart]
+    if immediate:
+        yield "begin;"
+        yield from (f"{step.statement};  -- {step.purpose}" for step in immediate)
+        yield "commit;"
+    restarting = [step for step in plan.steps if step.restart]
+    if restarting:
+        yield "-- The following take effect when the server is restarted:"
+        yield from (f"{step.statement};  -- {step.purpose}" for step in restarting)
+    for requirement in required:
+        if requirement.remedy:
+            yield f"-- {_comment(requirement.found)}. {_comment(requirement.remedy)}"
+    for requirement in plan.unmet:
+        if requirement.advice and requirement.fixes:
+            yield "--"
+            yield f"-- Optional: {_comment(requirement.found)}. If left: {_comment(requirement.consequence)}."
+            yield from (f"--   {_comment(fix.statement)};  -- {_comment(fix.purpose)}" for fix in requirement.fixes)
 
 
-def _rights(present: Present) -> Iterator[Step]:
-    for grant in missing_grants(present.chosen.tables, present.role_name):
-        yield Step(grant.statement, "to copy what is in it", grant.allowed)
-
-
-def _publications(present: Present) -> Iterator[Step]:
-    for want, found in present.publications:
-        may_create = present.facts.role.creates_in_database
-        allowed = (may_create if found is None else found.owned) and all(table.owned for table in want.tables)
-        what = "tables whose rows have an identity" if "update" in want.operations else "inserts of the other tables"
-        for mend in mending(want, found):
-            yield Step(mend.as_string(None), f"to stream {what}", allowed)
-
-
-def _advice(present: Present) -> Iterator[str]:
-    for table in present.chosen.tables:
-        if not table.identifies_rows:
-            yield (
-                f"{table.qualified} has no replica identity: only its inserts and truncates can be mirrored. Either:\n"
-                + statement("  alter table {} add primary key (…);\n", table_name(table))
-                + statement("  alter table {} replica identity full;", table_name(table))
-            )
-    if present.role is None or not (present.role.sees_all_activity or present.role.superuser):
-        grant = statement("grant pg_read_all_stats to {};", sql.Identifier(present.role_name))
-        yield f"To let it say how long a transaction that blocks a copy has been running:\n  {grant}"
+def _comment(text: str) -> str:
+    return " ".join(text.split())

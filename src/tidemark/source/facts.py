@@ -26,6 +26,7 @@ class Role:
     creates_in_database: bool
     sees_all_activity: bool
     emits_messages: bool
+    reads_control_data: bool
 
     @property
     def may_replicate(self) -> bool:
@@ -107,7 +108,10 @@ _ROLE = """
            has_database_privilege(oid, current_database(), 'CREATE') as creates_in_database,
            pg_has_role(oid, 'pg_read_all_stats', 'USAGE') as sees_all_activity,
            (select bool_or(has_function_privilege(pg_roles.oid, p.oid, 'EXECUTE'))
-              from pg_proc p where proname = 'pg_logical_emit_message') as emits_messages
+              from pg_proc p where proname = 'pg_logical_emit_message') as emits_messages,
+           (select bool_and(has_function_privilege(pg_roles.oid, p.oid, 'EXECUTE')) from pg_proc p
+             where proname in ('pg_control_system', 'pg_control_checkpoint', 'pg_control_recovery'))
+               as reads_control_data
       from pg_roles where rolname = coalesce(%s, current_user)
 """
 

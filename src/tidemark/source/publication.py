@@ -19,6 +19,7 @@ from tidemark.source.session import Session
 ALL_OPERATIONS = ("insert", "update", "delete", "truncate")
 INSERT_OPERATIONS = ("insert", "truncate")
 STORED = "s"
+PRINT_SETUP = "Run `tidemark setup SOURCE --print` and have the owner of the database run the SQL that it prints."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +60,41 @@ def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tup
 
 
 def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
-    """What is not as it must be, in words."""
+    """In which ways a publication differs from what is wanted."""
     if found is None:
         return (f"publication {want.name} does not exist",) if want.tables else ()
     if not want.tables:
-        return (f"publication {want.name} exists and has nothing to publish",)
+        return (f"publication {want.name} exists and has no table to publish",)
     return tuple(_differences(want, found))
 
 
 def _differences(want: Wanted, found: Published) -> Iterable[str]:
-    if found.all_tables or found.schemas:
-        yield f"{want.name} publishes {'all tables' if found.all_tables else 'whole schemas'}, not a list of tables"
-    if set(found.operations) != set(want.operations):
-        yield f"{want.name} publishes {', '.join(found.operations) or 'nothing'}, not {', '.join(want.operations)}"
-    if found.via_root:
-        yield f"{want.name} publishes leaves as their root, which hides TRUNCATE, ATTACH and DETACH of a leaf"
-    if found.generated != want.generated:
-        yield f"{want.name} does not publish stored generated columns"
+    yield from omissions(found, want.operations, generated=want.generated)
+    if extra_operations := [each for each in found.operations if each not in want.operations]:
+        yield f"publication {want.name} publishes {', '.join(extra_operations)}"
     missing = [table.qualified for table in want.tables if table.oid not in found.tables]
     if missing:
-        yield f"{want.name} lacks {', '.join(missing)}"
+        yield f"publication {want.name} does not include {', '.join(missing)}"
     extra = found.tables - {table.oid for table in want.tables}
     if extra:
-        yield f"{want.name} publishes {len(extra)} tables it should not (oid {', '.join(map(str, sorted(extra)))})"
-    filtered = [table.qualified for table in want.tables if table.oid in found.filtered]
-    if filtered:
-        yield f"{want.name} has a column list or row filter on {', '.join(filtered)}"
+        oids = ", ".join(map(str, sorted(extra)))
+        yield f"publication {want.name} includes tables that are not selected (oid {oids})"
+
+
+def omissions(found: Published, operations: Sequence[str], *, generated: bool) -> Iterable[str]:
+    """Which changes of its tables a publication leaves out, or sends under another table's name."""
+    publication = f"publication {found.name}"
+    if found.all_tables or found.schemas:
+        yield f"{publication} is for {'all tables' if found.all_tables else 'whole schemas'}, not for a list of tables"
+    missing = [operation for operation in operations if operation not in found.operations]
+    if missing:
+        yield f"{publication} does not publish {', '.join(missing)}"
+    if found.via_root:
+        yield f"{publication} publishes partitions as their partitioned table (publish_via_partition_root)"
+    if generated and not found.generated:
+        yield f"{publication} does not publish stored generated columns"
+    if found.filtered:
+        yield f"{publication} has column lists or row filters"
 
 
 def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
@@ -195,7 +205,7 @@ def verify(session: Session, wants: Iterable[Wanted]) -> None:
     """Refuse to go on with publications that are not as they must be."""
     wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
     if wrong:
-        raise PublicationDiffers("; ".join(wrong), "tidemark setup --print, which gives the SQL for the owner")
+        raise PublicationDiffers("; ".join(wrong), PRINT_SETUP)
 
 
 def bring_about(session: Session, wants: Iterable[Wanted]) -> None:

@@ -1,7 +1,7 @@
-"""Why a connection was refused. libpq knows the SQLSTATE of a failed connection and prints it only when asked to.
+"""Why a connection was refused. libpq has the SQLSTATE of a failed connection and prints it only in verbose errors.
 
-psycopg has no switch for that, so a connection that failed is tried once more with libpq's error verbosity raised.
-Without the code a wrong password and a full server would look the same, and one of them is worth trying again.
+psycopg has no option for that, so a connection that failed is tried once more with libpq's error verbosity raised.
+Without the code a wrong password and a full server could not be distinguished, and only the second is worth a retry.
 """
 
 from __future__ import annotations
@@ -24,35 +24,39 @@ _CODE = re.compile(r": {2}([0-9A-Z]{5}): (.*)")
 _POLL = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: select.POLLOUT}
 
 
-def refusal(conninfo: str, dsn: Dsn, first_said: str, patience_s: float = 10.0) -> SourceError:
-    """The error for a connection that psycopg could not make: `first_said` is what it said about it."""
+def refusal(conninfo: str, dsn: Dsn, message: str, patience_s: float = 10.0) -> SourceError:
+    """The error for a connection that psycopg could not open; `message` is psycopg's."""
     doing = f"cannot connect to {dsn}"
-    first_said = dsn.redact(" ".join(first_said.split()))
+    message = dsn.redact(" ".join(message.split()))
     match pq.PGconn.ping(conninfo.encode()):
         case pq.Ping.REJECT:
             return SourceBusy(f"{doing}: the server is starting up or shutting down", rule_for("57P03")[1], "57P03")
         case pq.Ping.OK:
-            return _said_no(conninfo, doing, first_said, patience_s)
+            return _refused(conninfo, doing, message, patience_s)
         case _:
-            return SourceUnreachable(f"{doing}: {first_said}", "the host, the port, and whether the server runs there")
+            hint = "Check the host and the port, and that the server is running."
+            return SourceUnreachable(f"{doing}: {message}", hint)
 
 
-def _said_no(conninfo: str, doing: str, first_said: str, patience_s: float) -> SourceError:
+def _refused(conninfo: str, doing: str, message: str, patience_s: float) -> SourceError:
     attempt = pq.PGconn.connect_start(conninfo.encode())
     try:
-        said = _failure(attempt, patience_s)
+        failure = _failure(attempt, patience_s)
         if attempt.needs_password:
-            return AuthenticationRefused(f"{doing}: the server asks for a password and none was given", "~/.pgpass")
-        codes = _CODE.findall(said)
+            return AuthenticationRefused(
+                f"{doing}: the server requires a password, and none was given",
+                "Put the password into ~/.pgpass or into the environment variable PGPASSWORD.",
+            )
+        codes = _CODE.findall(failure)
         if not codes:
-            return SourceUnreachable(f"{doing}: {first_said}", "again; the server answers, and this connection failed")
+            return SourceUnreachable(f"{doing}: {message}", "Retry the command: the server accepts connections.")
         return error_for(codes[-1][0], doing, codes[-1][1])
     finally:
         attempt.finish()
 
 
 def _failure(attempt: Any, patience_s: float) -> str:
-    """What libpq says in full about this attempt; empty if it succeeds this time or takes too long."""
+    """The verbose error of this attempt; empty if it succeeds this time or takes too long."""
     libpq().PQsetErrorVerbosity(ctypes.c_void_p(attempt.pgconn_ptr), _VERBOSE)
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.errors import NotPermitted, Retry, SourceError, policy_of
-from tidemark.setup import Plan, carry_out, read_plan, script
+from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
+from tidemark.setup import Plan, read_plan, run_fixes, script
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Selection
 from tidemark.source.session import Session
 
 INTERVAL_S = 10.0
-_MISSING = "some tables are not mirrored until their owner runs:"
+_MISSING = "some tables cannot be mirrored until the owner of the database has run:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Meant:
 
 
 def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
-    """Have everything in place. What is missing is refused, or only said where the mirror has begun already."""
+    """Run what our role may run. What logical decoding still requires is refused, unless the mirror has begun."""
     if not begun:
         require_published(meant, tell, strict=True)
     elif (left := _carried_out(meant, tell)).steps:
@@ -39,13 +39,18 @@ def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
 
 
 def require_published(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> None:
-    """Have everything in place, and refuse if something is missing: strictly, also a choice of no table."""
+    """Run what our role may run, and refuse if logical decoding requires more: strictly, also a choice of no table."""
     left = _carried_out(meant, tell, strict=strict)
-    if left.steps:
+    if left.blocking:
+        first = left.blocking[0]
+        if first.kind not in (NotPermitted, PublicationDiffers):
+            raise first.error()
         raise NotPermitted(
-            f"the source must be prepared first, and the role has no privilege to do so:\n{script(left)}",
-            "Run the SQL above as the owner; `tidemark setup SOURCE --print` prints it.",
+            f"the source does not meet the requirements of logical decoding:\n{script(left)}",
+            "Have the owner of the database run the SQL above, or poll the source with `tidemark sync --mode poll`.",
         )
+    if left.steps:
+        tell(f"{_MISSING}\n{script(left)}")
 
 
 class Publishing:
@@ -77,7 +82,7 @@ def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = Fa
     """Do what is allowed; what is left. A table that was chosen may be gone by now, unless it is the first time."""
     with Session.open(meant.source, "setup") as session:
         plan = read_plan(session, meant.names, meant.selection, None, strict=strict)
-        done = carry_out(session, plan.steps)
+        done = run_fixes(session, plan.steps)
         for step in done:
-            tell(f"ran at the source: {step.statement}")
+            tell(f"executed at the source: {step.statement}")
         return read_plan(session, meant.names, meant.selection, None, strict=strict) if done else plan

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, NotPermitted, TidemarkError
+from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.paths import local_path, require_plain
 from tidemark.lake.requests import read_restart
@@ -198,7 +198,8 @@ def plan_sync(options: SyncOptions) -> SyncPlan:
         with Session.open(options.source, "sync") as session:
             names = MirrorNames.of_database(session.row("select current_database()")[0])
     present = _mode_of(options.lake)
-    choice = _choice(options, present, names)
+    meant = Meant(options.source, names, options.selection)
+    choice = _choice(options, present, meant)
     polled = Mode.POLL in (choice.mode, present)
     if polled and options.endpos is not None:
         reason = choice.why if choice.mode is Mode.POLL else f"{options.lake} was created by polling"
@@ -208,7 +209,7 @@ def plan_sync(options: SyncOptions) -> SyncPlan:
             f"polling interval too short: {options.interval_s:g} s",
             f"Use `--interval {SHORTEST_INTERVAL_S:g}s` or more.",
         )
-    return SyncPlan(options, choice, Meant(options.source, names, options.selection), polled)
+    return SyncPlan(options, choice, meant, polled)
 
 
 def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stopping: Stopping) -> SyncEnded:
@@ -389,7 +390,7 @@ def _copies(progress: Progress) -> Copies:
     )
 
 
-def _choice(options: SyncOptions, present: Mode | None, names: MirrorNames) -> Choice:
+def _choice(options: SyncOptions, present: Mode | None, meant: Meant) -> Choice:
     """The mode: as asked for, as the lake has it, or as the source supports it. Logical stays logical."""
     if present is Mode.LOGICAL:
         if options.mode is Mode.POLL:
@@ -401,7 +402,7 @@ def _choice(options: SyncOptions, present: Mode | None, names: MirrorNames) -> C
     if options.mode is not None:
         return Choice(options.mode, "as requested by --mode")
     with Session.open(options.source, "sync") as session:
-        return choose_mode(session, options.source, names)
+        return choose_mode(session, meant.source, meant.names, meant.selection, strict=present is None)
 
 
 def _mode_of(lake: Path) -> Mode | None:
@@ -419,7 +420,7 @@ def _mode_of(lake: Path) -> Mode | None:
 def _require_writable(path: Path) -> None:
     present = next(part for part in (path, *path.parents) if part.exists())
     if not os.access(present, os.W_OK | os.X_OK):
-        raise NotPermitted(
+        raise InvalidValue(
             f"cannot write to {present}: permission denied",
             f"Grant write access to {present}, or use another directory.",
         )
