@@ -28,11 +28,13 @@ def object_requirements(state: SourceState) -> Iterator[Requirement]:
 
 def _publications(state: SourceState) -> Iterator[Requirement]:
     if not state.chosen.tables:
+        exists = any(found is not None for _, found in state.publications)
+        missing = "" if exists else f"publication {state.names.publication} does not exist, and "
         yield Requirement(
             "publication",
             LOGICAL,
             holds=False,
-            found="there is no table to publish",
+            found=f"{missing}there is no table to publish",
             remedy="Create a table.",
             consequence="`tidemark sync` polls until there is a table",
             kind=PublicationDiffers,
