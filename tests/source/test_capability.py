@@ -118,7 +118,8 @@ def test_a_published_database_is_decoded_and_one_that_the_role_may_not_publish_i
         assert choose_mode(session, superuser, db.names, EVERYTHING).mode is Mode.LOGICAL, "sync publishes the table"
     assert db.admin("select count(*) from pg_publication") == [(0,)]
     db.run("drop table t")
-    assert choice(db) == polled("there is no table to publish")
+    missing = f"publication {db.names.publication} does not exist"
+    assert choice(db) == polled(f"{missing}, and there is no table to publish")
 
 
 def test_requirements_are_reported_one_after_the_other(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

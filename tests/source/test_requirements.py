@@ -8,7 +8,7 @@ import pytest
 
 from harness.database import MIRROR, Database, create_database
 from harness.pgbouncer import find_pgbouncer, pooled
-from tests.conftest import Start
+from tests.conftest import Start, installs_from
 from tidemark.clock import Lsn
 from tidemark.doctor import Report, Status, examine
 from tidemark.errors import (
@@ -31,6 +31,7 @@ from tidemark.source.session import Session
 from tidemark.source.slot import read_slot
 
 pytestmark = pytest.mark.quick
+install = installs_from(0)
 
 EVERYTHING = Selection()
 NOT_BY_SQL = {"replication connection", "running transactions"}  # what setup does not check

@@ -10,7 +10,7 @@ from tidemark.errors import PublicationDiffers, SlotInvalidated, SlotRecreated
 from tidemark.source.blockers import ending
 from tidemark.source.publication import Published, Wanted, differences, mending
 from tidemark.source.quoted import statement
-from tidemark.source.requirements.requirement import BOTH, LOGICAL, NEITHER, POLLS, Fix, Requirement
+from tidemark.source.requirements.requirement import BOTH, LOGICAL, NEITHER, POLLS, Fix, Requirement, size
 from tidemark.source.requirements.state import SourceState, why_not_ours
 from tidemark.source.requirements.tables import counted
 from tidemark.source.slot import Slot, SlotHealth
@@ -28,11 +28,13 @@ def object_requirements(state: SourceState) -> Iterator[Requirement]:
 
 def _publications(state: SourceState) -> Iterator[Requirement]:
     if not state.chosen.tables:
+        exists = any(found is not None for _, found in state.publications)
+        missing = "" if exists else f"publication {state.names.publication} does not exist, and "
         yield Requirement(
             "publication",
             LOGICAL,
             holds=False,
-            found="there is no table to publish",
+            found=f"{missing}there is no table to publish",
             remedy="Create a table.",
             consequence="`tidemark sync` polls until there is a table",
             kind=PublicationDiffers,
@@ -88,7 +90,7 @@ def slot_requirement(slot: Slot | None, name: str, database: str) -> Requirement
             consequence="changes since then cannot be streamed; all tables of the mirror must be copied again",
             kind=SlotInvalidated,
         )
-    retained = f" and retains {slot.retained_bytes / 2**20:.0f} MB of WAL" if slot.retained_bytes is not None else ""
+    retained = f" and retains {size(slot.retained_bytes / 2**20)} of WAL" if slot.retained_bytes is not None else ""
     used = f"is in use by pid {slot.active_pid}" if slot.active_pid else "is not in use"
     if slot.health is SlotHealth.UNRESERVED:
         return Requirement(

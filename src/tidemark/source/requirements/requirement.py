@@ -117,3 +117,8 @@ def decide(requirements: Iterable[Requirement]) -> Choice | None:
         found = [each.found for each in listed if each.name in (WAL_LEVEL, PRIVILEGE)]
         return Choice(Mode.LOGICAL, ", and ".join(found))
     return Choice(Mode.POLL, against.line) if first_unmet(listed, Mode.POLL) is None else None
+
+
+def size(megabytes: float) -> str:
+    """A size for people."""
+    return f"{megabytes:.0f} MB" if megabytes < 10240 else f"{megabytes / 1024:.0f} GB"

@@ -21,6 +21,7 @@ from tidemark.source.requirements.requirement import (
     Fix,
     Mode,
     Requirement,
+    size,
 )
 from tidemark.source.requirements.state import SourceState
 
@@ -293,7 +294,7 @@ def _room(
         holds=False,
         found=in_use if most else f"{setting} is 0, and logical decoding needs a {what}",
         fixes=(fix,),
-        consequence=f"changes cannot be streamed, and {POLLS}",
+        consequence=f"changes cannot be streamed, and {POLLS if modes == LOGICAL else 'the mirror waits for one'}",
         kind=SourceBusy if most else UnsupportedServer,
     )
 
@@ -301,7 +302,7 @@ def _room(
 def _retained_wal(state: SourceState) -> Requirement:
     megabytes = state.facts.slot_wal_keep_mb
     if megabytes >= 0:
-        found = f"a slot retains at most {megabytes} MB of WAL"
+        found = f"a slot retains at most {size(megabytes)} of WAL"
         return Requirement("retained WAL", NEITHER, holds=True, found=found)
     return Requirement(
         "retained WAL",
