@@ -161,7 +161,7 @@ def _parameters(parameters: Sequence[inspect.Parameter]) -> list[str]:
     for before, each in zip([None, *parameters], parameters, strict=False):
         if each.kind is each.KEYWORD_ONLY and (before is None or before.kind is not each.KEYWORD_ONLY):
             written.append("*")
-        stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        stars = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
         annotation = "" if each.annotation is each.empty else f": {_annotation(each.annotation)}"
         default = "" if each.default is each.empty else f" = {each.default!r}"
         written.append(f"{stars}{each.name}{annotation}{default}")
