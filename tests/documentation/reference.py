@@ -163,7 +163,8 @@ def _parameters(parameters: Sequence[inspect.Parameter]) -> list[str]:
             written.append("*")
         stars = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
         annotation = "" if each.annotation is each.empty else f": {_annotation(each.annotation)}"
-        default = "" if each.default is each.empty else f" = {each.default!r}"
+        value = "..." if inspect.isfunction(each.default) else repr(each.default)
+        default = "" if each.default is each.empty else f" = {value}"
         written.append(f"{stars}{each.name}{annotation}{default}")
     return written
 
