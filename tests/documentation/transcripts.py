@@ -1,6 +1,6 @@
 """Run the commands in README.md and the quickstart on a private PostgreSQL with real Spark.
 
-    python -m tests.documentation.transcripts
+    python -m tests.documentation.transcripts [DOCUMENT…]
 
 runs every ```console block and writes the output into the documents (`make transcripts`). Lines that begin with `$ `
 are commands; the lines that follow are their output. The commands of a document share one shell and one directory.
@@ -182,9 +182,9 @@ def rewritten(text: str, running: Shell) -> str:
     return BLOCK.sub(run_block, text)
 
 
-def main() -> int:
+def main(names: Sequence[str] = DOCUMENTS) -> int:
     """Run each document and write the output into it."""
-    for name in DOCUMENTS:
+    for name in names:
         path = ROOT / name
         with shell() as running:
             path.write_text(rewritten(path.read_text(), running))
@@ -193,4 +193,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or DOCUMENTS))
