@@ -25,11 +25,12 @@ test-all: $(READY) ## Run all tests in full, on every installed PostgreSQL versi
 mutations: $(READY) ## Check that the quick tests detect a list of deliberate defects (ARGS= for some by name)
 	$(BIN)/python -m tests.mutations $(ARGS)
 
-check: $(READY) ## Lint, format, types, and the contract that imports point one way
+check: $(READY) ## Lint, format, types, the direction of imports, and the wording of messages and documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.wording
 
 fuzz: $(READY) ## Fuzz the decoder with mutated and generated input, for MINUTES= (1), from SEED= (random)
 	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
