@@ -95,7 +95,7 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, streaming: bool, spa
                     pass
                 cycle = writer.cycle
         if cycle.safe < end:
-            raise SystemExit(f"the lake ends at {cycle.safe}, expected {end}")
+            raise SystemExit(f"the applied LSN is {cycle.safe}, not {end}")
         return time.monotonic() - begin
 
 
