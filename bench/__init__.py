@@ -1,1 +1,1 @@
-"""Benchmarks, run as `make bench-NAME`. Each measures us and its anchors in one run and ends with a JSON line."""
+"""Benchmarks, run as `make bench-NAME`. Each measures Tidemark and its rivals in one run and ends with a JSON line."""

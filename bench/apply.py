@@ -1,8 +1,8 @@
-"""`make bench-apply`: changes into the lake beside pg_recvlogical, which only writes them down; and what a cycle costs.
+"""`make bench-apply`: receive and apply against pg_recvlogical, which only writes a file; and the cost of a cycle.
 
-Receive and apply run together on a backlog, from a warm Spark session, until the lake has all of it; pg_recvlogical
-reads the same WAL through a slot of its own with the same plugin options. They take turns. Then: the same batch against
-a small and a large table, the parts of a near-idle cycle, and what 10,000 changes not applied yet add to a query.
+Receive and apply run together on a backlog, with a warm Spark session, until the lake has all of it; pg_recvlogical
+reads the same WAL through a slot of its own with the same plugin options. They alternate. Then: the same batch with a
+small and a large table, the parts of an almost idle cycle, and the cost of 10,000 unapplied changes for a query.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALL, LARGE, BATCH, BATCHES = 200_000, 2_000_000, 200_000, 9
 
 
 def main() -> None:
-    """Fill backlogs, apply them by turns; then the smaller measurements."""
+    """Write backlogs and apply them alternately; then the smaller measurements."""
     begin = time.monotonic()
     spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _backlog(spark: SparkSession, big_first: bool, figures: dict[str, float]) -> list[tuple[float, float]]:
-    """One server with one backlog, read as often as there are slots; the first reading warms up."""
+    """One server with one backlog, read once per slot; the first run is a warm-up."""
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
     database = create_database(server)
@@ -67,8 +67,8 @@ def _backlog(spark: SparkSession, big_first: bool, figures: dict[str, float]) ->
         ours_s = _ours(database, mirror, end, streaming, spark)
         theirs_s = theirs_s or theirs(database, slot, end, (streaming, True))[0]
         walls[streaming, turn] = ours_s, theirs_s
-        told = f"  big first {big_first}, streaming {streaming}: {ours_s:.2f} s, pg_recvlogical {theirs_s:.2f} s"
-        print(told + (" (warming up)" if turn < 0 else ""), flush=True)
+        line = f"  large first {big_first}, streaming {streaming}: {ours_s:.2f} s, pg_recvlogical {theirs_s:.2f} s"
+        print(line + (" (warm-up)" if turn < 0 else ""), flush=True)
     server.remove()
     del walls[True, -1]
     for streaming in (True, False):
@@ -79,13 +79,13 @@ def _backlog(spark: SparkSession, big_first: bool, figures: dict[str, float]) ->
 
 
 def _ours(database: Database, names: MirrorNames, end: Lsn, streaming: bool, spark: SparkSession) -> float:
-    """From the start of receive and apply, side by side, until the lake has everything."""
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "said").open("w") as said:
+    """Seconds from the start of receive and apply, in parallel, until the lake has everything."""
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w") as stderr:
         log = Path(folder) / "log"
         receive = ReceiveOptions(database.dsn(MIRROR), log, names, endpos=end, streaming=streaming)
         take_over_slot(receive)
         begin = time.monotonic()
-        with ReceiveProcess.start(receive, stderr=said) as process:
+        with ReceiveProcess.start(receive, stderr=stderr) as process:
             while not (log / "receive.sock").exists():
                 time.sleep(0.02)
             with LakeWriter(ApplyOptions(receive.source, log, Path(folder) / "lake", names), spark) as writer:
@@ -100,7 +100,7 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, streaming: bool, spa
 
 
 def _cycles(spark: SparkSession) -> dict[str, float]:
-    """What a cycle costs: beside a small and a large table, when there is next to nothing, and when it is put off."""
+    """The cost of a cycle: with a small and a large table, almost idle, and the cost of unapplied changes."""
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
     database = create_database(server)
@@ -132,7 +132,7 @@ def _cycles(spark: SparkSession) -> dict[str, float]:
 
 
 def _near_idle(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
-    """A cycle of one change, in parts."""
+    """The parts of a cycle with one change."""
     looks, cycles, nothings, jobs = list[float](), list[float](), list[float](), list[float]()
     for n in range(20):
         side.database.run(f"update small set v = 'one' where id = {n + 1}")
@@ -150,7 +150,7 @@ def _near_idle(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
 
 
 def _tail(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
-    """What 10,000 changes not applied yet add to a warm query, beside a table of as many rows."""
+    """The cost of 10,000 unapplied changes for a warm query on a table of as many rows."""
     mirror = tidemark.open(side.options.lake, side.spark)
 
     def query() -> None:

@@ -1,4 +1,4 @@
-"""A backlog for benchmarks: pgbench and one big transaction, and pg_recvlogical, which writes it down."""
+"""A backlog for benchmarks: pgbench and one large transaction; and pg_recvlogical, which writes it to a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS: dict[str, str | int | bool] = {"max_replication_slots": 60, "max_wal_s
 
 
 def tables(server: Server, database: Database) -> None:
-    """pgbench's tables and one for the big transaction, published to whoever is no mirror."""
+    """Create the tables of pgbench and one for the large transaction, with a publication for pg_recvlogical."""
     server.program("pgbench", "--initialize", "--scale=10", "--quiet", database.dsn("app").reveal())
     database.run("create table big (id int primary key, v text, n numeric(10,2))")
     database.run("alter table pgbench_history replica identity full")
@@ -26,7 +26,7 @@ def tables(server: Server, database: Database) -> None:
 
 
 def prepare(database: Database, name: str) -> MirrorNames:
-    """A mirror with its publication and slot; it starts where the slot does."""
+    """Create the publication and slot of a mirror, which starts at the LSN of the slot."""
     names = MirrorNames(name)
     options = "publish_generated_columns = stored"
     tables = "pgbench_accounts, pgbench_branches, pgbench_tellers, pgbench_history, big"
@@ -36,7 +36,7 @@ def prepare(database: Database, name: str) -> MirrorNames:
 
 
 def fill(server: Server, database: Database, transactions: int, big: int, *, big_first: bool = False) -> Lsn:
-    """Write so many transactions of pgbench for each client, and one of so many rows; up to where that is."""
+    """Write `transactions` of pgbench per client and one with `big` rows; the LSN at their end."""
     begin = time.monotonic()
     insert = f"insert into big select i, 'some text ' || i, i / 100.0 from generate_series(1, {big}) i"
     if big_first:
@@ -52,24 +52,24 @@ def fill(server: Server, database: Database, transactions: int, big: int, *, big
 
 
 def changes(transactions: int, big: int) -> int:
-    """How many changes that is: a transaction of pgbench has four."""
+    """The number of changes: a transaction of pgbench has four."""
     return 4 * CLIENTS * transactions + big
 
 
 def theirs(database: Database, slot: str, end: Lsn, mode: tuple[bool, bool]) -> tuple[float, float]:
     """Wall and CPU time of pg_recvlogical up to `end`; `mode` is streaming and binary."""
     plugin = Plugin(("backlog",), *mode)
-    said = [f"--option={name}={value}" for name, value in plugin.options()]
+    options = [f"--option={name}={value}" for name, value in plugin.options()]
     dsn = database.server.dsn("postgres", database.name)
     program = database.server.install.program("pg_recvlogical")
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(program), "--dbname", dsn, "--slot", slot, "--start", "--no-loop", f"--endpos={end}", *said]
+        command = [str(program), "--dbname", dsn, "--slot", slot, "--start", "--no-loop", f"--endpos={end}", *options]
         begin, before = time.monotonic(), children_cpu_s()
         subprocess.run([*command, "--file", f"{folder}/out"], check=True, capture_output=True)
         return time.monotonic() - begin, children_cpu_s() - before
 
 
 def children_cpu_s() -> float:
-    """CPU time of all processes that were waited for."""
+    """CPU time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,7 +1,7 @@
-"""What folding costs the one who applies: the same cycles with a fold running beside them and without, by turns.
+"""The cost of a fold for apply: the same cycles with and without a fold running, alternately.
 
-Part of `make bench-fold`; `make bench-beside` is this alone. Folding goes on without its usual rests, and a cycle
-counts as beside a fold only if one really ran during it. ROWS= and CYCLES= make it smaller.
+Part of `make bench-fold`; `make bench-beside` runs this alone. Folds run without their usual pauses, and a cycle counts
+only if a fold ran during it. ROWS= and CYCLES= make it smaller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT_S = 20.0  # for a turn
 
 
 def main() -> None:
-    """One table, filled and folded."""
+    """Measure with one table, filled and folded."""
     with wide({"large": "id bigint"}) as bench:
         bench.fill("large", ROWS)
         print(f"{bench.fold('large')[1]}", flush=True)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def disturbance(bench: Wide, table: str, rows: int) -> dict[str, float]:
-    """The times of cycles beside folds over those of cycles alone, and the longest of each."""
+    """The times of cycles during folds over those of cycles alone, and the longest of each."""
     _cycles(bench, table, rows, WARMING)
     alone, besides = list[float](), list[float]()
     folds = list[tuple[float, float]]()
@@ -44,9 +44,9 @@ def disturbance(bench: Wide, table: str, rows: int) -> dict[str, float]:
         with _folding(bench, folds):
             cycles = _cycles(bench, table, rows, CYCLES // TURNS, folds)
         besides += [end - begin for begin, end in cycles if _during(begin, end, folds)]
-        print(f"  turn {turn}: {len(besides)} cycles beside {len(folds)} folds, {len(alone)} alone", flush=True)
+        print(f"  turn {turn}: {len(besides)} cycles during {len(folds)} folds, {len(alone)} alone", flush=True)
     if not besides:
-        raise SystemExit("no cycle ran beside a fold")
+        raise SystemExit("no cycle ran during a fold")
     return {
         "apply_beside_fold_over_alone": statistics.median(besides) / statistics.median(alone),
         "apply_beside_fold_over_alone_p95": _p95(besides) / _p95(alone),
@@ -61,13 +61,13 @@ def disturbance(bench: Wide, table: str, rows: int) -> dict[str, float]:
 def _cycles(
     bench: Wide, table: str, rows: int, count: int, folds: Sequence[tuple[float, float]] | None = None
 ) -> list[tuple[float, float]]:
-    """From when to when each cycle took; until so many ran beside one of the folds, if there are any."""
+    """Begin and end of each cycle, until `count` of them ran during one of the folds, if folds are given."""
     side, writer, cycles = bench.side, bench.writer, list[tuple[float, float]]()
     size = int(rows * BATCH_SHARE)
     limit = time.monotonic() + LIMIT_S
     counted = 0
     while counted < count and time.monotonic() < limit:
-        first = random.randint(1, rows - size)  # noqa: S311 - keys that lie together are in all buckets
+        first = random.randint(1, rows - size)  # noqa: S311 - adjacent keys are in all buckets
         side.database.run(f"update {table} set {CHANGE} where id between {first} and {first + size}")
         side.mirror.catch_up()
         begin = time.monotonic()
@@ -82,7 +82,7 @@ def _cycles(
 
 @contextmanager
 def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
-    """One fold after the other; from when to when each took is noted in `folds`."""
+    """Run folds back to back; begin and end of each are appended to `folds`."""
 
     class Watched(Folder):
         def fold(self, table: Foldable) -> Folded:

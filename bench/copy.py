@@ -1,10 +1,9 @@
-"""`make bench-copy`: a table copied into the lake beside what else takes a table out of PostgreSQL.
+"""`make bench-copy`: the copy of a table into the lake against other ways to export a table from PostgreSQL.
 
-Ours is the copy of a mirror that runs, from the moment the table is wanted until its copy is committed: snapshot,
-parts, files on disk, Delta's commit. Beside it, by turns: `COPY … (FORMAT binary)` into nothing, by psql and by our own
-drain; DuckDB's postgres extension and Spark's own JDBC source, partitioned by the key, both into Parquet with zstd.
-The session is warm: a table of one row was copied again and again before, and every way was gone once. ROWS= makes it
-smaller.
+Tidemark's copy is that of a running pipeline, from the request until the Delta commit: snapshot, parts, files on disk,
+commit. Against it, alternately: `COPY … (FORMAT binary)` to /dev/null, with psql and with Tidemark's drain; DuckDB's
+postgres extension and Spark's JDBC source, partitioned by the key, both into Parquet with zstd. The session is warm:
+a table of one row was copied repeatedly before, and each way ran once. ROWS= makes it smaller.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from tidemark.sync.drain import copied_bytes
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS, WARMING, WARMING_JOBS = 12, 1, 20
-SELDOM = {"spark_jdbc": 3}  # it takes longest: every third turn
-REST_S = 1.0  # before each: what one leaves behind, garbage and files to be written back, is not the next one's
+SELDOM = {"spark_jdbc": 3}  # the slowest: every third turn
+REST_S = 1.0  # before each, so that garbage and dirty pages of one do not count for the next
 COPY = "copy lineitem to stdout (format binary)"
 
 
 def main() -> None:
-    """Fill, mirror, and copy by turns."""
+    """Fill, mirror, and copy alternately."""
     spark = jdbc_session()
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
@@ -70,17 +69,17 @@ def main() -> None:
 
 @dataclass(slots=True)
 class Ours:
-    """The mirror's copy, again and again."""
+    """Repeated copies by the mirror."""
 
     synced: Synced
     phases: list[tuple[float, float, float]] = field(default_factory=list)
 
     def copy(self) -> None:
-        """From wanted to committed."""
+        """Copy once, from the request to the commit."""
         self.phases.append(_copied(self.synced, "lineitem"))
 
     def figures(self) -> dict[str, float]:
-        """What a copy is made of; and, by one more, the most memory that a worker and the JVM have."""
+        """The phases of a copy; and, with one more copy, the peak memory of a worker and the JVM."""
         until_planned, reading, taking = (statistics.median(each) for each in zip(*self.phases[WARMING:], strict=True))
         for pid in (jvm(), *workers()):
             forget_peak(pid)
@@ -95,13 +94,13 @@ class Ours:
 
 
 def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
-    """Have a table copied anew, as `tidemark sync` does it; how long until it is planned, copied, and committed."""
-    mirroring, said = synced.mirroring, synced.said
+    """Copy a table again as `tidemark sync` does; the seconds until it is planned, copied, and committed."""
+    mirroring, lines = synced.mirroring, synced.said
     (oid,) = (oid for oid, each in mirroring.writer.tables.histories.items() if each.fingerprint.name == table)
-    told, planned, copied = len(said), 0.0, 0.0
+    printed, planned, copied = len(lines), 0.0, 0.0
     begin = time.monotonic()
     mirroring.writer.tables.resync(oid)
-    while not any(f".{table} copied" in each for each in said[told:]):
+    while not any(f".{table} copied" in line for line in lines[printed:]):
         if mirroring.step() is None:
             mirroring.rest()
         (state,) = (each for each in mirroring.progress.tables() if each.name == f"public.{table}")
@@ -111,7 +110,7 @@ def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
 
 
 def _by_turns(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The median seconds of each way, every one told; the first turn warms up."""
+    """The median seconds of each way; the first turn is a warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(-WARMING, TURNS):
         chosen = [name for name in ways if turn < 0 or turn % SELDOM.get(name, 1) == 0]
@@ -120,8 +119,8 @@ def _by_turns(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
             begin = time.monotonic()
             ways[name]()
             taken[name].append(time.monotonic() - begin)
-        told = ", ".join(f"{name} {taken[name][-1]:.2f} s" for name in chosen)
-        print(f"  {told}" + (" (warming up)" if turn < 0 else ""), flush=True)
+        line = ", ".join(f"{name} {taken[name][-1]:.2f} s" for name in chosen)
+        print(f"  {line}" + (" (warm-up)" if turn < 0 else ""), flush=True)
     return {name: statistics.median(seconds[WARMING:]) for name, seconds in taken.items()}
 
 

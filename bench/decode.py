@@ -1,7 +1,7 @@
-"""`make bench-decode`: changes and copied rows to typed Arrow, per core, beside a pure-Python loop, ADBC and CSV.
+"""`make bench-decode`: changes and copied rows to typed Arrow, per core, against a Python loop, ADBC and CSV.
 
-Every figure is for one core: decoders run in one thread, and their CPU time counts. ADBC cannot be had without its
-receiving, so it stands beside ours with receiving through psycopg, and ours without stands beside the CSV reader.
+Every figure is for one core: decoders run in one thread, and their CPU time counts. ADBC cannot decode without
+receiving, so it is compared with Tidemark including psycopg; without receiving, Tidemark is compared with CSV.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _decode(recording: Recording) -> int:
 
 
 def _python_loop(recording: Recording) -> list[list[str | None]]:
-    """What a careful Python programmer writes: each message in turn, each value a slice, no typing at all."""
+    """A plain Python loop: each message in turn, each value a slice, no types."""
     rows = []
     for message in recording.messages:
         if message[:1] != b"I":
@@ -139,7 +139,7 @@ def _joined(pieces: list[bytes], size: int) -> list[bytes]:
 
 
 def _first_call_s(cache: str) -> float:
-    """Wall time of a new process that has every kernel ready, with what an earlier one left in this cache."""
+    """Wall time of a new process until every kernel is ready, with this cache."""
     program = "from tidemark.decode.warm import warm; warm()"
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_CACHE_DIR": cache})

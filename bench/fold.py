@@ -1,8 +1,8 @@
-"""`make bench-fold`: changes folded into a table beside Spark rewriting it: all live files read and written again.
+"""`make bench-fold`: a fold of changes into a table against Spark rewriting it: all live files read and written.
 
-Each turn updates rows at random, applies that, and folds; and the same files are rewritten with plain Spark, zstd, in
-as many files. Only the fold and the rewrite are timed. At a fifth of the rows too, so that growth shows; ROWS= makes
-it smaller. Last, what a fold costs the cycles that are applied beside it (`bench/beside.py`).
+Each turn updates random rows, applies them, and folds; and the same files are rewritten with plain Spark, zstd, into as
+many files. Only the fold and the rewrite are timed. Also with a fifth of the rows, to show the growth; ROWS= makes it
+smaller. Last, the cost of a fold for apply cycles that run at the same time (`bench/beside.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TURNS = 3
 
 
 def main() -> None:
-    """Fill and fold both tables, then fold changes and rewrite by turns."""
+    """Fill and fold both tables, then fold changes and rewrite alternately."""
     sizes = {"small": ROWS // 5, "large": ROWS}
     figures: dict[str, float] = {"rows": float(ROWS)}
     with wide(dict.fromkeys(sizes, "id bigint")) as bench:
@@ -36,7 +36,7 @@ def main() -> None:
             figures[f"{table}_first_fold_s"], done = bench.fold(table)
             figures[f"{table}_files"] = float(len(bench.live(table)))
             print(f"{done}, {figures[f'{table}_first_fold_s']:.1f} s", flush=True)
-            _rewrite(bench, table)  # to warm up
+            _rewrite(bench, table)  # warm-up
         for name, share in SHARES.items():
             for table in sizes:
                 figures |= {f"{table}_{key}": value for key, value in _by_turns(bench, table, name, share).items()}
@@ -70,7 +70,7 @@ def _by_turns(bench: Wide, table: str, name: str, share: float) -> dict[str, flo
 
 
 def _rewrite(bench: Wide, table: str) -> tuple[float, int]:
-    """Seconds and bytes of Spark reading all that lives and writing it to a folder, each file to one."""
+    """Seconds and bytes of Spark reading all live files and writing each to one file."""
     spark, paths, folder = bench.side.spark, bench.live(table), bench.folder / "rewritten"
     with _a_task_for_each_file(spark, max(Path(path).stat().st_size for path in paths)):
         begin = time.monotonic()
@@ -78,7 +78,7 @@ def _rewrite(bench: Wide, table: str) -> tuple[float, int]:
         taken = time.monotonic() - begin
     written = [str(path) for path in folder.glob("*.parquet")]
     if len(written) != len(paths):
-        print(f"  {len(paths)} files were rewritten to {len(written)}", flush=True)
+        print(f"  {len(paths)} files were rewritten into {len(written)}", flush=True)
     written_bytes = size_bytes(written)
     shutil.rmtree(folder)
     return taken, written_bytes
@@ -86,7 +86,7 @@ def _rewrite(bench: Wide, table: str) -> tuple[float, int]:
 
 @contextmanager
 def _a_task_for_each_file(spark: SparkSession, largest_bytes: int) -> Iterator[None]:
-    """Buckets are nearly alike, so a split as large as the largest takes no two of them, and cuts none."""
+    """One task per file: buckets have similar sizes, so a split as large as the largest holds exactly one."""
     usual = spark.conf.get("spark.sql.files.maxPartitionBytes")
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(largest_bytes))
     try:

@@ -1,8 +1,8 @@
-"""`make bench-fresh`: how long a read at now waits until everything up to its snapshot was received.
+"""`make bench-fresh`: the time that a read at now waits until everything up to its snapshot is received.
 
-A mirror follows pgbench at 500 transactions a second, and then an idle server. `gate_wait_ms` is the wait alone;
-`now_ms` is until the handle is there, the look at the source included; `now_over_latest` is the same warm query at now
-and at latest, by turns.
+A mirror follows pgbench at 500 transactions per second, and then an idle server. `gate_wait_ms` is the wait alone;
+`now_ms` is the time until the handle is ready, the catalog query included; `now_over_latest` is the same warm query at
+now over latest, alternately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUERY = "select count(*), sum(abalance) from pgbench_accounts"
 
 
 def main() -> None:
-    """Follow, read, and read again when nothing happens."""
+    """Follow and read under load, then on an idle server."""
     spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     server = start_server(installs()[18], SETTINGS)
@@ -58,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def _stepped(synced: Synced) -> Iterator[None]:
-    """The mirror goes on by itself, as `tidemark sync` has it."""
+    """Run the mirror in a thread, as `tidemark sync` does."""
     stop = threading.Event()
 
     def run() -> None:

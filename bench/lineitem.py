@@ -1,4 +1,4 @@
-"""A table of 13 columns with numerics, dates, times and texts, and how Spark's JDBC source reads the whole of it."""
+"""A table of 13 columns with numerics, dates, times and texts; and a read of all of it by Spark's JDBC source."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VALUES = """i, 1 + random() * 199999, 1 + random() * 9999, 1 + i % 50, 900 + ran
 
 
 def jdbc_session() -> SparkSession:
-    """A session that has PostgreSQL's JDBC driver."""
+    """A session with PostgreSQL's JDBC driver."""
     jdbc = unpacked("jdbc", ("libpostgresql-jdbc-java",))
     if jdbc is None:
-        raise SystemExit("the JDBC driver is not to be had: it is Debian's libpostgresql-jdbc-java, by apt-get")
+        raise SystemExit("no JDBC driver: apt-get cannot download Debian's libpostgresql-jdbc-java")
     begin = time.monotonic()
     conf = {
         "spark.jars": str(jdbc / "usr/share/java/postgresql.jar"),
@@ -41,7 +41,7 @@ def jdbc_session() -> SparkSession:
 
 
 def read_by_jdbc(database: Database, spark: SparkSession, rows: int) -> None:
-    """The whole table by Spark's own JDBC source, in parts of its key, into Parquet."""
+    """Read the whole table with Spark's JDBC source, partitioned by the key, into Parquet."""
     options = {
         "url": f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}",
         "driver": "org.postgresql.Driver",

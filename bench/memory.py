@@ -1,4 +1,4 @@
-"""The most memory that Spark's processes had: the JVM, and the Python workers below it, by what Linux tells of them."""
+"""Peak memory of Spark's processes, the JVM and its Python workers, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ PROC = Path("/proc")
 
 
 def jvm() -> int:
-    """The JVM that this process has started."""
+    """The JVM that this process started."""
     (found,) = (pid for pid in _children(os.getpid()) if _name(pid) == "java")
     return found
 
 
 def workers() -> list[int]:
-    """Its Python workers, which one process forks."""
+    """The Python workers of the JVM, which one process forks."""
     return [worker for daemon in _children(jvm()) for worker in _children(daemon)]
 
 
 def forget_peak(pid: int) -> None:
-    """Have the peak begin anew."""
+    """Reset the peak."""
     (PROC / str(pid) / "clear_refs").write_text("5")
 
 
 def peak_mb(pid: int) -> float:
-    """The most that was resident at a time, with what is shared."""
+    """Peak resident memory, shared pages included."""
     status = (PROC / str(pid) / "status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) / 1024

@@ -1,8 +1,8 @@
-"""`make bench-poll`: a mirror that polls, beside reading the whole table again with Spark's own JDBC source.
+"""`make bench-poll`: a poll against reading the whole table again with Spark's JDBC source.
 
-Two million rows of 13 columns. By turns: a poll that finds 1 % changed and 0.1 % gone, scattered, and the JDBC read
-into Parquet. Then polls of one kind each, for what goes over the network, which a proxy counts whole: rows changed
-only, rows gone only, and a transaction that concerns another table only. ROWS= makes it smaller.
+Two million rows of 13 columns. Alternately: a poll that finds 1 % changed and 0.1 % deleted rows, scattered, and the
+JDBC read into Parquet. Then polls of one kind each, for the bytes on the network, which a proxy counts: changed rows
+only, deleted rows only, and a transaction on another table only. ROWS= makes it smaller.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
             _measure(mirror, proxy)
         compared = list(Comparison(tidemark.open(mirror.options.lake, spark), database.dsn(), CompareOptions()).run())
         if {each.verdict for each in compared} != {Verdict.EQUAL}:
-            raise SystemExit("the mirror is not what the source is")
+            raise SystemExit("the mirror differs from the source")
     proxy.close()
     server.remove()
     spark.stop()
@@ -101,12 +101,12 @@ def _timed(mirror: PolledMirror) -> float:
 
 
 def _change(database: Database, turn: int) -> None:
-    """One row of a hundred, scattered."""
+    """Update one row in a hundred, scattered."""
     database.run(f"update lineitem set price = price + 1 where (id * 7919 + {turn}) % 100 = 0")
 
 
 def _delete(database: Database, turn: int) -> None:
-    """One of a thousand, scattered."""
+    """Delete one row in a thousand, scattered."""
     database.run(f"delete from lineitem where (id * 104729 + {turn}) % 1000 = 0")
 
 
@@ -115,7 +115,7 @@ def _beside(database: Database, turn: int) -> None:
 
 
 def _bytes(database: Database, what: str) -> int:
-    """What a binary COPY of all of it sends."""
+    """The bytes that a binary COPY of all of it sends."""
     named = f"public.{what}" if what.isidentifier() else what
     with Session.open(Dsn(database.dsn().reveal()), "bench") as session:
         statement = f"copy {named} to stdout (format binary)".encode()

@@ -1,7 +1,7 @@
-"""`make bench-read`: the mirror read through Spark beside plain Parquet of the same rows, in as many files.
+"""`make bench-read`: the mirror read with Spark against plain Parquet with the same rows in as many files.
 
-Both are asked the same SQL in one warm session, by turns, until the rows are collected. Ours is asked of a handle that
-was kept, beside a view on the plain files that was kept; and, `_fresh`, of `mirror.at("latest")` each time, beside
+Both run the same SQL in one warm session, alternately, until the rows are collected. The mirror is read with a handle
+that is reused, against a view on the plain files; and, `_fresh`, with `mirror.at("latest")` each time, against
 `spark.read.parquet` each time. A table is read folded, then with 1 % of its keys updated and not folded; then tables
 of 10, 100 and 1,000 files. ROWS= makes it smaller.
 """
@@ -27,7 +27,7 @@ SUM = "select sum(quantity) from {}"
 
 
 def main() -> None:
-    """Fill, fold, measure; change, measure; then by the number of files."""
+    """Fill, fold, measure; change, measure; then vary the number of files."""
     many = {f"files_{count}": "id bigint" for count in FILES}
     with wide({"wide": "id bigint", "pair": "a int, b int", **many}) as bench:
         figures = _folded_and_changed(bench) | _leading(bench)
@@ -57,7 +57,7 @@ def _folded_and_changed(bench: Wide) -> dict[str, float]:
 
 
 def _leading(bench: Wide) -> dict[str, float]:
-    """A composite key: found by all of it, and by its first column, which 10 rows share."""
+    """A composite key: by all columns, and by its first column, which 10 rows share."""
     bench.fill("pair", FEWER, key="i / 10, i % 10")
     bench.fold("pair")
     both = _Both(bench, "pair", bench.plain("pair"))
@@ -79,7 +79,7 @@ def _looked_up(keys: Sequence[int]) -> Callable[[int], str]:
 
 
 class _Both:
-    """One table in both forms; statements have `{}` where the table stands."""
+    """One table in both forms; statements have `{}` in place of the table."""
 
     def __init__(self, bench: Wide, table: str, paths: list[str]) -> None:
         self._bench, self._table, self.paths = bench, table, paths
@@ -88,7 +88,7 @@ class _Both:
         self._spark.read.parquet(*paths).createOrReplaceTempView(f"plain_{table}")
 
     def measured(self, name: str, statement: str | Callable[[int], str]) -> dict[str, float]:
-        """The ratios, and what they are made of."""
+        """The ratios and the times."""
         asked = statement if callable(statement) else lambda _: statement
         moment, view = self._mirror.at("latest"), f"plain_{self._table}"
         ours = f"public.{self._table}"
@@ -121,18 +121,18 @@ class _Both:
         }
 
     def require_equal(self, statement: str) -> None:
-        """Both give the same answer; averages of doubles may differ in their last digits."""
+        """Require the same answer from both; averages of doubles may differ in their last digits."""
         ours = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).drop("avg(score)").collect()
         plain = self._spark.sql(statement.format(f"plain_{self._table}")).drop("avg(score)").collect()
         if ours != plain:
-            raise SystemExit(f"{self._table}: {ours} and not {plain}")
+            raise SystemExit(f"{self._table}: {ours}, expected {plain}")
 
     def require_right(self, statement: str) -> None:
-        """Ours is what PostgreSQL says."""
+        """Require the answer of PostgreSQL."""
         ((ours,),) = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).collect()
         ((right,),) = self._bench.side.database.run(statement.format(self._table))
         if ours != right:
-            raise SystemExit(f"{self._table}: {ours}, and PostgreSQL has {right}")
+            raise SystemExit(f"{self._table}: {ours}, expected {right} as in PostgreSQL")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`make bench-receive`: our receive beside pg_recvlogical on the same backlog, and how soon a commit is received.
+"""`make bench-receive`: `tidemark receive` against pg_recvlogical on the same backlog, and the lag of a commit.
 
-Both read the same WAL through slots of their own that start at the same place, with the same plugin options, into files
-on the same disk, each in a process of its own, start-up included. The backlog: pgbench, and one big transaction. They
-take turns, since the machine's mood changes by half from run to run; `receive_over_pg_recvlogical` is the wall time of
-all runs of ours over that of all runs of theirs.
+Both read the same WAL through slots of their own that start at the same LSN, with the same plugin options, into files
+on the same disk, each in a process of its own, start-up included. The backlog: pgbench, and one large transaction. They
+alternate, since the speed of the machine varies by half between runs; `receive_over_pg_recvlogical` is the wall time of
+all runs of Tidemark over that of all runs of pg_recvlogical.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODES = [(streaming, binary) for streaming in (True, False) for binary in (True,
 
 
 def main() -> None:
-    """Fill a backlog, read it by turns; then measure the lag."""
+    """Write a backlog and read it alternately; then measure the lag."""
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
     database = create_database(server)
@@ -78,25 +78,25 @@ def _options(database: Database, names: MirrorNames, folder: Path) -> ReceiveOpt
 
 def _ours(database: Database, names: MirrorNames, end: Lsn, mode: tuple[bool, bool]) -> tuple[float, float]:
     streaming, binary = mode
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "said").open("w") as said:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w") as stderr:
         options = replace(
             _options(database, names, Path(folder) / "log"), endpos=end, streaming=streaming, binary=binary
         )
         take_over_slot(options)
         begin, before = time.monotonic(), children_cpu_s()
-        with ReceiveProcess.start(options, stderr=said) as process:
+        with ReceiveProcess.start(options, stderr=stderr) as process:
             process.wait()
         return time.monotonic() - begin, children_cpu_s() - before
 
 
 def _lags(database: Database) -> dict[str, float]:
-    """From COMMIT's return to a moved `received`: at a steady rate, and on an idle server by a nudge."""
+    """From the return of COMMIT to the received LSN: at a steady rate, and on an idle server with a nudge."""
     names = prepare(database, "lag")
     folder = Path(tempfile.mkdtemp())
-    with (folder / "said").open("w") as said:
+    with (folder / "stderr").open("w") as stderr:
         options = _options(database, names, folder / "log")
         take_over_slot(options)
-        with ReceiveProcess.start(options, stderr=said) as process, _client(options) as client:
+        with ReceiveProcess.start(options, stderr=stderr) as process, _client(options) as client:
             busy = _busy_lags_ms(database, client)
             idle = [_nudged_ms(client) for _ in range(200)]
             process.stop()
@@ -128,7 +128,7 @@ def _client(options: ReceiveOptions) -> Iterator[ReceiveClient]:
 
 
 def _busy_lags_ms(database: Database, client: ReceiveClient) -> list[float]:
-    """One transaction in so many is measured, while others commit at the same rate."""
+    """Measure some transactions while others commit at a steady rate."""
     stop = threading.Event()
 
     def load() -> None:
@@ -158,7 +158,7 @@ def _busy_lags_ms(database: Database, client: ReceiveClient) -> list[float]:
 
 
 def _nudged_ms(client: ReceiveClient) -> float:
-    """How long it takes on an idle server to know that everything was received, by a commit of our own."""
+    """The time until everything is received on an idle server, with a commit by the receiver."""
     begin = time.monotonic()
     client.nudge()
     return (time.monotonic() - begin) * 1000

@@ -38,31 +38,31 @@ CHANGED_BY = 5  # transactions
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """The lake under measurement, and who writes it."""
+    """The lake under measurement, and its writer."""
 
     side: Lakeside
     writer: LakeWriter
     folder: Path
 
     def fill(self, table: str, rows: int, key: str = "i") -> None:
-        """So many rows, in several transactions, applied; `key` makes the key's columns of a number."""
+        """Insert rows in several transactions and apply them; `key` has the key columns as expressions of `i`."""
         for start in range(1, rows + 1, FILLED_AT_ONCE):
             numbers = f"generate_series({start}, {min(start + FILLED_AT_ONCE - 1, rows)}) i"
             self.side.database.run(f"insert into {table} select {key}, {VALUES} from {numbers}")
             self.apply()
 
     def change(self, table: str, share: float) -> None:
-        """Update that share of the rows, chosen at random, in several transactions; applied, and not folded."""
+        """Update that share of the rows, chosen at random, in several transactions; apply, and do not fold."""
         for _ in range(CHANGED_BY):
             self.side.database.run(f"update {table} set {CHANGE} where random() < {share / CHANGED_BY}")
         self.apply()
 
     def apply(self) -> None:
-        """Have everything in the lake."""
+        """Apply everything."""
         self.writer.catch_up(self.side.position())
 
     def fold(self, table: str, buckets: int | None = None) -> tuple[float, Folded]:
-        """Fold one table, as it comes or into about so many buckets; the seconds, and what was done."""
+        """Fold one table, into the default or about this number of buckets; the seconds, and the result."""
         usual = layout.BUCKET_BYTES
         with Folder(self.side.options.lake, self.side.spark) as folder:
             (found,) = (each for each in folder.foldable() if each.name == f"public.{table}")
@@ -76,22 +76,22 @@ class Wide:
                 layout.BUCKET_BYTES = usual
 
     def versions(self, table: str) -> Versions:
-        """What is folded of a table."""
+        """The versions of a table."""
         lake = Lake.open(self.side.options.lake)
         for history in lake.tables().values():
             if history.last.fingerprint.name == table:
                 found = read_versions(lake.path, history.path)
                 if found is not None:
                     return found
-        raise SystemExit(f"{table} was never folded")
+        raise SystemExit(f"{table} has not been folded")
 
     def live(self, table: str) -> list[str]:
-        """The files of its rows that live."""
+        """The files of its live rows."""
         versions = self.versions(table)
         return [versions.path(file) for file in versions.live]
 
     def plain(self, table: str) -> list[str]:
-        """The same rows in as many files by the same writer, without the intervals: as anyone would have them."""
+        """The same rows in as many files by the same writer, without the intervals."""
         folder = self.folder / f"plain_{table}"
         folder.mkdir()
         return [_plainly(Path(path), folder) for path in self.live(table)]
@@ -107,7 +107,7 @@ def _plainly(path: Path, folder: Path) -> str:
 
 @contextmanager
 def wide(tables: Mapping[str, str]) -> Iterator[Wide]:
-    """A server, a warm session and a lake with these tables, empty; each by its key's columns."""
+    """A server, a warm session and a lake with these empty tables; each by its key columns."""
     spark = session()
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
@@ -124,14 +124,14 @@ def wide(tables: Mapping[str, str]) -> Iterator[Wide]:
 
 
 def session() -> SparkSession:
-    """As every reader has it."""
+    """The session of a reader."""
     spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false"}))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 def by_turns(ways: Mapping[str, Callable[[int], object]], turns: int, warming: int) -> dict[str, float]:
-    """The median seconds of each way; they take turns, and take turns at being first."""
+    """The median seconds of each way; they alternate, and alternate in being first."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     names: Sequence[str] = list(ways)
     for turn in range(-warming, turns):
@@ -144,5 +144,5 @@ def by_turns(ways: Mapping[str, Callable[[int], object]], turns: int, warming: i
 
 
 def size_bytes(paths: Sequence[str]) -> int:
-    """Of files together."""
+    """The total size of files."""
     return sum(Path(path).stat().st_size for path in paths)

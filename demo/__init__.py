@@ -1,1 +1,1 @@
-"""The demonstration: what works today, shown on a private PostgreSQL under load."""
+"""The demonstration: a mirror of a private PostgreSQL under load."""

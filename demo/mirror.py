@@ -1,4 +1,4 @@
-"""The mirror: copied under load, followed, killed in the middle, and asked the same as PostgreSQL."""
+"""The mirror: copied under load, followed, with its receiver killed, and compared with PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,57 +11,56 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import tidemark
-from demo.saying import say
-from demo.source import DIGEST, QUESTIONS, answers_at_an_exact_position
+from demo.heading import print_heading
+from demo.source import DIGEST, QUERIES, answers_at_an_lsn
 from harness.database import Database
 from harness.mirrored import Mirrored, take_over_slot
 from tidemark.cli.main import run
+from tidemark.cli.spark import started
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
 from tidemark.receive.options import ReceiveOptions
 from tidemark.source.slot import SlotWait, create_slot
-from tidemark.spark import SparkOptions, spark_session
 from tidemark.sync.mirroring import Mirroring, MirroringOptions
 
-JUDGE = "judge"
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
 class Demonstrated:
-    """A database, its mirror, and the judge of its log."""
+    """A database, its mirror, and a second slot as the reference for its log."""
 
     database: Database
     options: MirroringOptions
-    judge: Mirrored
+    reference: Mirrored
     spark: SparkSession
 
 
-def prepare(database: Database, folder: Path) -> Demonstrated:
-    """The mirror's slot, a second one that will be the judge, and a Spark session."""
+def prepare(database: Database, directory: Path) -> Demonstrated:
+    """Create the slot of the mirror, a second one as the reference, and a Spark session."""
     names = database.names
     create_slot(database.dsn(), names.slot, SlotWait(30))
-    database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{JUDGE}')")
-    options = MirroringOptions(database.dsn(), folder / "lake", names)
+    database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{REFERENCE}')")
+    options = MirroringOptions(database.dsn(), directory / "lake", names)
     receive = ReceiveOptions(database.dsn(), options.log_folder, names)
     take_over_slot(receive)
     begin = time.monotonic()
-    spark = spark_session(SparkOptions(conf={"spark.ui.showConsoleProgress": "false"}))
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = started(None, None, ())
     print(f"  Spark {spark.version} started in {time.monotonic() - begin:.0f} s")
-    judge = Mirrored(database, receive, JUDGE, names.all_publications)
-    return Demonstrated(database, options, judge, spark)
+    reference = Mirrored(database, receive, REFERENCE, names.all_publications)
+    return Demonstrated(database, options, reference, spark)
 
 
 @contextmanager
 def mirroring(shown: Demonstrated) -> Iterator[Mirroring]:
-    """The mirror, as `tidemark sync` runs it."""
-    with Mirroring(shown.options, shown.spark, lambda said: print(f"  {said}", flush=True)) as running:
+    """Run the mirror as `tidemark sync` does."""
+    with Mirroring(shown.options, shown.spark, lambda line: print(f"  {line}", flush=True)) as running:
         yield running
 
 
 def copy_live(running: Mirroring) -> None:
-    """Full tables, copied while pgbench goes on; each can be read as soon as it is there."""
-    say("tidemark sync: full tables under load, copied and followed")
+    """Copy the tables while pgbench writes; each is readable as soon as its copy is complete."""
+    print_heading("tidemark sync: tables with rows, copied under load and followed")
     begin = shown_at = time.monotonic()
     while not running.settled or running.copies:
         running.step()
@@ -73,8 +72,10 @@ def copy_live(running: Mirroring) -> None:
 
 
 def follow_live(shown: Demonstrated, running: Mirroring, seconds: int) -> None:
-    """What is committed, received in milliseconds and applied in cycles; killed in the middle."""
-    say("Following: received within milliseconds, applied in cycles; and the receiving process killed with -9")
+    """Follow the stream: received within milliseconds, applied in cycles; the receiver is killed on the way."""
+    print_heading(
+        "Following the stream: received within milliseconds, applied in cycles; the receiver is killed with -9"
+    )
     begin = time.monotonic()
     killed = False
     while (passed := time.monotonic() - begin) < seconds:
@@ -89,16 +90,16 @@ def follow_live(shown: Demonstrated, running: Mirroring, seconds: int) -> None:
             killed = True
 
 
-def ask_both(shown: Demonstrated, running: Mirroring) -> None:
-    """The same questions to both, at the same positions, while the load goes on; then back in time."""
-    say("The same questions to PostgreSQL and to Spark, at one LSN, under load")
-    earlier = answers_at_an_exact_position(shown.database)
+def compare_answers(shown: Demonstrated, running: Mirroring) -> None:
+    """Run the same queries on PostgreSQL and Spark at the same LSNs, under load; the earlier one last."""
+    print_heading("The same queries on PostgreSQL and on Spark, at one LSN, under load")
+    earlier = answers_at_an_lsn(shown.database)
     time.sleep(1)
-    lsn, answers = answers_at_an_exact_position(shown.database)
+    lsn, answers = answers_at_an_lsn(shown.database)
     while not running.reached(lsn):
         running.step()
     _compare(shown, lsn, answers)
-    say("And what PostgreSQL had answered a second before: time travel")
+    print_heading("Time travel: what PostgreSQL answered a second before")
     _compare(shown, *earlier)
     run(["status", str(shown.options.lake)])
 
@@ -106,22 +107,22 @@ def ask_both(shown: Demonstrated, running: Mirroring) -> None:
 def _compare(shown: Demonstrated, lsn: Lsn, answers: dict[str, int]) -> None:
     moment = tidemark.open(shown.options.lake, shown.spark).at(lsn)
     begin = time.monotonic()
-    query = " union all ".join(f"select '{name}', ({query})" for name, query in {**QUESTIONS, **DIGEST}.items())
+    query = " union all ".join(f"select '{name}', ({query})" for name, query in {**QUERIES, **DIGEST}.items())
     found = {row[0]: int(row[1]) for row in moment.sql(query).collect()}
-    told = "  ".join(f"{name} {value}" for name, value in found.items())
+    answer = "  ".join(f"{name} {value}" for name, value in found.items())
     verdict = "equal" if found == answers else f"DIFFERENT from {answers}"
-    print(f"  {lsn!s:>11}  {told}  {verdict}  ({time.monotonic() - begin:.1f} s)")
+    print(f"  {lsn!s:>11}  {answer}  {verdict}  ({time.monotonic() - begin:.1f} s)")
 
 
-def judge(shown: Demonstrated) -> None:
-    """The log against a second slot, read by SQL."""
-    count = shown.judge.require_equal_so_far()
-    print(f"  {count} transactions in the log; the same {count}, message by message, in a second slot read by SQL")
+def check_log(shown: Demonstrated) -> None:
+    """Compare the log with a second slot, read with SQL."""
+    count = shown.reference.require_equal_so_far()
+    print(f"  {count:,} transactions in the log equal those of a second slot read with SQL, message by message")
 
 
 def prove(shown: Demonstrated, running: Mirroring) -> None:
-    """Every table, whole, at one snapshot of a session on PostgreSQL, while the load goes on."""
-    say("tidemark compare: the proof, at one snapshot, under load")
+    """Compare every table in one snapshot of PostgreSQL, under load."""
+    print_heading("tidemark compare: the proof that every table is equal, in one snapshot, under load")
     ((lsn,),) = shown.database.admin("select pg_current_wal_insert_lsn()::text")
     while not running.reached(Lsn.parse(lsn)):
         running.step()

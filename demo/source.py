@@ -1,4 +1,4 @@
-"""The source: what it lacks, what it holds at exact positions, and how often a snapshot is no position at all."""
+"""The source: its requirements, its contents at exact LSNs, and how many snapshots have no LSN."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import LiteralString
 
-from demo.saying import say
+from demo.heading import print_heading
 from harness.database import MIRROR, Database
 from harness.decoded import call_witness
 from tidemark.cli.main import run
@@ -17,13 +17,13 @@ from tidemark.source.shared import SharedSnapshot
 from tidemark.source.slot import exact_snapshot
 
 SNAPSHOTS = 400
-QUESTIONS: dict[str, LiteralString] = {
+QUERIES: dict[str, LiteralString] = {
     "accounts": "select coalesce(sum(abalance), 0) from public.pgbench_accounts",
     "branches": "select coalesce(sum(bbalance), 0) from public.pgbench_branches",
     "tellers": "select coalesce(sum(tbalance), 0) from public.pgbench_tellers",
     "history": "select coalesce(sum(delta), 0) from public.pgbench_history",
 }
-# A number from every row of the table, summed: any other row would give another sum.
+# A hash of every row of the table, summed: any other row gives another sum.
 _ROW: LiteralString = (
     "md5(concat_ws(',', cast(aid as varchar(20)), cast(bid as varchar(20)), cast(abalance as varchar(20)), filler))"
 )
@@ -33,24 +33,24 @@ DIGEST: dict[str, LiteralString] = {
 _DIGEST: LiteralString = f"select sum(('x' || substr({_ROW}, 1, 8))::bit(32)::bigint) from public.pgbench_accounts"
 
 
-def examine_and_prepare(database: Database) -> None:
-    """What the source lacks, the SQL that mends it, and the source afterwards."""
+def check_and_prepare(database: Database) -> None:
+    """Check the requirements, print and execute the SQL for them, and check again."""
     source = database.dsn().reveal()
     database.run(f"revoke select on all tables in schema public from {MIRROR}")
-    say("tidemark doctor: what stands in the way of a role with LOGIN and REPLICATION and nothing else")
+    print_heading("tidemark doctor: the requirements, for a role that has LOGIN and REPLICATION only")
     run(["doctor", source])
-    say("tidemark setup --print: what the owner runs once")
+    print_heading("tidemark setup --print: the SQL that the owner runs once")
     run(["setup", source, "--print"])
-    say("tidemark setup, run by the owner, and doctor again")
+    print_heading("tidemark setup, run by the owner, and doctor again")
     run(["setup", database.dsn("app").reveal(), "--role", MIRROR])
     run(["doctor", source])
 
 
-def answers_at_an_exact_position(database: Database) -> tuple[Lsn, dict[str, int]]:
-    """Four sums that agree at every commit and at no moment in between, and a digest of every row of one table."""
+def answers_at_an_lsn(database: Database) -> tuple[Lsn, dict[str, int]]:
+    """Four sums that are equal at every commit and not in between, and a digest of every row of one table."""
     with exact_snapshot(database.dsn(), wait_s=30) as exact:
-        asked = {**QUESTIONS, "digest": _DIGEST}
-        return exact.lsn, {name: _read(exact.shared, query) for name, query in asked.items()}
+        queries = {**QUERIES, "digest": _DIGEST}
+        return exact.lsn, {name: _read(exact.shared, query) for name, query in queries.items()}
 
 
 def _read(snapshot: SharedSnapshot, query: LiteralString) -> int:
@@ -58,9 +58,9 @@ def _read(snapshot: SharedSnapshot, query: LiteralString) -> int:
         return int(session.row(query)[0])
 
 
-def tell_snapshots_from_positions(database: Database) -> None:
-    """How often an ordinary session's snapshot is no position in the log at all."""
-    say(f"{SNAPSHOTS} ordinary snapshots under the same load: is each one some LSN?")
+def compare_snapshots_with_lsns(database: Database) -> None:
+    """Count the snapshots of an ordinary session for which no LSN has the same visible commits."""
+    print_heading(f"{SNAPSHOTS} snapshots of a session under the same load: is there an LSN for each?")
     witness = call_witness(database)
     with database.session() as session:
         moments = list(islice(_moments(session), SNAPSHOTS))
@@ -70,8 +70,13 @@ def tell_snapshots_from_positions(database: Database) -> None:
         at = Boundary.of_snapshot(snapshot, lsn, [(snapshot.xmax.widen(c.xid), c.lsn) for c in commits])
         if any(at.floor < commit.lsn and at.sees(commit.lsn) for commit in commits):
             without.append((snapshot, at))
-    print(f"  {len(commits)} commits; {len(without)} of {len(moments)} snapshots are no LSN: they see a later commit,")
-    print("  and not an earlier one. A boundary says so, and is exact; a plain LSN would be wrong for each of them:")
+    print(f"  {len(commits):,} commits; {len(moments) - len(without)} of {len(moments)} snapshots have an LSN.")
+    if not without:
+        print("  Under higher load some snapshots see a later commit and not an earlier one. No LSN describes these,")
+        print("  so Tidemark reads at a boundary: an LSN, and the commits that are not visible.")
+        return
+    print(f"  The other {len(without)} see a later commit and not an earlier one: a read at any LSN would be wrong.")
+    print("  Tidemark reads at a boundary, an LSN and the commits that are not visible, which is exact:")
     for snapshot, at in without[:3]:
         print(f"    snapshot {snapshot}  is  {at}")
 

@@ -32,7 +32,10 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 # Where tests use Spark: these workers run them, each with a JVM.
 SPARK = (
     *(f"tests/{name}/" for name in ("apply", "compare", "differential", "fold", "poll", "query", "spark", "sync")),
-    *(f"tests/{name}.py" for name in ("cli/test_lake_commands", "cli/test_sync", "lake/test_files")),
+    *(
+        f"tests/{name}.py"
+        for name in ("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files")
+    ),
 )
 SPARK_WORKERS = ("gw0", "gw1")
 

@@ -11,7 +11,7 @@ from tidemark.decode.types import TYPES, Types, decimal_limits, decoding_of
 
 pytestmark = pytest.mark.quick
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "types.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "types.md"
 
 
 def test_the_document_has_a_row_for_each_type() -> None:

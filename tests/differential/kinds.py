@@ -1,6 +1,6 @@
 """The types that the mirror maps, with their extreme values, and the ways in which both languages can compare them.
 
-A mirrored column has the type of docs/types.md, and a statement means there what Spark SQL says. A `View` is an
+A mirrored column has the type of docs/reference/types.md, and a statement has the meaning of Spark SQL. A `View` is an
 expression for a column that means the same in both languages. Where the languages differ, the view of PostgreSQL is
 written to mean what the mirror's column means, or the construct is left out:
 
@@ -9,13 +9,13 @@ written to mean what the mirror's column means, or the construct is left out:
   help if literals have all n characters.
 - numeric without limits, or with more than 38 digits, is text in the mirror: on PostgreSQL's side it is `c::text`, so
   1.0 and 1.00 differ; `cast(c as decimal(38, 10))` compares as a number. timetz, interval, json, jsonb and all types
-  that docs/types.md does not name are text in the same way; enums are compared, and sorted, by their labels.
+  that docs/reference/types.md does not name are text in the same way; enums are compared, and sorted, by their labels.
 - time and uuid have the same order as their text.
 - oid is bigint, so that -1 is no oid.
 - arrays are compared by = and <> only: PostgreSQL sorts NULL elements last, Spark SQL first. Subscripts start at 1 in
   PostgreSQL and at 0 in `get`.
 - decimals are compared with decimals as long as the digits of both fit into 38 places: Spark SQL rounds beyond that.
-- values that have text beside the column (docs/types.md) are left out by a condition on both sides.
+- values that have text beside the column (docs/reference/types.md) are left out by a condition on both sides.
 """
 
 from __future__ import annotations
