@@ -18,7 +18,7 @@ from tidemark.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """`(lsn, excluded)`: everything committed at or below `lsn` is seen, but what `excluded` names."""
+    """`(lsn, excluded)`: every commit at or below `lsn` is visible, except those in `excluded`."""
 
     lsn: Lsn
     excluded: frozenset[Lsn] = frozenset()
