@@ -76,8 +76,8 @@ MUTATIONS = (
     Mutation(
         "schema: another key is taken for a change of metadata",
         "schema/fingerprint.py",
-        'yield Effect.RESYNC, f"its key went from columns',
-        'yield Effect.METADATA, f"its key went from columns',
+        'yield Effect.RESYNC, f"its key changed from columns',
+        'yield Effect.METADATA, f"its key changed from columns',
         ("tests/schema/test_fingerprint.py", "-k", "resync and moved"),
     ),
     Mutation(

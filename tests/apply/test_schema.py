@@ -118,15 +118,15 @@ def test_a_definition_that_nobody_saw_is_a_gap_and_stays_one(db: Database, spark
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [
-        ("alter table t alter column a type bigint using a * 100", "went from type pg_catalog.int4"),
+        ("alter table t alter column a type bigint using a * 100", "changed its type from pg_catalog.int4"),
         pytest.param(
             "alter table t alter column a type int using a * 100", "rewritten and altered", marks=pytest.mark.full
         ),
         pytest.param(
-            "alter type mood rename value 'fine' to 'good'", "went from type public.mood", marks=pytest.mark.full
+            "alter type mood rename value 'fine' to 'good'", "changed its type from public.mood", marks=pytest.mark.full
         ),
         pytest.param(
-            "alter table t drop constraint t_pkey, add primary key (a)", "its key went from", marks=pytest.mark.full
+            "alter table t drop constraint t_pkey, add primary key (a)", "its key changed from", marks=pytest.mark.full
         ),
     ],
 )

@@ -219,7 +219,7 @@ def test_what_needs_a_restart_is_printed_apart_and_never_run(start: Start, capsy
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "x" * 41, "semi;colon", "ü", "main_inserts", "snapshot_x"])
 def test_a_name_that_cannot_name_a_slot_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["setup", "host=/nowhere", "--name", name]) == ExitCode.USAGE
-    assert "not a mirror's name" in capsys.readouterr().err
+    assert "invalid mirror name" in capsys.readouterr().err
 
 
 def test_a_bad_connection_string_is_refused_without_showing_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,13 +39,13 @@ def test_reads_zero_padded_text() -> None:
     ["", "/", "0", "0/", "/0", " 0/0", "0/0\n", "0x0/0", "-1/0", "+1/0", "0/123456789", "g/0", "0/0/0", "١/0", "0_1/0"],
 )
 def test_what_is_not_an_lsn_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InvalidValue, match="not an LSN"):
+    with pytest.raises(InvalidValue, match="invalid LSN"):
         Lsn.parse(text)
 
 
 @pytest.mark.parametrize("value", [-1, 2**64, 1.0, True, "0/0", None])
 def test_only_64_bits_are_a_position(value: object) -> None:
-    with pytest.raises(InvalidValue, match="not a WAL position"):
+    with pytest.raises(InvalidValue, match="invalid LSN"):
         Lsn(value)  # type: ignore[arg-type]
 
 

@@ -130,7 +130,7 @@ def cuts(samples: Samples) -> Iterator[tuple[list[bytes], int, bytes]]:
             yield from ((transaction, len(transaction) - 2, transaction[-2][:n]) for n in range(len(transaction[-2])))
 
 
-EXPECTED = re.compile("not a value of type|came in binary")
+EXPECTED = re.compile("invalid value of type|received in binary format")
 
 
 def feed(transaction: list[bytes], at: int, bad: bytes, types: dict[int, PgType]) -> bool:

@@ -347,7 +347,7 @@ def test_an_aborted_streamed_transaction_leaves_nothing_and_its_relations_are_un
     assert [change[3] for change in in_order(decode(recording, {}))] == ["u"]
     begin, inserted, commit = (next(m for m in recording.messages if m[:1] == letter) for letter in (b"B", b"I", b"C"))
     outside = b"I" + inserted[5:]  # the same change without the xid that it had inside the stream
-    with pytest.raises(UnknownRelation, match="which the stream has not described"):
+    with pytest.raises(UnknownRelation, match="for which there was no Relation message"):
         decode(Recording.of([*recording.messages, begin, outside, commit]), {})
 
 

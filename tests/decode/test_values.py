@@ -102,7 +102,7 @@ def test_types_without_a_twin_travel_as_their_own_text_and_are_refused_in_binary
     for table, kind in filled.tables.items():
         with subtests.test(kind):
             assert text[table] == by_copy(filled, table, as_text=True) == expected(db, table)
-    with pytest.raises(AssertionError, match=r"column v: a value of type oid .* came in binary"):
+    with pytest.raises(AssertionError, match=r"column v: a value of type oid .* was received in binary format"):
         by_stream(filled, binary=True)
 
 

@@ -190,7 +190,7 @@ def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
         with side.open().at(snapshot=snapshot, lsn=lsn) as given:
             assert given.table("t").count() == 0
         let_go(side, Lsn(side.notes[1].lsn.value + 1))
-        with pytest.raises(NotAnswerable, match="are not listed, and it may not see one of them"):
+        with pytest.raises(NotAnswerable, match="are no longer listed, and the snapshot may exclude"):
             side.open().at(snapshot=snapshot, lsn=lsn)
 
 

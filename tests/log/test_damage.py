@@ -235,7 +235,7 @@ def test_a_missing_last_segment_is_damage_also_when_all_others_were_trimmed(tmp_
                 writer.trim(applied)
         last = max(folder.glob("*.segment"))
         last.unlink()
-        with pytest.raises(LogDamaged, match=rf"{last.name} is missing, and its index is there"):
+        with pytest.raises(LogDamaged, match=rf"{last.name} is missing, but its index exists"):
             open_log(folder, START)
 
 
@@ -245,7 +245,7 @@ def test_a_closed_segment_of_another_size_is_damage(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for other in (whole[:-1], whole + b"\0", b""):
             path.write_bytes(other)
-            with pytest.raises(LogDamaged, match=rf"{path.name} has {len(other)} bytes, and had {len(whole)}"):
+            with pytest.raises(LogDamaged, match=rf"{path.name} has {len(other)} bytes, but had {len(whole)}"):
                 open_log(tmp_path / "log", START)
         path.write_bytes(whole)
 

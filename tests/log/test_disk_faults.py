@@ -92,7 +92,7 @@ def require_refusing(writer: LogWriter, disk: FaultyDisk) -> None:
     """It refuses everything, and asks nothing of the disk."""
     before, durable = list(disk.operations), writer.durable
     for act in acts_of(writer):
-        with pytest.raises(LogDiskFailed, match="failed before"):
+        with pytest.raises(LogDiskFailed, match="failed earlier"):
             act()
     assert disk.operations == before
     assert writer.durable == durable
@@ -163,7 +163,7 @@ def test_what_the_writer_refuses_of_the_source_is_not_written(tmp_path: Path) ->
     writer = open_log(tmp_path, START, disk)
     writer.append(frames(*plain(10, 100, 1, described=True)), Lsn(200))
     before = list(disk.operations)
-    with pytest.raises(Exception, match="0/B4 after it had said that all up to 0/C8 was sent"):
+    with pytest.raises(Exception, match="0/B4 after it had reported 0/C8 as sent"):
         writer.append(frames(*plain(11, 180, 2)))
     assert disk.operations == before
     require_refusing(writer, disk)

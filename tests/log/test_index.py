@@ -98,7 +98,7 @@ def test_a_boundary_excludes_what_the_session_did_not_see(tmp_path: Path) -> Non
     for at in (90, 100, 135, 140, 150, 165, 170):
         assert reader.boundary(snapshot, Lsn(at)) == Boundary.of_snapshot(snapshot, Lsn(at), commits)
     assert reader.boundary(snapshot, Lsn(150)) == Boundary(Lsn(150), frozenset([Lsn(130), Lsn(140), Lsn(150)]))
-    with pytest.raises(LogBehind, match="the log reaches 0/AA, and 0/AB is asked for"):
+    with pytest.raises(LogBehind, match="0/AB has not been received: the received LSN is 0/AA"):
         reader.boundary(snapshot, Lsn(171))
 
 
@@ -119,7 +119,7 @@ def test_a_snapshot_that_may_not_see_a_commit_that_is_not_listed_any_more_is_ref
     for answered in (f"{high}:{high}:", f"{high}:{high + 2}:{high},{high + 1}"):
         assert reader.given(Snapshot.parse(answered), Lsn(210)) == reader.boundary(Snapshot.parse(answered), Lsn(210))
     for refused in (f"{low}:{low}:", f"{low - 1}:{low}:", f"{low - 1}:{high + 2}:{low - 1}"):
-        with pytest.raises(NotAnswerable, match=f"commits up to transaction {highest} are not listed"):
+        with pytest.raises(NotAnswerable, match=f"commits up to transaction {highest} are no longer listed"):
             reader.given(Snapshot.parse(refused), Lsn(210))
     assert not forget(tmp_path, Lsn(150), dry_run=False)
     assert read_forgotten(tmp_path, Disk()) == highest
@@ -159,5 +159,5 @@ def test_a_payload_is_read_as_it_was_packed_and_no_other_length_is(sizes: tuple[
     for name, row in zip(("commits", "extents", "aborted", "relations", "standing"), rows, strict=True):
         assert getattr(part.rows, name).tobytes() == row.tobytes()
     for other in (payload[:-1], payload + b"\0", payload[:7], b""):
-        with pytest.raises(LogDamaged, match="it: an index block"):
+        with pytest.raises(LogDamaged, match="it: index block"):
             unpacked(other, "it")

@@ -31,8 +31,6 @@ from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST
 from tests.query.conftest import SETTINGS, set_in
 from tests.sync.load import create, writing
-from tidemark.cli.polling import PollingOptions, poll
-from tidemark.cli.showing import Quiet
 from tidemark.clock import Lsn
 from tidemark.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
@@ -40,6 +38,7 @@ from tidemark.lake.holds import Asked, Handed
 from tidemark.lake.polls import read_polls
 from tidemark.poll.glimpse import glimpse
 from tidemark.poll.holds import Holds
+from tidemark.poll.run import PollRunOptions, run_polls
 from tidemark.source.capability import Mode
 from tidemark.source.selection import Selection
 from tidemark.sync.publishing import Meant
@@ -267,9 +266,9 @@ def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
     """`tidemark sync` in a thread; after its first poll it polls when it is asked to, and never by itself."""
     stopped: list[int] = []
     meant = Meant(db.dsn(), db.names, Selection())
-    how = PollingOptions(3600, 1, once=False, folds=False, log=lake / "_log", asked=Mode.POLL)
+    how = PollRunOptions(3600, 1, once=False, folds=False, log=lake / "_log", mode=Mode.POLL)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(poll, meant, lake, how, spark, stopped, Quiet())
+        done = pool.submit(run_polls, meant, lake, how, spark, lambda: bool(stopped), lambda _: None)
         try:
             eventually(lambda: done.done() or read_polls(lake).last, 120)
             yield

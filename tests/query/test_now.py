@@ -223,7 +223,7 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(server: Server, side: L
         tidemark.open(lake, side.spark, source=other.dsn()).at("now")
     with pytest.raises(InvalidValue, match="stand together"):
         opened(side).at(snapshot="10:10:")
-    with pytest.raises(InvalidValue, match="not a snapshot"):
+    with pytest.raises(InvalidValue, match="invalid snapshot"):
         opened(side).at(snapshot="10:10", lsn="0/1")
     with pytest.raises(NotAnswerable, match=r"was not received within 0\.1 s"):
         opened(side).at(snapshot="10:10:", lsn="FF/0", limit_s=0.1)

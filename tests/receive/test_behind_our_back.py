@@ -30,7 +30,7 @@ def test_a_log_that_is_lost_is_not_begun_anew_without_a_word(mirror: Mirrored) -
     """A slot without its log has confirmed what that log had."""
     shutil.rmtree(mirror.options.folder)
     with receiving(mirror) as process:
-        with pytest.raises(ObjectExists, match="exists, and there is no log in"):
+        with pytest.raises(ObjectExists, match="is not its log"):
             process.wait()
     assert not list(mirror.options.folder.glob("*.segment"))
 

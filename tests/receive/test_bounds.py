@@ -32,6 +32,7 @@ from tidemark.receive.control import page_start
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+from tidemark.units import format_size
 
 pytestmark = pytest.mark.quick
 
@@ -95,7 +96,7 @@ def test_a_log_that_is_full_holds_the_stream_and_not_the_server(start: Start, tm
             rows = f"generate_series({first}, {first + 99}) i"
             database.run(f"insert into t select i, repeat(md5(i::text), 10) from {rows}")
         target = written(database)
-        eventually(lambda: client.position().state.startswith("holding the log has reached its budget of 2,097,152"))
+        eventually(lambda: client.position().state.startswith("paused: the log has reached its budget of 2 MB"))
         client.sync()
         time.sleep(1)  # for what was under way when it began to hold
         held = client.sync()
@@ -140,7 +141,7 @@ def test_a_budget_that_one_block_could_use_up_is_refused(tmp_path: Path) -> None
     """The segment that is written cannot be removed: were it alone too much, nothing could ever be received again."""
     dsn, names = Dsn("host=h"), MirrorNames("m")
     for segment_bytes, budget_bytes in ((1 << 24, 1 << 24), (1 << 16, 1 << 20)):
-        with pytest.raises(InvalidValue, match=f"a disk budget of {budget_bytes} bytes"):
+        with pytest.raises(InvalidValue, match=f"a log budget of {format_size(budget_bytes)}"):
             ReceiveOptions(dsn, tmp_path, names, segment_bytes=segment_bytes, budget_bytes=budget_bytes)
 
 
@@ -192,7 +193,7 @@ def limited(db: Database, tmp_path: Path) -> Mirrored:
 
 @NEWEST
 def test_wal_held_back_is_spoken_of_at_half_at_four_fifths_and_at_the_limit(limited: Mirrored) -> None:
-    outcome = "at 4,194,304 bytes that is said, and receiving goes on"
+    outcome = "WAL retention limit 4 MB, policy: warn (log a warning)"
     with receiving(limited) as process, wal_held_back(limited):
         streaming(limited)
         assert outcome in said(limited), "it is stated at the start"
@@ -213,13 +214,13 @@ def test_wal_held_back_is_spoken_of_at_half_at_four_fifths_and_at_the_limit(limi
     "policy", quick_only((WalPolicy.HOLD, WalPolicy.DROP), WalPolicy.HOLD), ids=lambda policy: policy.value
 )
 def test_at_the_limit_receiving_stops_and_the_slot_stays_or_goes(limited: Mirrored, policy: WalPolicy) -> None:
-    outcome = {WalPolicy.HOLD: "receiving stops; the slot stays", WalPolicy.DROP: "the slot is dropped"}[policy]
+    outcome = {WalPolicy.HOLD: "stop and keep the slot", WalPolicy.DROP: "stop and drop the slot"}[policy]
     name = limited.options.names.slot
     with receiving(limited, replace(limited.options, wal_policy=policy)) as process, wal_held_back(limited):
         streaming(limited)
         assert outcome in said(limited), "it is stated at the start"
         hold_back(limited, 1.02)
-        with pytest.raises(WalLimitReached, match=f"slot {name} holds back .*{outcome}") as caught:
+        with pytest.raises(WalLimitReached, match=f"slot {name} retains .*{outcome}") as caught:
             ended(process)
     assert "\nHint: " in str(caught.value)
     found = limited.database.admin(f"select 1 from pg_replication_slots where slot_name = '{name}'")

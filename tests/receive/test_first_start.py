@@ -53,7 +53,7 @@ def test_transactions_that_run_are_named_at_once_and_waited_for_until_they_end(d
         writer.execute("set application_name = 'nightly report'; begin; insert into other values (2)")
         pid = writer.info.backend_pid
         with first_start(db, tmp_path) as (process, reports):
-            eventually(lambda: "waits for running transactions: " in reports.read_text())
+            eventually(lambda: "waiting for running transactions: " in reports.read_text())
             named = {f"pid {pid} of app (nightly report)", "prepared transaction 'payroll' of app, since "}
             assert [each for each in named if each in reports.read_text()], "the first of them"
             writer.execute("commit")
@@ -72,9 +72,9 @@ def test_transactions_that_run_are_named_at_once_and_waited_for_until_they_end(d
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_a_wait_that_is_stopped_leaves_no_slot(db: Database, tmp_path: Path, number: signal.Signals) -> None:
     with running(db), first_start(db, tmp_path) as (process, reports):
-        eventually(lambda: "waits for running transactions" in reports.read_text())
+        eventually(lambda: "waiting for running transactions" in reports.read_text())
         process.process.send_signal(number)
-        with pytest.raises(Stopped, match="it was not created"):
+        with pytest.raises(Stopped, match="was not created"):
             ended(process)
         assert process.process.returncode == ExitCode.INTERRUPTED
         assert slots(db) == []
@@ -85,11 +85,11 @@ def test_a_wait_that_is_killed_is_taken_up_by_the_next_start(db: Database, tmp_p
     with db.connect() as writer:
         writer.execute("begin; select pg_current_xact_id()")
         with first_start(db, tmp_path) as (process, reports):
-            eventually(lambda: "waits for running transactions" in reports.read_text())
+            eventually(lambda: "waiting for running transactions" in reports.read_text())
             process.kill()
         assert slots(db) == [(db.names.slot,)], "it is still being created"
         with first_start(db, tmp_path) as (process, reports):
-            eventually(lambda: "waits for running transactions" in reports.read_text())
+            eventually(lambda: "waiting for running transactions" in reports.read_text())
             writer.execute("commit")
             with connected(tmp_path / "log"):
                 assert slots(db) == [(db.names.slot,)]
@@ -100,7 +100,7 @@ def test_a_wait_that_is_killed_is_taken_up_by_the_next_start(db: Database, tmp_p
 @pytest.mark.full
 def test_a_wait_whose_parent_has_ended_leaves_no_slot(db: Database, tmp_path: Path) -> None:
     with running(db), first_start(db, tmp_path) as (process, reports):
-        eventually(lambda: "waits for running transactions" in reports.read_text())
+        eventually(lambda: "waiting for running transactions" in reports.read_text())
         os.close(process.pipe)
         process.process.wait(60)
         process.pipe = os.open(os.devnull, os.O_RDONLY)

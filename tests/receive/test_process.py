@@ -96,7 +96,7 @@ def test_a_child_that_is_killed_is_noticed(mirror: Mirrored) -> None:
             process.process.send_signal(signal.SIGKILL)
             with pytest.raises(ReceiveFailed, match=r"died \(exit code -9\)") as caught:
                 ended(process)
-            with pytest.raises(ReceiveFailed, match=f"receives into {mirror.options.folder} has ended"):
+            with pytest.raises(ReceiveFailed, match=f"the receiver of the log in {mirror.options.folder} has ended"):
                 client.position()
     assert "Hint: again" in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_the_childs_error_is_the_parents_with_its_class_and_hint(mirror: Mirrore
         with connected(mirror.options.folder):
             with receiving(mirror) as second, pytest.raises(LogInUse, match=str(first.process.pid)) as caught:
                 ended(second)
-    assert caught.value.hint == "stop that process first"
+    assert caught.value.hint == "Stop that process first."
     assert second.process.returncode == ExitCode.TRY_LATER
     assert str(caught.value) in said(mirror), "those who read what it prints are told the same"
 

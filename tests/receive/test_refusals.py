@@ -214,7 +214,7 @@ def test_a_standby_promoted_below_what_we_hold_has_another_history(start: Start,
         mirror.database.run(INSERT)
         receive_all(mirror)
         promoted = Database(standby, mirror.database.name)
-        refused(mirror, SourceForked, "timeline 2, parted", replace(mirror.options, source=promoted.dsn()))
+        refused(mirror, SourceForked, "timeline 2, left that history", replace(mirror.options, source=promoted.dsn()))
     finally:
         standby.remove()
     goes_on(mirror)

@@ -148,7 +148,7 @@ def test_names_that_bite_are_quoted(db: Database) -> None:
 
 def test_mirrors_names_cannot_run_into_each_other() -> None:
     for name in ("main_inserts", "snapshot_1", "Main", ""):
-        with pytest.raises(InvalidValue, match="not a mirror's name"):
+        with pytest.raises(InvalidValue, match="invalid mirror name"):
             MirrorNames(name)
     for database in ("shop", "Shop-2", "ü" * 60, "x_inserts", "snapshot_x"):
         assert MirrorNames.of_database(database).slot.startswith("tidemark_")
@@ -157,7 +157,7 @@ def test_mirrors_names_cannot_run_into_each_other() -> None:
 def test_nothing_without_our_prefix_is_touched(db: Database) -> None:
     db.run("create table t (id int primary key)", "create publication theirs for table t")
     with db.session(OWNER) as owner:
-        with pytest.raises(NotOurs, match="'theirs' was not made by Tidemark"):
+        with pytest.raises(NotOurs, match="'theirs' was not created by Tidemark"):
             publication.drop(owner, "theirs")
         with pytest.raises(NotOurs):
             mending(Wanted("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)

@@ -95,7 +95,7 @@ def test_a_transaction_that_cannot_begin_leaves_the_session_usable(db: Database,
     with server.connect() as elsewhere, db.session() as session:
         elsewhere.execute("begin isolation level repeatable read")
         (foreign,) = elsewhere.execute("select pg_export_snapshot()").fetchone() or ("",)
-        with pytest.raises(errors.ObjectMissing, match="another database's"):
+        with pytest.raises(errors.ObjectMissing, match="another database"):
             session.begin(snapshot_id=foreign)
         assert session.row("select 1") == (1,)
 

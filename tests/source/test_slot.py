@@ -150,10 +150,10 @@ def test_who_is_waited_for_is_reported_again_while_it_lasts_and_a_stop_is_heeded
     with db.connect() as writer, db.session() as session:
         pid = writer.info.backend_pid
         writer.execute("begin; select pg_current_xact_id()")
-        with pytest.raises(errors.Stopped, match="it was not created"):
+        with pytest.raises(errors.Stopped, match="was not created"):
             create_slot(db.dsn(), db.names.slot, SlotWait(None, reports.append, lambda: len(reports) == 3))
         wait_until_gone(session, db)
-    assert [each for each in reports if f"waits for running transactions: pid {pid} of app" in each] == reports
+    assert [each for each in reports if f"waiting for running transactions: pid {pid} of app" in each] == reports
     assert f"select pg_terminate_backend({pid});" in reports[0]
 
 

@@ -29,7 +29,7 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
 
 def test_an_active_session_is_taken_as_it_is(spark: SparkSession) -> None:
     assert spark_session() is spark
-    with pytest.raises(SparkSettingsDiffer, match="options for a new one cannot take effect"):
+    with pytest.raises(SparkSettingsDiffer, match="options for a new one have no effect"):
         spark_session(SparkOptions(master="local[1]"))
 
 
@@ -52,7 +52,7 @@ def test_an_active_session_that_could_change_an_answer_is_refused_and_left_alone
     try:
         with pytest.raises(SparkSettingsDiffer, match=f"{key}={value}") as caught:
             spark_session()
-        assert caught.value.hint == f'spark.conf.set("{key}", "{PINNED[key]}")'
+        assert caught.value.hint == f'Run `spark.conf.set("{key}", "{PINNED[key]}")`.'
         assert spark.conf.get(key) == value
     finally:
         spark.conf.set(key, PINNED[key])
@@ -81,7 +81,7 @@ def test_decimals_never_lose_digits_in_silence(spark: SparkSession) -> None:
 
 
 def test_an_option_that_contradicts_a_pinned_one_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="could change an answer"):
+    with pytest.raises(InvalidValue, match="can change query results"):
         SparkOptions(conf={"spark.sql.ansi.enabled": "false"})
     with pytest.raises(InvalidValue, match="both a master"):
         SparkOptions(master="local", remote="sc://localhost")

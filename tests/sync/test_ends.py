@@ -14,13 +14,12 @@ from harness.lake import Noted
 from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST
 from tests.sync.test_faults import TABLE
-from tidemark.cli.showing import Quiet
-from tidemark.cli.sync import CURRENT, follow
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, NotPermitted
 from tidemark.lake.requests import ask_for_resync
 from tidemark.source.selection import Selection
 from tidemark.sync.publishing import Meant
+from tidemark.sync.run import CURRENT, follow
 
 LIMIT_S = 300
 
@@ -31,7 +30,8 @@ def run_to_end(synced: Synced, until: Lsn | str) -> None:
     mirroring, stopped = synced.mirroring, list[int]()
     timer = threading.Timer(LIMIT_S, lambda: stopped.append(1))
     timer.start()
-    follow(mirroring, Meant(synced.options.source, synced.options.names, Selection()), until, stopped, Quiet())
+    meant = Meant(synced.options.source, synced.options.names, Selection())
+    follow(mirroring, meant, until, lambda: bool(stopped))
     timer.cancel()
     assert not stopped, (until, mirroring.writer.cycle, mirroring.copies, mirroring.unable, synced.said)
 

@@ -180,7 +180,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         assert "row-level security" in reasons["public.hidden"]
         assert "permission denied" in reasons["public.closed"]
         assert "lock timeout" in reasons["public.locked"]
-        assert f"it is locked by pid {blocker.info.backend_pid} of app" in reasons["public.locked"]
+        assert f"the lock is held by pid {blocker.info.backend_pid} of app" in reasons["public.locked"]
         blocker.execute("rollback")
         db.admin(f"alter role {MIRROR} bypassrls", f"grant select on closed to {MIRROR}")
         try:

@@ -72,7 +72,7 @@ def test_a_value_that_is_not_utf_8_ends_its_table_there_and_the_table_comes_back
         after = synced.note("other")
         synced.require_noted()
         message = refusal(synced, bad)
-        assert "column v: not a value of type text in UTF-8, 4 bytes" in message
+        assert "column v: invalid value of type text in UTF-8 (4 bytes" in message
         assert "63 61 66 e9, committed at " in message
         assert "tidemark resync" in message
         assert refusal(synced, after).partition(": ")[2] == message.partition(": ")[2]
@@ -122,7 +122,7 @@ def test_a_handle_from_before_the_value_was_applied_does_not_leave_it_out(
         with tidemark.open(synced.options.lake, spark).at(bad) as moment:
             assert writer.cycle.safe < bad
             synced.catch_up()
-            with pytest.raises(NotAnswerable, match="column v: not a value of type text in UTF-8"):
+            with pytest.raises(NotAnswerable, match="column v: invalid value of type text in UTF-8"):
                 moment.table("t")
             assert moment.table("other").count() == 1
 
@@ -137,7 +137,7 @@ def test_a_value_that_is_there_before_the_copy_is_reported_and_copied_once_it_is
         db.run("insert into other values (2, 'streamed')")
         synced.require_equal("other")
         message = refusal(synced, synced.catch_up())
-        assert "column v: not a value of type text in UTF-8" in message
+        assert "column v: invalid value of type text in UTF-8" in message
         assert "tidemark resync" in message
         db.run("update t set v = 'mended' where id = 2")
         synced.resync("t")
@@ -260,7 +260,7 @@ def test_polls_leave_out_a_table_with_a_bad_value_until_it_is_gone(
     db.run(*TABLES, "create table u (id int primary key, v text)", f"insert into u values (1, {BAD})")
     with polling(db, tmp_path, spark) as polled:
         polled.require_news("t", "other")
-        assert any("table public.u: skipped: column v: not a value of type text" in each for each in polled.said)
+        assert any("table public.u: skipped: column v: invalid value of type text" in each for each in polled.said)
         db.run(f"insert into t values (2, {BAD})", "insert into other values (2, 'later')")
         polled.require_news("other")
         db.run("insert into other values (3, 'later')")
@@ -268,7 +268,7 @@ def test_polls_leave_out_a_table_with_a_bad_value_until_it_is_gone(
         assert len([each for each in polled.said if ": skipped: " in each]) == 2
         with tidemark.open(polled.options.lake, spark).at("latest") as moment:
             for table in ("t", "u"):
-                with pytest.raises(NotAnswerable, match="column v: not a value of type text in UTF-8"):
+                with pytest.raises(NotAnswerable, match="column v: invalid value of type text in UTF-8"):
                     moment.table(table)
         db.run("delete from t where id = 2", "update u set v = 'mended'")
         polled.resync("t", "u")

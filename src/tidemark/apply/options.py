@@ -9,6 +9,8 @@ from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 
+CYCLE_BYTES, CYCLE_S = 64 << 20, 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
@@ -23,8 +25,8 @@ class ApplyOptions:
     log: Path
     lake: Path
     names: MirrorNames
-    cycle_bytes: int = 64 << 20
-    cycle_s: float = 10.0
+    cycle_bytes: int = CYCLE_BYTES
+    cycle_s: float = CYCLE_S
     slice_bytes: int = 16 << 20
     look_interval_s: float = 1.0
     idle_interval_s: float = 2.0

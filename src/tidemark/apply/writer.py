@@ -94,6 +94,7 @@ class LakeWriter:
             self._blocking: dict[Blocker, float] = {}
             self._said = ""
             self._source_times: list[tuple[Lsn, datetime]] = []
+            self.source_position: tuple[Lsn, datetime] | None = None  # as of the last catalog snapshot
             self._client: ReceiveClient | None = None
             self.uncopied: frozenset[int] | None = None
             taken.pop_all()
@@ -131,7 +132,8 @@ class LakeWriter:
             self._look_at = time.monotonic() + self._options.look_interval_s
             return False
         self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
-        self._source_times.append((look.lsn, look.time))
+        self.source_position = look.lsn, look.time
+        self._source_times.append(self.source_position)
         reached(Point.LOOKED)
         return True
 

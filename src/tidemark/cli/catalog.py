@@ -1,4 +1,4 @@
-"""`tidemark catalog`: where each table lies, for readers other than Tidemark."""
+"""`tidemark catalog`: where each table is stored, for engines other than Spark."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any
 
 import click
 
+from tidemark.cli.options import json_option, lake_argument
 from tidemark.errors import ExitCode
 
 _HEADER = ("table", "kind", "state", "versions", "delta version", "LSN")
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print catalog.json as it is.")
+@lake_argument
+@json_option("Print catalog.json unchanged.")
 def catalog(lake: Path, as_json: bool) -> ExitCode:
-    """Print where each table of LAKE is stored and how other engines read it. Starts no JVM.
+    """List where the tables of LAKE are stored, for other engines.
 
-    The same is in LAKE/catalog.json, which the writer of the lake keeps up to date.
+    The same is in LAKE/catalog.json, which `tidemark sync` keeps up to date. Needs no JVM.
     """
-    from tidemark.lake.catalog import read_catalog  # not before: it brings Delta
+    from tidemark.lake.catalog import read_catalog  # not before: it imports Delta
 
-    found = read_catalog(lake.absolute())
+    found = read_catalog(lake)
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return ExitCode.OK
     for line in _table([_HEADER, *map(_row, [*found["tables"], *found["dropped"]])]):
         click.echo(line)
     click.echo(f"As of {found['lsn']}, written at {found['written_at']}.")
-    click.echo(f"Current rows of a table: where {found['reading']['current']}, in its versions.")
+    click.echo(f"The current rows are those of the versions with: {found['reading']['current']}.")
     return ExitCode.OK
 
 
@@ -41,7 +42,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     if entry["state"] == "waiting":
         state += f": {entry['reason']}"
     if entry.get("partitions"):
-        where = f"those of {', '.join(f'tables/{oid}' for oid in entry['partitions'])}"
+        where = f"partitions: {', '.join(f'tables/{oid}' for oid in entry['partitions'])}"
     else:
         where = versions.get("path", "")
     number = str(versions.get("delta_version", ""))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import DurationType, LsnType
+from tidemark.cli.options import DurationType, LsnType, lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@lake_argument
 @click.option("--keep", "keep_s", type=DurationType(), metavar="DURATION", help="Retention period.  [default: 7d]")
 @click.option("--before", type=LsnType(), metavar="LSN", help="Delete data older than this LSN, instead of --keep.")
 @click.option("--grace", "grace_s", type=DurationType(), metavar="DURATION", default="1h", show_default=True,
@@ -40,7 +40,7 @@ def expire(
 
     default = VacuumOptions().keep_s if before is None else None
     options = VacuumOptions(keep_s if keep_s is not None else default, before, grace_s)
-    done = run(lake.absolute(), options, dry_run=dry_run)
+    done = run(lake, options, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(_plain(done, dry_run=dry_run), indent=2))
         return ExitCode.OK

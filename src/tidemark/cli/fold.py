@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidemark.cli.options import json_option, lake_argument
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode, InvalidValue
+from tidemark.units import format_size
+
+if TYPE_CHECKING:
+    from tidemark.fold.folder import Foldable, Folded
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@lake_argument
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Also what it does not pay to fold yet.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be folded.")
+@click.option("--all", "everything", is_flag=True, help="Fold also tables for which it does not pay yet.")
+@click.option("--dry-run", is_flag=True, help="Print which tables would be folded, and stop.")
 @spark_options
+@json_option("Print one JSON object per table.")
 def fold(
     lake: Path, tables: tuple[str, ...], everything: bool, dry_run: bool,
-    master: str | None, remote: str | None, conf: tuple[str, ...],
+    master: str | None, remote: str | None, conf: tuple[str, ...], as_json: bool,
 ) -> ExitCode:  # fmt: skip
-    """Fold the changes of TABLEs of LAKE into their versions; by default of every table where it pays.
+    """Merge the changes of TABLEs of LAKE into their versions.
 
-    Readers see the same before, during and after. It may run beside `tidemark apply`, which folds by itself unless told
-    otherwise.
+    Without TABLE, every table is folded for which it pays. Reads return the same rows before, during and after.
+    `tidemark sync` and `tidemark apply` fold in the background unless run with --no-fold; this command can run at the
+    same time.
     """
     from tidemark.lake.lake import Lake
 
-    opened = Lake.open(lake.absolute())
+    opened = Lake.open(lake)
     known = {f"{each.fingerprint.schema}.{each.fingerprint.name}" for each in opened.tables().values()}
     wanted = {name if "." in name else f"public.{name}" for name in tables}
-    if strange := sorted(wanted - known):
-        raise InvalidValue(f"there is no table {strange[0]} in this lake", ", ".join(sorted(known)) or "tidemark apply")
+    if unknown := sorted(wanted - known):
+        raise InvalidValue(
+            f"{lake} has no table {unknown[0]}", f"Run `tidemark tables {lake}` to list the tables that can be read."
+        )
     session = started(master, remote, conf)
-    from tidemark.apply.reach import require_reach  # not before: these bring Spark
+    from tidemark.apply.reach import require_reach  # not before: these import Spark
     from tidemark.fold.folder import Folder
     from tidemark.lake.shared import shared_folder
 
@@ -41,19 +52,42 @@ def fold(
     with Folder(opened.path, session) as folder:
         found = folder.foldable()
         for name in sorted(wanted - {table.name for table in found}):
-            click.echo(f"{name}  has nothing to fold, or cannot be read up to the present")
+            _report({"table": name, "result": "nothing to fold"}, as_json=as_json)
         for table in found:
             if wanted and table.name not in wanted:
                 continue
-            burden = table.burden
-            costs = f"{burden.changed_rows:,} changes in {burden.changed_bytes:,} bytes"
-            costs += f", about {burden.rewritten_bytes:,.0f} bytes to rewrite"
-            if not (wanted or everything or burden.pays):
-                click.echo(f"{table.name}  left: it does not pay yet  ({costs})")
+            if not (wanted or everything or table.burden.pays):
+                _report(_plain(table, "skipped"), as_json=as_json)
             elif dry_run:
-                click.echo(f"{table.name}  would be folded to {table.upto}  ({costs})")
+                _report(_plain(table, "would be folded"), as_json=as_json)
             else:
-                done = folder.fold(table)
-                size = f"{done.buckets} of {done.of_buckets} buckets, {done.size_bytes:,} bytes written"
-                click.echo(f"{table.name}  folded to {done.upto}  ({costs}; {size})")
+                _report(_plain(table, "folded", folder.fold(table)), as_json=as_json)
     return ExitCode.OK
+
+
+def _plain(table: Foldable, result: str, done: Folded | None = None) -> dict[str, Any]:
+    burden = table.burden
+    return {
+        "table": table.name,
+        "result": result,
+        "lsn": str(done.upto if done is not None else table.upto),
+        "changes": burden.changed_rows,
+        "changes_bytes": burden.changed_bytes,
+        "rewrite_bytes": round(burden.rewritten_bytes),
+        "buckets": done.buckets if done is not None else None,
+        "written_bytes": done.size_bytes if done is not None else None,
+    }
+
+
+def _report(plain: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(plain))
+        return
+    line = f"{plain['table']}  {plain['result']}"
+    if "lsn" in plain:
+        line += "" if plain["result"] == "skipped" else f" to {plain['lsn']}"
+        line += f"  ({plain['changes']:,} changes, {format_size(plain['changes_bytes'])}"
+        line += f"; about {format_size(plain['rewrite_bytes'])} to rewrite"
+        line += f"; {format_size(plain['written_bytes'])} written" if plain["written_bytes"] is not None else ""
+        line += "; does not pay yet, use --all)" if plain["result"] == "skipped" else ")"
+    click.echo(line)

@@ -1,77 +1,176 @@
-"""`tidemark`: the group of all commands, and the one place where an error becomes words and an exit code."""
+"""`tidemark`: the group of all commands, and the one place that turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
+from click.shell_completion import get_completion_class
 
 from tidemark import __version__
+from tidemark.cli import logs
+from tidemark.cli.signals import Terminated, raise_terminated
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
-_NAMES = (
-    "apply", "catalog", "compare", "diff", "doctor", "expire", "fold", "history", "log", "query", "receive",
-    "resync", "setup", "status", "sync", "when",
-)  # fmt: skip
-_CODES = "\n".join(f"  {code.value:>3}  {code.name.lower().replace('_', ' ')}" for code in ExitCode)
+PROGRAM = "tidemark"
+GROUPS = {
+    "Set up": ("doctor", "setup", "completion"),
+    "Run": ("sync", "resync", "expire", "status", "catalog"),
+    "Read": ("query", "history", "diff", "when", "compare"),
+    "Parts of sync": ("receive", "apply", "fold", "log"),
+}
+SHELLS = ("bash", "zsh", "fish")
+_COMPLETE = "_TIDEMARK_COMPLETE"
+_CODES = "\n".join(f"  {code.value:>3}  {code.description}" for code in ExitCode)
+_REPORT = (
+    "This is a bug in Tidemark. Report it to its maintainers, with the output of `tidemark --log-level debug` for the "
+    "same command."
+)
 
 
 class Commands(click.Group):
-    """Commands that are imported when they are asked for: most of them are made of much that the others do not need."""
+    """The commands, each imported when it is used, and listed in groups."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Their names, each that of a module and of the command in it."""
-        return [*_NAMES]
+        """All names; each is that of a module and of the command in it."""
+        return [name for names in GROUPS.values() for name in names]
 
-    def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        """One of them."""
-        if name not in _NAMES:
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """The command of a name."""
+        if name not in self.list_commands(context):
             return None
+        if name == "completion":
+            return completion
         command: click.Command = getattr(import_module(f"tidemark.cli.{name}"), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line per command, not cut."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                for name, command in commands:
+                    if command is not None:
+                        formatter.write(f"  {name:<{width}}  {summary(command)}\n")
+
+
+def summary(command: click.Command) -> str:
+    """The first line of a command's help."""
+    return (command.help or "").strip().partition("\n")[0]
 
 
 @click.group(
     cls=Commands,
-    epilog=f"\b\nExit codes:\n{_CODES}\n\nDocumentation: README.md",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"\b\nExit codes:\n{_CODES}\n\nRun `tidemark COMMAND --help` for the options of a command.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="tidemark")
-def tidemark() -> None:
-    """An exact, columnar mirror of a live PostgreSQL database, in a Delta lake, on Spark."""
+@click.option(
+    "--log-level",
+    type=click.Choice(logs.LEVELS),
+    metavar="LEVEL",
+    default="info",
+    show_default=True,
+    envvar=logs.LEVEL_VARIABLE,
+    help="Log from debug, info, warning or error up.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="text",
+    show_default=True,
+    envvar="TIDEMARK_LOG_FORMAT",
+    metavar="FORMAT",
+    help="Log as text or as json lines, to stderr.",
+)
+@click.version_option(__version__, prog_name=PROGRAM)
+def tidemark(log_level: str, log_format: str) -> None:
+    """Mirror a live PostgreSQL database exactly into a Delta lake, on Spark.
+
+    A query on the mirror returns what PostgreSQL would have returned, now or at any past commit.
+    """
+    logs.configure(log_level, log_format)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> ExitCode:
+    r"""Print the completion script of a shell: bash, zsh or fish.
+
+    \b
+    bash:  add to ~/.bashrc:   eval "$(tidemark completion bash)"
+    zsh:   add to ~/.zshrc:    eval "$(tidemark completion zsh)"
+    fish:  tidemark completion fish > ~/.config/fish/completions/tidemark.fish
+    """
+    script = get_completion_class(shell)
+    assert script is not None  # noqa: S101
+    click.echo(script(tidemark, {}, PROGRAM, _COMPLETE).source())
+    return ExitCode.OK
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
-    """Run a command and return its exit code, with errors said on standard error."""
+    """Run a command and return its exit code; errors are reported on standard error."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = tidemark.main(args=typed, prog_name="tidemark", standalone_mode=False)
+        result = tidemark.main(args=typed, prog_name=PROGRAM, complete_var=_COMPLETE, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return ExitCode.USAGE
     except click.UsageError as error:
         click.UsageError(_redacted(error.format_message(), typed), error.ctx).show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("tidemark: interrupted", err=True)
-        return ExitCode.INTERRUPTED
+        return _failed("stopped by SIGINT", "", ExitCode.INTERRUPTED)
+    except Terminated:
+        return _failed("stopped by SIGTERM", "", ExitCode.TERMINATED)
     except InvalidValue as error:
-        click.echo(f"tidemark: {_redacted(str(error), typed)}", err=True)
-        return policy_of(error).exit_code
+        return _failed(_redacted(error.message, typed), _redacted(error.hint, typed), policy_of(error).exit_code)
     except TidemarkError as error:
-        click.echo(f"tidemark: {error}", err=True)
-        return policy_of(error).exit_code
+        return _failed(error.message, error.hint, policy_of(error).exit_code)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        return _failed(what, "Check that the path exists, that it can be written, and that the disk is not full.")
+    except Exception as error:  # noqa: BLE001 - whatever it is: one line, and how to report it
+        first = (str(error).splitlines() or [""])[0]
+        return _failed(_redacted(f"unexpected {type(error).__name__}: {first}", typed), _REPORT)
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _redacted(said: str, typed: Sequence[str]) -> str:
-    """What was said about the command line, without any word of it that could be part of a connection string."""
+def _failed(message: str, hint: str, code: ExitCode = ExitCode.UNEXPECTED) -> ExitCode:
+    """Report an error, with its traceback at level debug."""
+    logger = logging.getLogger(logs.ROOT)
+    if logs.is_json():
+        fields = {"hint": hint or None, "exit_code": int(code)}
+        logger.error("%s", message, extra={"fields": fields}, exc_info=logs.is_debug())
+        return code
+    if logs.is_debug() and sys.exc_info()[0] is not None:
+        logger.debug("traceback:", exc_info=True)
+    click.echo(f"tidemark: {message}" + (f"\nHint: {hint}" if hint else ""), err=True)
+    return code
+
+
+def _redacted(text: str, typed: Sequence[str]) -> str:
+    """A message about the command line, without any word of it that could be part of a connection string."""
     for word in sorted(typed, key=len, reverse=True):
         if any(mark in word for mark in ("=", "@", "://")):
             for form in (repr(word)[1:-1], word):
-                said = said.replace(form, "…")
-    return said
+                text = text.replace(form, "…")
+    return text
 
 
 def main() -> None:
     """The console script."""
-    sys.exit(int(run()))
+    signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        code = int(run())
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `tidemark query … | head`
+        sys.stderr.close()
+        code = ExitCode.UNEXPECTED
+    sys.exit(code)

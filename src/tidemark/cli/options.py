@@ -1,126 +1,158 @@
-"""Arguments and options that several commands share, so that they mean the same everywhere."""
+"""Arguments and options that several commands share, so that they have the same names and meaning everywhere."""
 
 from __future__ import annotations
 
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
+from tidemark.lake.paths import local_path
+from tidemark.receive.options import WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.selection import Pattern
-
-_SIZE = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|TB)?")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
+from tidemark.units import parse_duration, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 
-class DsnType(click.ParamType[Dsn]):
-    """A libpq connection string; what is wrong with one is said without showing it."""
+class ValueType(click.ParamType[Value], ABC):
+    """A value that is parsed before the command runs; its `InvalidValue` becomes a usage error."""
+
+    @abstractmethod
+    def parse(self, value: Any) -> Value:
+        """The value of a text; a value is returned as it is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Value:
+        """Parse the text of the command line."""
+        try:
+            return self.parse(value)
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+class DsnType(ValueType[Dsn]):
+    """A libpq connection string, wrapped at once so that no message can show it."""
 
     name = "source"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Dsn:
-        """Wrap the string at once, so that nothing later can print it."""
-        try:
-            return value if isinstance(value, Dsn) else Dsn(value)
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
+    def parse(self, value: Any) -> Dsn:
+        """As psql reads it."""
+        return value if isinstance(value, Dsn) else Dsn(value)
 
 
-class LsnType(click.ParamType[Lsn]):
-    """A position in the WAL."""
+class LsnType(ValueType[Lsn]):
+    """A WAL position."""
 
     name = "lsn"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
-        """Read it as PostgreSQL prints it."""
-        try:
-            return value if isinstance(value, Lsn) else Lsn.parse(value)
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
+    def parse(self, value: Any) -> Lsn:
+        """As PostgreSQL prints it."""
+        return value if isinstance(value, Lsn) else Lsn.parse(value)
 
 
-class SizeType(click.ParamType[int]):
-    """A number of bytes, with the units that PostgreSQL's settings have."""
+class SizeType(ValueType[int]):
+    """A number of bytes."""
 
     name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read `512MB`."""
-        match = _SIZE.fullmatch(str(value))
-        if match is None:
-            self.fail(f"not a size: {value!r}; write a number and kB, MB, GB or TB", param, ctx)
-        return int(match[1]) << _UNITS[match[2] or "B"]
+    def parse(self, value: Any) -> int:
+        """Such as `512MB`."""
+        return parse_size(value)
 
 
-class DurationType(click.ParamType[float]):
-    """A time in seconds, with the units that PostgreSQL's settings have."""
+class DurationType(ValueType[float]):
+    """A number of seconds."""
 
-    name = "time"
+    name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read `30min`."""
-        match = _DURATION.fullmatch(str(value))
-        if match is None:
-            self.fail(f"not a time: {value!r}; write a number and ms, s, min, h or d", param, ctx)
-        return float(match[1]) * _SECONDS[match[2]]
+    def parse(self, value: Any) -> float:
+        """Such as `30min`."""
+        return parse_duration(value)
 
 
-class NameType(click.ParamType[MirrorNames]):
+class NameType(ValueType[MirrorNames]):
     """The name of a mirror."""
 
     name = "name"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> MirrorNames:
-        """Check the name before anything is done with it."""
-        try:
-            return value if isinstance(value, MirrorNames) else MirrorNames(value)
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
+    def parse(self, value: Any) -> MirrorNames:
+        """A name that can be part of a slot's name."""
+        return value if isinstance(value, MirrorNames) else MirrorNames(value)
 
 
-class PatternType(click.ParamType[Pattern]):
+class PatternType(ValueType[Pattern]):
     """A pattern for tables."""
 
     name = "pattern"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pattern:
-        """Check the pattern before anything is done with it."""
-        try:
-            return value if isinstance(value, Pattern) else Pattern(value)
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
+    def parse(self, value: Any) -> Pattern:
+        """Such as `sales.*`."""
+        return value if isinstance(value, Pattern) else Pattern(value)
+
+
+class DirectoryType(ValueType[Path]):
+    """The absolute path of a directory, which need not exist. Files and URIs are refused."""
+
+    name = "directory"
+
+    def parse(self, value: Any) -> Path:
+        """Relative to the working directory."""
+        return local_path(value)
 
 
 def source_argument(command: Command) -> Command:
-    """SOURCE, which is whatever psql would take."""
+    """SOURCE: the database, as for psql."""
     return click.argument("source", type=DsnType())(command)
 
 
+def source_option(*, required: bool = False, purpose: str = "") -> Callable[[Command], Command]:
+    """--source, for commands that need the database only in part; also the variable TIDEMARK_SOURCE."""
+    return click.option(
+        "--source",
+        type=DsnType(),
+        envvar="TIDEMARK_SOURCE",
+        show_envvar=True,
+        metavar="SOURCE",
+        required=required,
+        help=f"Connect to this database{purpose}.",
+    )
+
+
+def lake_argument(command: Command) -> Command:
+    """LAKE: a directory."""
+    return click.argument("lake", type=DirectoryType())(command)
+
+
+def log_option(*, required: bool) -> Callable[[Command], Command]:
+    """--log: the directory of the log."""
+    default = "" if required else "  [default: LAKE/_log]"
+    return click.option(
+        "--log", type=DirectoryType(), required=required, help=f"Keep the log in this directory.{default}"
+    )
+
+
 def name_option(command: Command) -> Command:
-    """--name, which tells mirrors of one database apart."""
-    text = "The mirror's name, by default the database's: its slot and publications are called tidemark_NAME."
+    """--name, which distinguishes several mirrors of one database."""
+    text = "Name the mirror; its slot and publications are called tidemark_NAME.  [default: the database]"
     return click.option("--name", "names", type=NameType(), help=text)(command)
 
 
 def selection_options(command: Command) -> Command:
-    """--table and --exclude, which choose tables by pattern."""
+    """--table and --exclude, which select tables by pattern."""
     take = click.option(
         "--table",
         "take",
         metavar="PATTERN",
         multiple=True,
         type=PatternType(),
-        help='Mirror only tables that match: schema.table with * and ?; without a dot in schema public; "Odd.name" in '
-        "double quotes; with their partitions, and the tables that inherit from them. Repeatable.",
+        help="Mirror only tables that match, such as sales.* (default schema: public). Repeatable.",
     )
     leave = click.option(
         "--exclude",
@@ -128,6 +160,77 @@ def selection_options(command: Command) -> Command:
         metavar="PATTERN",
         multiple=True,
         type=PatternType(),
-        help="Leave out tables that match, with their partitions. Repeatable.",
+        help="Skip tables that match. Repeatable.",
     )
     return take(leave(command))
+
+
+def receive_options(command: Command) -> Command:
+    """The limits of receiving, for `receive` and `sync`."""
+    budget = click.option(
+        "--budget",
+        "budget_bytes",
+        type=SizeType(),
+        default="64GB",
+        show_default=True,
+        help="Limit the size of the log; at the limit, receiving waits for apply.",
+    )
+    limit = click.option(
+        "--wal-limit",
+        "wal_limit_bytes",
+        type=SizeType(),
+        default="32GB",
+        show_default=True,
+        help="Limit the WAL that the slot retains at the source (see --wal-policy).",
+    )
+    policy = click.option(
+        "--wal-policy",
+        type=click.Choice([policy.value for policy in WalPolicy]),
+        default=WalPolicy.WARN.value,
+        show_default=True,
+        help="At --wal-limit: warn; hold: stop and keep the slot; drop: stop and drop it.",
+    )
+    accept = click.option(
+        "--accept-altered-publication",
+        is_flag=True,
+        help="Continue although a publication was altered, if no change was missed.",
+    )
+    return budget(limit(policy(accept(command))))
+
+
+def apply_options(command: Command) -> Command:
+    """The limits of applying, for `apply` and `sync`."""
+    size = click.option(
+        "--cycle",
+        "cycle_bytes",
+        type=SizeType(),
+        default="64MB",
+        show_default=True,
+        help="Apply at most this much of the log in one commit.",
+    )
+    seconds = click.option(
+        "--cycle-time",
+        "cycle_s",
+        type=DurationType(),
+        default="10s",
+        show_default=True,
+        help="Aim at this duration of a commit; large transactions take longer.",
+    )
+    return size(seconds(command))
+
+
+def fold_option(command: Command) -> Command:
+    """--fold/--no-fold."""
+    return click.option(
+        "--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables in the background."
+    )(command)
+
+
+def json_option(text: str = "Print the report as JSON.") -> Callable[[Command], Command]:
+    """--json, of every report."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def quiet_option(command: Command) -> Command:
+    """--quiet, of every command that reports progress."""
+    return click.option("--quiet", is_flag=True, help="Print only warnings and errors.")(command)

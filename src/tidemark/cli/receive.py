@@ -2,117 +2,102 @@
 
 from __future__ import annotations
 
-import signal
+import logging
 import threading
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from tidemark.cli.options import LsnType, SizeType, name_option, source_argument
+from tidemark.cli.options import LsnType, log_option, name_option, quiet_option, receive_options, source_argument
+from tidemark.cli.signals import StopSignals
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.source.session import Session
+from tidemark.units import format_size
 
 if TYPE_CHECKING:
     from tidemark.receive.receiver import Receiver
 
-_POLICIES = [policy.value for policy in WalPolicy]
+LINE_S = 60.0
+_STOP_S = 0.1
+_LOGGER = logging.getLogger("tidemark.receive")
 
 
 @click.command()
 @source_argument
-@click.option("--log", "folder", type=click.Path(path_type=Path), required=True, help="The folder of the log.")
+@log_option(required=True)
 @name_option
-@click.option("--endpos", type=LsnType(), help="Stop when every commit at or below this LSN is in the log.")
-@click.option(
-    "--budget",
-    "budget_bytes",
-    type=SizeType(),
-    default="64GB",
-    show_default=True,
-    help="How large the log may become; then nothing is read until the lake has applied some of it.",
-)
-@click.option(
-    "--wal-limit",
-    "wal_limit_bytes",
-    type=SizeType(),
-    default="32GB",
-    show_default=True,
-    help="How much WAL the slot may hold back at the source before --wal-policy applies.",
-)
-@click.option(
-    "--wal-policy",
-    type=click.Choice(_POLICIES),
-    default="warn",
-    show_default=True,
-    help="warn: report and go on. hold: stop; slot and WAL stay. drop: stop and drop the slot; `tidemark resync LAKE "
-    "--all` starts the mirror over.",
-)
-@click.option(
-    "--accept-altered-publication",
-    is_flag=True,
-    help="Go on although a publication was altered: you are certain that it left no change out.",
-)
-@click.option("--text", is_flag=True, help="Have values sent as text even where all could come in binary.")
-@click.option("--quiet", is_flag=True, help="Say nothing about the progress.")
+@click.option("--endpos", type=LsnType(), help="Stop when every commit up to this LSN is in the log.")
+@receive_options
+@click.option("--text", is_flag=True, help="Request values as text even if all can be sent in binary.")
+@quiet_option
 def receive(
-    source: Dsn, folder: Path, names: MirrorNames | None, endpos: Lsn | None, budget_bytes: int, wal_limit_bytes: int,
-    wal_policy: str,
-    accept_altered_publication: bool, text: bool, quiet: bool,
+    source: Dsn, log: Path, names: MirrorNames | None, endpos: Lsn | None, budget_bytes: int, wal_limit_bytes: int,
+    wal_policy: str, accept_altered_publication: bool, text: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
-    """Receive from SOURCE into a log, until stopped or until --endpos.
+    """Receive the changes of SOURCE into a log.
 
-    The first time, the slot tidemark_NAME is created and the log begins at its position; `tidemark setup` must have
-    published the tables. Afterwards it goes on where it was. What was received is on disk before it is confirmed.
+    It runs until it is stopped, or to --endpos.
+
+    `tidemark setup` must have published the tables. The first run creates the replication slot tidemark_NAME, where
+    the log begins; later runs resume. Changes are on disk before they are confirmed to SOURCE.
     """
-    if names is None:
-        with Session.open(source, "receive") as session:
-            names = MirrorNames.of_database(session.row("select current_database()")[0])
-    options = ReceiveOptions(
-        source,
-        folder,
-        names,
-        endpos=endpos,
-        budget_bytes=budget_bytes,
-        wal_limit_bytes=wal_limit_bytes,
-        wal_policy=WalPolicy(wal_policy),
-        binary=not text,
-        accept_altered_publication=accept_altered_publication,
-    )
-    from tidemark.receive.receiver import Receiver  # not before: it brings the compiler, half a second
+    with StopSignals() as stopping:
+        if names is None:
+            with Session.open(source, "receive") as session:
+                names = MirrorNames.of_database(session.row("select current_database()")[0])
+        options = ReceiveOptions(
+            source,
+            log,
+            names,
+            endpos=endpos,
+            budget_bytes=budget_bytes,
+            wal_limit_bytes=wal_limit_bytes,
+            wal_policy=WalPolicy(wal_policy),
+            binary=not text,
+            accept_altered_publication=accept_altered_publication,
+        )
+        from tidemark.receive.receiver import Receiver  # not before: it imports the compiler, half a second
 
-    receiver = Receiver(options, lambda said: click.echo(f"tidemark receive: {said}", err=True))
-    _stop_on_signals(receiver)
-    if not quiet:
-        threading.Thread(target=_show, args=[receiver], daemon=True).start()
-    done = receiver.run()
-    click.echo(f"done at {done}")
-    return ExitCode.OK
+        tell = _LOGGER.debug if quiet else _LOGGER.info
+        receiver = Receiver(options, lambda message: tell("%s", message))
+        with stopping.deferred():
+            threading.Thread(target=_stop, args=[receiver, stopping], daemon=True).start()
+            if not quiet:
+                threading.Thread(target=_show, args=[receiver], daemon=True).start()
+            done = receiver.run()
+        if not stopping():
+            click.echo(f"complete up to {done}")
+            return ExitCode.OK
+        click.echo(f"stopped at {done}")
+        return stopping.exit_code(has_end=endpos is not None)
 
 
-def _stop_on_signals(receiver: Receiver) -> None:
-    def stop(_: int, __: FrameType | None) -> None:
-        receiver.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+def _stop(receiver: Receiver, stopping: StopSignals) -> None:
+    """Stop the receiver when a signal has come."""
+    while not stopping():
+        time.sleep(_STOP_S)
+    receiver.stop()
 
 
 def _show(receiver: Receiver) -> None:
-    """A line every second in which something came."""
-    before, shown = 0, ""
+    """Log the progress once a minute."""
+    before = 0
     while True:
-        time.sleep(1)
+        time.sleep(LINE_S)
         progress = receiver.progress
         if progress is None:
             continue
-        line = f"received {progress.received}  durable {progress.durable}  log {progress.size_bytes:,} bytes"
-        if line != shown:
-            click.echo(f"{line}  {progress.commits - before:,} transactions/s", err=True)
-        before, shown = progress.commits, line
+        rate = (progress.commits - before) / LINE_S
+        _LOGGER.info(
+            "received %s, flushed %s, log %s, %.1f transactions/s",
+            progress.received, progress.durable, format_size(progress.size_bytes), rate,
+            extra={"fields": {"received_lsn": str(progress.received), "flushed_lsn": str(progress.durable),
+                              "log_bytes": progress.size_bytes, "transactions_per_s": round(rate, 1)}},
+        )  # fmt: skip
+        before = progress.commits

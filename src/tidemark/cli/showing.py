@@ -1,43 +1,42 @@
-"""What a running mirror does: bars on a terminal, lines in a log, JSON lines for programs."""
+"""Events of a running sync on the screen: a live status on a terminal, log lines elsewhere, JSON lines for programs."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import click
+from tidemark.cli.logs import is_json
+from tidemark.sync.events import Message, State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
+from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from tidemark.apply.cycle import Applied
-    from tidemark.poll.poller import Polled
-    from tidemark.sync.progress import Progress
+    from rich.console import Group, RenderableType
 
-LINE_S = 2.0
+LINE_S = 60.0  # between two lines about the progress in a log
+JSON_S = 2.0  # between two progress events as JSON, if there is news
+BARS = 8  # tables with a bar of their own
 
 
-class Shown(ABC):
-    """One way to show it."""
+class Display(ABC):
+    """One way to show events. They come from several threads."""
 
-    @abstractmethod
-    def say(self, text: str) -> None:
-        """Something happened."""
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
 
-    @abstractmethod
-    def applied(self, applied: Applied) -> None:
-        """A cycle was applied."""
-
-    @abstractmethod
-    def polled(self, polled: Polled) -> None:
-        """A poll was told."""
+    def emit(self, event: SyncEvent) -> None:
+        """Show an event."""
+        with self._lock:
+            self.show(event)
 
     @abstractmethod
-    def progress(self, progress: Progress) -> None:
-        """Copies have come this far."""
+    def show(self, event: SyncEvent) -> None:
+        """Show an event, one at a time."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,141 +45,127 @@ class Shown(ABC):
         return None
 
 
-class Quiet(Shown):
-    """Only what happens to tables."""
+class LogDisplay(Display):
+    """A log record for each event, and one a minute about the progress."""
 
-    def say(self, text: str) -> None:
-        """On standard error, which is for people."""
-        click.echo(f"tidemark sync: {text}", err=True)
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__()
+        self._level = logging.WARNING if quiet else logging.DEBUG
+        self._next = time.monotonic() + LINE_S
 
-    def applied(self, applied: Applied) -> None:
-        """Nothing."""
-
-    def polled(self, polled: Polled) -> None:
-        """Nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        """Nothing."""
-
-
-class Lines(Quiet):
-    """A line for each cycle, and every few seconds one for the copies."""
-
-    def __init__(self) -> None:
-        self._next, self._last = 0.0, (0, 0)
-
-    def applied(self, applied: Applied) -> None:
-        """One line."""
-        self.say(f"{applied.upto}  {applied.transactions:,} transactions  {applied.changes:,} changes")
-
-    def polled(self, polled: Polled) -> None:
-        """One line."""
-        gone = "" if polled.reconciled else ", not looked for rows that are gone"
-        self.say(f"{polled.upto}  {polled.changes:,} changes observed{gone}")
-
-    def progress(self, progress: Progress) -> None:
-        """One line for all tables, if there is news."""
-        total = progress.total()
-        news = total.done, total.copied_bytes
-        if news == self._last or (time.monotonic() < self._next and total.done < total.tables):
-            return
-        left = f", {total.left_s:.0f} s left" if total.left_s else ""
-        self.say(
-            f"copied {total.done} of {total.tables} tables, {_megabytes(total.copied_bytes)} of "
-            f"{_megabytes(total.size_bytes)}, {total.rows:,} rows, {_megabytes(total.rate)}/s{left}"
-        )
-        self._next, self._last = time.monotonic() + LINE_S, news
+    def show(self, event: SyncEvent) -> None:
+        """Log it."""
+        if isinstance(event, SyncProgress):
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + LINE_S
+        if event.level >= self._level or isinstance(event, SyncEnded):
+            logger = logging.getLogger(f"tidemark.{event.part if isinstance(event, Message) else 'sync'}")
+            fields = {name: value for name, value in as_json(event).items() if name not in ("time", "text", "part")}
+            logger.log(event.level, "%s", event.text if isinstance(event, Message) else event, extra={"fields": fields})
 
 
-class JsonLines(Shown):
-    """An object on a line of its own for everything, on standard output."""
+class JsonDisplay(Display):
+    """One JSON object on a line of standard output for each event; warnings and errors are logged as well."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._next, self._last = 0.0, ""
 
-    def say(self, text: str) -> None:
-        """As a message."""
-        self._write("message", text=text)
-
-    def applied(self, applied: Applied) -> None:
-        """A cycle."""
-        self._write("applied", **{**asdict(applied), "upto": str(applied.upto)})
-
-    def polled(self, polled: Polled) -> None:
-        """A poll."""
-        self._write("polled", **{**asdict(polled), "upto": str(polled.upto)})
-
-    def progress(self, progress: Progress) -> None:
-        """All tables, and each."""
-        if time.monotonic() < self._next:
-            return
-        tables = [
-            {name: value for name, value in asdict(each).items() if name != "since"} for each in progress.tables()
-        ]
-        if (news := json.dumps(tables)) != self._last:
-            self._write("copying", **asdict(progress.total()), each=tables)
-        self._next, self._last = time.monotonic() + LINE_S, news
-
-    def _write(self, event: str, **said: Any) -> None:
-        click.echo(json.dumps({"event": event, "at": time.time(), **said}))
+    def show(self, event: SyncEvent) -> None:
+        """Print it."""
+        plain = as_json(event)
+        if isinstance(event, SyncProgress):
+            news = json.dumps({name: value for name, value in plain.items() if name not in ("time", "last_fold_s")})
+            if time.monotonic() < self._next or news == self._last:
+                return
+            self._next, self._last = time.monotonic() + JSON_S, news
+        sys.stdout.write(f"{json.dumps(plain, ensure_ascii=False)}\n")
         sys.stdout.flush()
 
 
-class Bars(Quiet):
-    """A bar for each table that is being copied and one for all, below what is said."""
+class TerminalDisplay(LogDisplay):
+    """Events above a live status: state, position, lag, rate, last fold, and a bar for each table that is copied."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich.console import Console  # not before: only a terminal needs it
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            TaskID,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
+        from rich.live import Live
+
+        self._progress: SyncProgress | None = None
+        self._state = State.STARTING
+        self._begin = time.monotonic()
+        self._live = Live(
+            console=Console(stderr=True), get_renderable=self._status, transient=True, refresh_per_second=4
         )
-        from rich.progress import Progress as RichProgress
 
-        columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._bars = RichProgress(
-            *columns, TextColumn("{task.fields[rows]:,} rows"), console=Console(stderr=True), transient=True
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def say(self, text: str) -> None:
-        """Above the bars."""
-        self._bars.console.print(f"tidemark sync: {text}", markup=False, highlight=False)
-
-    def progress(self, progress: Progress) -> None:
-        """As far as it is."""
-        total = progress.total()
-        if not total.tables:
+    def show(self, event: SyncEvent) -> None:
+        """Log it, or update the status."""
+        if isinstance(event, SyncProgress):
+            self._progress = event
             return
-        self._show("all tables", total.size_bytes, total.copied_bytes, total.rows, total.done < total.tables)
-        for each in progress.tables():
-            self._show(each.name, each.size_bytes, each.copied_bytes, each.rows, each.state == "copying")
-
-    def _show(self, name: str, size: int, copied: int, rows: int, runs: bool) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, rows=0)
-        self._bars.update(self._tasks[name], total=size, completed=copied, rows=rows, visible=runs)
+        if isinstance(event, StateChanged):
+            self._state = event.state
+        super().show(event)
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self._bars.stop()
+        self._live.stop()
+
+    def _status(self) -> Group:
+        from rich.console import Group
+
+        return Group(*status_lines(self._state, self._progress, time.monotonic() - self._begin))
 
 
-def shown(*, as_json: bool, quiet: bool) -> Shown:
-    """The way that fits who looks."""
+def status_lines(state: State, progress: SyncProgress | None, running_s: float) -> list[RenderableType]:
+    """The live status: a line about the position, and below it the copies."""
+    from rich.text import Text
+
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(state.value, style="bold")
+    if progress is None:
+        line.append(f"  {format_duration(round(running_s))}")
+        return [line]
+    parts = [str(progress.applied_lsn)]
+    if progress.lag:
+        parts.append(f"lag {progress.lag}")
+    parts.append(f"{progress.changes_per_s:,.0f} changes/s")
+    if progress.last_fold is not None and progress.last_fold_s is not None:
+        parts.append(f"folded {progress.last_fold.table} {format_duration(round(progress.last_fold_s))} ago")
+    line.append("  " + " · ".join(parts))
+    return [line, *_copy_bars(progress)]
+
+
+def _copy_bars(progress: SyncProgress) -> list[RenderableType]:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    copies = progress.copies
+    if copies.tables_copied >= copies.tables_total:
+        return []
+    grid = Table.grid(padding=(0, 1))
+    for justify in ("left", "left", "right", "right", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    remaining = f"ETA {format_duration(copies.remaining_s)}" if copies.remaining_s else ""
+    running = [table for table in copies.tables if table.state == "copying"]
+    rows = [(table.table, table.copied_bytes, table.size_bytes, f"{table.rows:,} rows", "") for table in running[:BARS]]
+    total = f"{copies.tables_copied} of {copies.tables_total} tables"
+    rows.append((total, copies.copied_bytes, copies.size_bytes, f"{format_size(copies.bytes_per_s)}/s", remaining))
+    for name, copied, size, rate, eta in rows:
+        bar = ProgressBar(total=max(1, size), completed=copied, width=24)
+        grid.add_row(name, bar, f"{format_size(copied)} of {format_size(size)}", rate, eta)
+    more = [f"and {len(running) - BARS} more tables"] if len(running) > BARS else []
+    return [grid, *more]
+
+
+def display(*, as_json: bool, quiet: bool) -> Display:
+    """The display for this standard error and these options."""
     if as_json:
-        return JsonLines()
-    if quiet:
-        return Quiet()
-    return Bars() if sys.stderr.isatty() else Lines()
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB"
+        return JsonDisplay()
+    if quiet or is_json() or not sys.stderr.isatty():
+        return LogDisplay(quiet=quiet)
+    return TerminalDisplay()

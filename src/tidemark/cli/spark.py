@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tidemark.cli.logs import is_debug
 from tidemark.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -17,23 +20,39 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def spark_options(command: Command) -> Command:
     """--master, --remote and --conf, as Spark's own programs have them."""
-    master = click.option("--master", metavar="URL", help="Spark's master; by default what Spark itself would take.")
-    remote = click.option("--remote", metavar="URL", help="A Spark Connect server, such as sc://host:15002.")
-    conf = click.option("--conf", metavar="KEY=VALUE", multiple=True, help="An option of Spark's. Repeatable.")
+    master = click.option("--master", metavar="URL", help="Use this Spark master.  [default: this machine]")
+    remote = click.option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002.")
+    conf = click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Set an option of Spark. Repeatable.")
     return master(remote(conf(command)))
 
 
 def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> SparkSession:
-    """A session with these options, which keeps its own counsel on the terminal; without any, the active one if any."""
-    pairs = [each.partition("=") for each in conf]
+    """A session with these options; without any, the active one if there is one.
+
+    Ctrl-C on the terminal reaches this process alone: Spark has a session of its own, and its handler is replaced.
+    """
+    pairs = [pair.partition("=") for pair in conf]
     for key, equals, _ in pairs:
         if not key or not equals:
-            raise InvalidValue(f"--conf {key}", "KEY=VALUE")
-    from pyspark.sql import SparkSession  # not before: it brings Spark
+            raise InvalidValue(f"invalid option of Spark: --conf {key}", "Use `--conf KEY=VALUE`.")
+    from pyspark.sql import SparkSession  # not before: it imports Spark
 
     from tidemark.spark import SparkOptions, spark_session
+    from tidemark.spark.launch import launch_jvm
 
     if SparkSession.getActiveSession() is not None and not (master or remote or conf):
         return spark_session()
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    return spark_session(SparkOptions(master, remote, {**quiet, **{key: value for key, _, value in pairs}}))
+    options = SparkOptions(master, remote, {**quiet, **{key: value for key, _, value in pairs}})
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main else None
+    try:
+        if remote is None:
+            launch_jvm(options.conf)
+        session = spark_session(options)
+        if remote is None and not is_debug():
+            session.sparkContext.setLogLevel("OFF")  # errors are raised, and reported in one line
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    return session

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidemark.cli.observed import unreconciled
+from tidemark.cli.options import lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
 from tidemark.source.capability import Mode
@@ -25,7 +26,7 @@ _NUMBERS = frozenset({"Rows", "Size"})
 
 
 @click.command()
-@click.argument("lake", type=click.Path(path_type=Path))
+@lake_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(lake: Path, as_json: bool) -> ExitCode:
     """Show the progress of the mirror in LAKE and the state of each table.
@@ -35,7 +36,7 @@ def status(lake: Path, as_json: bool) -> ExitCode:
     """
     from tidemark.lake.status import status_of  # not before: it brings Delta
 
-    found = status_of(lake.absolute())
+    found = status_of(lake)
     receiver = _receiver(found.log) if found.last_poll is None else None
     if as_json:
         click.echo(json.dumps(_plain(found, receiver), indent=2))

@@ -26,7 +26,7 @@ class Boundary:
     def __post_init__(self) -> None:
         beyond = [lsn for lsn in self.excluded if lsn > self.lsn]
         if beyond:
-            raise InvalidValue(f"{min(beyond)} is excluded from a boundary at {self.lsn}, which it lies beyond")
+            raise InvalidValue(f"excluded LSN {min(beyond)} is above the boundary at {self.lsn}")
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot, lsn: Lsn, commits: Iterable[tuple[Xid8, Lsn]]) -> Boundary:

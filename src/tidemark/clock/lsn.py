@@ -26,16 +26,14 @@ class Lsn:
 
     def __post_init__(self) -> None:
         if type(self.value) is not int or not 0 <= self.value < _END:
-            raise InvalidValue(f"not a WAL position: {self.value!r}", "a whole number from 0 to 2^64 - 1")
+            raise InvalidValue(f"invalid LSN: {self.value!r}", "Use an integer from 0 to 2^64 - 1.")
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
         """Read PostgreSQL's `X/X`, in either case of hexadecimal, with nothing before or after it."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise InvalidValue(
-                f"not an LSN: {text!r}", "two hexadecimal numbers as PostgreSQL prints them: 16/B374D848"
-            )
+            raise InvalidValue(f"invalid LSN: {text!r}", "Use two hexadecimal numbers, such as 16/B374D848.")
         return cls(int(match[1], 16) << 32 | int(match[2], 16))
 
     def __str__(self) -> str:

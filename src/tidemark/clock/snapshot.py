@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from tidemark.clock.xid import Xid8
 from tidemark.errors import InvalidValue
 
-_EXAMPLE = "xmin:xmax:xip,… as pg_current_snapshot() prints it, for example 1995:2000:1995,1998"
+_EXAMPLE = "Use the text of `select pg_current_snapshot()`, such as 1995:2000:1995,1998."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         if self.xmin.value == 0 or self.xmin > self.xmax:
-            raise InvalidValue(f"not a snapshot: xmin {self.xmin}, xmax {self.xmax}", _EXAMPLE)
+            raise InvalidValue(f"invalid snapshot: xmin {self.xmin}, xmax {self.xmax}", _EXAMPLE)
         if any(a >= b for a, b in pairwise(self.xip)):
-            raise InvalidValue(f"not a snapshot: {self} does not list its running ids in ascending order", _EXAMPLE)
+            raise InvalidValue(f"invalid snapshot: running transactions of {self} are not ascending", _EXAMPLE)
         if self.xip and not (self.xmin <= self.xip[0] and self.xip[-1] < self.xmax):
-            raise InvalidValue(f"not a snapshot: {self} has running ids outside [xmin, xmax)", _EXAMPLE)
+            raise InvalidValue(f"invalid snapshot: {self} has running transactions outside of [xmin, xmax)", _EXAMPLE)
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
         """Read what `pg_current_snapshot()` prints; repeated ids count once, as they do for PostgreSQL."""
         parts = text.split(":")
         if len(parts) != 3:
-            raise InvalidValue(f"not a snapshot: {text!r}", _EXAMPLE)
+            raise InvalidValue(f"invalid snapshot: {text!r}", _EXAMPLE)
         xip = [Xid8.parse(part) for part in parts[2].split(",")] if parts[2] else []
         return cls(Xid8.parse(parts[0]), Xid8.parse(parts[1]), tuple(xid for xid, _ in groupby(xip)))
 

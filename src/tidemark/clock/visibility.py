@@ -46,5 +46,5 @@ def contents(versions: Iterable[Version[Row]], boundary: Boundary) -> Counter[Ro
         counts[version.row] -= version.end is not None and boundary.sees(version.end)
     for row, count in counts.items():
         if count < 0:
-            raise InvalidValue(f"at {boundary} a row was removed {-count} times more often than it was added: {row!r}")
+            raise InvalidValue(f"inconsistent history at {boundary}: {-count} more deletes than inserts of row {row!r}")
     return +counts

@@ -29,13 +29,13 @@ class Xid8:
 
     def __post_init__(self) -> None:
         if type(self.value) is not int or not 0 <= self.value < _END:
-            raise InvalidValue(f"not a transaction id: {self.value!r}", "a whole number from 0 to 2^64 - 1")
+            raise InvalidValue(f"invalid transaction ID: {self.value!r}", "Use an integer from 0 to 2^64 - 1.")
 
     @classmethod
     def parse(cls, text: str) -> Xid8:
         """Read the decimal that PostgreSQL prints."""
         if _TEXT.fullmatch(text) is None:
-            raise InvalidValue(f"not a transaction id: {text!r}", "a decimal number as pg_current_xact_id() prints it")
+            raise InvalidValue(f"invalid transaction ID: {text!r}", "Use a decimal number, such as 1995.")
         return cls(int(text))
 
     @property
@@ -57,11 +57,11 @@ class Xid8:
     def widen(self, xid: int) -> Xid8:
         """The full id of `xid`, a 32-bit id of a transaction less than 2^31 away from this one on either side."""
         if type(xid) is not int or not self.FIRST_NORMAL <= xid < _WRAP:
-            raise InvalidValue(f"not a transaction's 32-bit id: {xid!r}", "a whole number from 3 to 2^32 - 1")
+            raise InvalidValue(f"invalid 32-bit transaction ID: {xid!r}", "Use an integer from 3 to 2^32 - 1.")
         ahead = (xid - self.xid) % _WRAP
         if ahead == _HALF:
-            raise InvalidValue(f"xid {xid} lies 2^31 from {self}: neither behind it nor ahead", "a nearer full id")
+            raise InvalidValue(f"ambiguous transaction ID: {xid} is 2^31 away from {self}")
         full = self.value + ahead - (_WRAP if ahead > _HALF else 0)
         if not 0 <= full < _END:
-            raise InvalidValue(f"xid {xid} lies outside all epochs as seen from {self}", "a nearer full id")
+            raise InvalidValue(f"transaction ID out of range: {xid} near {self}")
         return Xid8(full)

@@ -133,11 +133,11 @@ class Assembler:
             owner.changes += changes
         elif kind == Kind.STREAM_START:
             if (more == 1) == (xid in self.streamed):
-                bad_message(f"a stream block of {xid} out of order", buffer, start)
+                bad_message(f"stream block of transaction {xid} out of order", buffer, start)
             self.streamed.setdefault(xid, Open())
         elif kind == Kind.STREAM_COMMIT:
             if xid not in self.streamed:
-                bad_message(f"the end of {xid}, which was not streamed,", buffer, start)
+                bad_message(f"end of transaction {xid}, which was not streamed,", buffer, start)
             out.commit(self.streamed.pop(xid), xid, lsn, more, streamed=True)
         elif kind == Kind.STREAM_ABORT:
             self._abort(xid, more)
@@ -209,4 +209,4 @@ def _refuse(buffer: Bytes, at: int) -> None:
     letter = int(buffer[at + HEAD]) if at + HEAD < len(buffer) else 0
     if letter in TWO_PHASE:
         refuse_two_phase(letter, at + HEAD)
-    bad_message("a message that is unknown, too short, too long or out of order", buffer, at)
+    bad_message("message unknown, too short, too long or out of order", buffer, at)

@@ -199,8 +199,8 @@ def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | Non
     if relation is None:
         offset = int(messages.starts[at])
         raise UnknownRelation(
-            f"a change at offset {offset} of relation {oid}, which the stream has not described",
-            "the same again from the start of the log segment or the slot",
+            f"change at offset {offset} of relation {oid}, for which there was no Relation message",
+            "Run `tidemark log LOG` to check the log for damage.",
             offset,
         )
     return relation

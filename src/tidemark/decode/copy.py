@@ -74,19 +74,19 @@ class CopyDecoder:
         """There are no more pieces: yield what is left, and refuse a copy whose end was not seen."""
         yield from self._decode()
         if not self._ended:
-            bad_message("the copy ended without its trailer", self._gathered(), 0)
+            bad_message("binary COPY data without a trailer", self._gathered(), 0)
 
     def _decode(self) -> Iterator[CopyBatch]:
         data = self._gathered()
         if self._ended and len(data):
-            bad_message("bytes after the trailer of a binary copy", data, 0)
+            bad_message("bytes after the trailer of binary COPY data", data, 0)
         at, need = (0 if self._begun else self._header(data)), 0
         status = FULL if self._begun and not self._ended else MORE
         while status == FULL:
             rows, at, status, need = _rows(data, at, self._offsets, self._lengths)
             if status == BAD:
                 bad_message(
-                    f"not a row of {self._shape[0]} fields, at byte {self._consumed + at} of the copy,", data, at
+                    f"not a row of {self._shape[0]} fields (byte {self._consumed + at} of the COPY data)", data, at
                 )
             yield from self._batches(data, 0, rows)
         if status == TRAILER:
@@ -103,12 +103,12 @@ class CopyDecoder:
         """Read the header once it is there whole; the position after it, or 0."""
         head = data[: len(SIGNATURE)].tobytes()
         if head != SIGNATURE[: len(head)]:
-            bad_message("not the signature of a binary copy", data, 0)
+            bad_message("invalid signature of binary COPY data", data, 0)
         if len(data) < HEADER:
             return 0
         flags, extension = struct.unpack_from("!Ii", data[:HEADER].tobytes(), len(SIGNATURE))
         if flags & CRITICAL_FLAGS or extension < 0:
-            bad_message("a binary copy with flags or an extension that we do not know", data, len(SIGNATURE))
+            bad_message("binary COPY data with unknown flags or header extension", data, len(SIGNATURE))
         if len(data) < HEADER + extension:
             return 0
         self._begun = True
@@ -116,7 +116,7 @@ class CopyDecoder:
 
     def _end(self, data: Bytes, at: int) -> None:
         if at != len(data):
-            bad_message("bytes after the trailer of a binary copy", data, at)
+            bad_message("bytes after the trailer of binary COPY data", data, at)
         self._ended = True
 
     def _batches(self, data: Bytes, first: int, last: int) -> Iterator[CopyBatch]:

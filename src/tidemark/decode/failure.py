@@ -32,7 +32,7 @@ def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
     shown = raw[:SHOWN].hex(" ") + (" …" if len(raw) > SHOWN else "")
     offset = int(cells.offsets[at])
     raise MalformedValue(
-        f"not a value of type {type_name}, {len(raw)} bytes at offset {offset}: {shown}", _HINT, offset
+        f"invalid value of type {type_name} ({len(raw)} bytes at offset {offset}): {shown}", _HINT, offset
     )
 
 
@@ -60,7 +60,7 @@ def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Call
 def bad_message(what: str, buffer: Bytes, offset: int) -> NoReturn:
     """The error for a message or frame that is not as the protocol has it."""
     shown = buffer[offset : offset + SHOWN].tobytes().hex(" ")
-    raise MalformedMessage(f"{what} at offset {offset}: {shown or 'nothing'}", _HINT, offset)
+    raise MalformedMessage(f"{what} at offset {offset}: {shown or 'no bytes'}", _HINT, offset)
 
 
-_HINT = "the same again from the source: these bytes are damaged, or from a server that we do not know"
+_HINT = "Retry the command. If the error persists, report it as a bug."

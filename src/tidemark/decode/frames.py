@@ -40,7 +40,7 @@ def windows(buffer: Bytes, starts: Longs, ends: Longs, most: int, most_bytes: in
     while piece < len(starts):
         found, piece, at, bad = _walk(buffer, starts, ends, piece, at, most_bytes, places)
         if bad != OK:
-            bad_message("a frame that is cut off or empty", buffer, int(bad))
+            bad_message("truncated or empty frame", buffer, int(bad))
         if found:
             yield Window(*(row.copy() for row in places[:, :found]))
 

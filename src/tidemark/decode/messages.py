@@ -102,7 +102,7 @@ class Reader:
         """One number, by its struct letter."""
         size = struct.calcsize("!" + form)
         if self._at + size > len(self._raw):
-            self.fail("a message that is too short")
+            self.fail("message too short")
         (value,) = struct.unpack_from("!" + form, self._raw, self._at)
         self._at += size
         return int(value)
@@ -111,21 +111,21 @@ class Reader:
         r"""Text up to a NUL; bytes that are not UTF-8, which a database without an encoding may have, as `\xff`."""
         end = self._raw.find(b"\0", self._at)
         if end < 0:
-            self.fail("a string without an end")
+            self.fail("unterminated string")
         raw, self._at = self._raw[self._at : end], end + 1
         return raw.decode(errors="backslashreplace")
 
     def bytes(self, size: int) -> bytes:
         """So many bytes."""
         if size > len(self._raw) - self._at:
-            self.fail("a message that is too short")
+            self.fail("message too short")
         self._at += size
         return self._raw[self._at - size : self._at]
 
     def end(self) -> None:
         """Nothing may follow."""
         if self._at != len(self._raw):
-            self.fail("a message that is too long")
+            self.fail("message too long")
 
     def fail(self, what: str) -> NoReturn:
         """Give up here."""
@@ -136,14 +136,14 @@ def read_relation(reader: Reader) -> Relation:
     """Relation, after its xid if it has one."""
     oid, schema, name, identity = reader.take("I"), reader.string(), reader.string(), chr(reader.take("B"))
     if identity not in "dnfi":
-        reader.fail("a relation with an unknown replica identity")
+        reader.fail("relation with an unknown replica identity")
     columns, count = [], reader.take("H")
     if count > MOST_COLUMNS:
-        reader.fail(f"a relation of {count} columns, more than a table can have,")
+        reader.fail(f"relation with {count} columns, more than a table can have,")
     for _ in range(count):
         key = reader.take("B")
         if key > 1:
-            reader.fail("a column with unknown flags")
+            reader.fail("column with unknown flags")
         columns.append(RelationColumn(reader.string(), reader.take("I"), reader.take("i"), bool(key)))
     reader.end()
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
@@ -167,7 +167,7 @@ def read_truncate(reader: Reader) -> Truncate:
     """Truncate, after its xid if it has one."""
     count, options = reader.take("I"), reader.take("B")
     if options > 3:
-        reader.fail("a truncate with unknown options")
+        reader.fail("TRUNCATE with unknown options")
     raw = reader.bytes(4 * count)
     reader.end()
     return Truncate(tuple(dict.fromkeys(struct.unpack(f"!{count}I", raw))), bool(options & 1), bool(options & 2))
@@ -177,7 +177,7 @@ def read_message(reader: Reader) -> LogicalMessage:
     """Message, after its xid if it has one."""
     flags = reader.take("B")
     if flags > 1:
-        reader.fail("a logical message with unknown flags")
+        reader.fail("logical message with unknown flags")
     lsn, prefix = Lsn(reader.take("Q")), reader.string()
     content = reader.bytes(reader.take("I"))
     reader.end()
@@ -187,7 +187,7 @@ def read_message(reader: Reader) -> LogicalMessage:
 def refuse_two_phase(letter: int, offset: int) -> NoReturn:
     """Two-phase decoding stays off: a prepared transaction is to arrive whole, when it is committed."""
     raise UnsupportedMessage(
-        f"a message of two-phase decoding ({chr(letter)}) at offset {offset}",
-        "a slot without two_phase: drop this one and create it anew",
+        f"message of two-phase decoding ({chr(letter)}) at offset {offset}",
+        "Create the slot without the option two_phase.",
         offset,
     )

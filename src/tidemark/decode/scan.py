@@ -70,7 +70,7 @@ def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messag
     xids, relations, bodies = (np.zeros(len(starts), np.int64) for _ in range(3))
     bad = _classify(buffer, starts, lengths, letters, streamed, xids, relations, bodies)
     if bad != OK:
-        bad_message("a message that is unknown, too short or out of order", buffer, int(starts[bad]))
+        bad_message("message unknown, too short or out of order", buffer, int(starts[bad]))
     return Messages(buffer, starts, lengths, letters, xids, relations, bodies)
 
 

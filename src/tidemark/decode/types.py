@@ -169,8 +169,8 @@ def _as_text(oid: int) -> Decoding:
     def decode(cells: Cells, binary: bool) -> Column:
         if binary and (cells.lengths >= 0).any():
             raise UnsupportedMessage(
-                f"a value of type oid {oid} came in binary, which is not decoded for this type",
-                "a stream without the option binary, or a COPY that casts the column to text",
+                f"a value of type oid {oid} was received in binary format, which is not supported for this type",
+                "Report the error as a bug.",
             )
         return text.text(cells, False)
 

@@ -11,9 +11,9 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-from tidemark.fold.folder import Foldable, Folder
-from tidemark.fold.policy import Rhythm
-from tidemark.units import format_duration
+from tidemark.fold.folder import Foldable, Folded, Folder
+from tidemark.fold.policy import Rhythm, fold_line
+from tidemark.spark import what_failed
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
 PATIENCE = 20  # times as long as it takes to look at all tables
@@ -23,8 +23,15 @@ POOL = "fold"
 class FoldingBeside:
     """Folds what is due, from here to `close`."""
 
-    def __init__(self, lake: Path, spark: SparkSession, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        lake: Path,
+        spark: SparkSession,
+        tell: Callable[[str], None],
+        folded: Callable[[Folded, float], None] | None = None,
+    ) -> None:
         self._lake, self._spark, self._tell = lake, spark, tell
+        self._folded = folded or (lambda done, seconds: tell(fold_line(done.name, done.upto, done.changes, seconds)))
         self._stopping = threading.Event()
         self._rhythm = Rhythm()
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
@@ -56,7 +63,7 @@ class FoldingBeside:
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(folder, tables)
             except Exception as error:  # noqa: BLE001 - a thread that died without a word would fold nothing any more
-                self._tell(f"folding failed: {error}")
+                self._report(f"folding failed: {what_failed(error)}")
                 self._stopping.wait(RETRY_S)
 
     def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
@@ -66,9 +73,13 @@ class FoldingBeside:
             begin = time.monotonic()
             try:
                 folded = folder.fold(table)
-                took = format_duration(time.monotonic() - begin)
-                self._tell(f"table {folded.name}: folded {folded.changes:,} changes in {took}, up to {folded.upto}")
+                self._folded(folded, time.monotonic() - begin)
             except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
-                self._tell(f"table {table.name}: folding failed: {error}")
+                self._report(f"table {table.name}: folding failed: {what_failed(error)}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
+
+    def _report(self, failure: str) -> None:
+        """Report a failure, unless it is of a fold that was cut off at the end."""
+        if not self._stopping.is_set():
+            self._tell(failure)

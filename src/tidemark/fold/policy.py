@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidemark.clock import Lsn
+from tidemark.units import format_duration
+
 SHARE = 0.01  # of the bytes that would be rewritten
 MANY = 1_000_000  # changes that a read must not have to go through
 WAITED_S = 300.0
@@ -53,3 +56,8 @@ class Rhythm:
         """It was, or it was tried."""
         self._waiting.pop(name, None)
         self._rested[name] = end + REST * (end - begin)
+
+
+def fold_line(table: str, lsn: Lsn, changes: int, seconds: float) -> str:
+    """A fold, for people."""
+    return f"table {table}: folded {changes:,} changes in {format_duration(seconds)}, up to {lsn}"

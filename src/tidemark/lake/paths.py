@@ -5,11 +5,42 @@ Which table has which name is said by the lake's catalog (`catalog`).
 
 from __future__ import annotations
 
+import re
+import stat
 from pathlib import Path
 
 from tidemark.errors import InvalidValue
 
 CHANGES = "changes"
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # pathlib turns s3://bucket into s3:/bucket
+_SOURCES = ("postgres", "postgresql")
+
+
+def local_path(text: str | Path) -> Path:
+    """The absolute path of a directory that exists or can be created. URIs and files are refused."""
+    if uri := _URI.match(str(text)):
+        scheme, rest = uri[1].lower(), uri[2]
+        if scheme in _SOURCES:  # the rest may contain a password
+            raise InvalidValue(
+                f"a path is expected, not a connection string: {scheme}://…",
+                "Check the order of the arguments: SOURCE comes before LAKE.",
+            )
+        if scheme == "file":
+            raise InvalidValue(f"a path is expected, not a URI: {scheme}:///{rest}", f"Use /{rest}.")
+        raise InvalidValue(
+            f"object storage is not supported: {scheme}://{rest}", "Use a path on a local or shared file system."
+        )
+    path = Path(text).absolute()
+    for part in (path, *path.parents):
+        try:
+            mode = part.stat().st_mode
+        except OSError:
+            continue
+        if not stat.S_ISDIR(mode):
+            raise InvalidValue(f"{part} is a file, not a directory", "Use the path of a directory.")
+        break
+    return path
 
 
 def table_path(oid: int) -> str:

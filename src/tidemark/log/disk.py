@@ -88,7 +88,7 @@ class Disk:
 
     def truncate(self, path: Path, size: int) -> None:
         """Cut a file."""
-        with _failing("cut", path):
+        with _failing("truncate", path):
             os.truncate(path, size)
 
     def replace(self, path: Path, target: Path) -> None:
@@ -112,7 +112,7 @@ class Disk:
 
     def size(self, path: Path) -> int:
         """How long a file is."""
-        with _failing("look at", path):
+        with _failing("read the size of", path):
             return path.stat().st_size
 
     def read(self, path: Path, start: int = 0, end: int | None = None) -> bytes:
@@ -170,5 +170,6 @@ def failure(error: OSError, act: str, path: Path) -> LogDiskFull | LogDiskFailed
     """Our error for what the system said."""
     said = f"cannot {act} {path}: {os.strerror(error.errno or errno.EIO)}"
     if error.errno in FULL:
-        return LogDiskFull(said, "room on that disk; nothing was lost, and the source keeps what was not written")
-    return LogDiskFailed(said, "the disk and its rights: what was confirmed to the source is on it; then start again")
+        hint = f"Free disk space on {path.parent} and retry the command. No data is lost: the source retains it."
+        return LogDiskFull(said, hint)
+    return LogDiskFailed(said, f"Check the disk and the permissions of {path.parent}, then retry the command.")

@@ -24,7 +24,7 @@ def read_forgotten(folder: Path, disk: Disk) -> Xid8:
     try:
         return Xid8.parse(json.loads(disk.read(path))["highest_xid"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{path} is not what we wrote", "a backup of this file") from error
+        raise LogDamaged(f"{path} is damaged", "Restore the file from a backup.") from error
 
 
 def write_forgotten(folder: Path, disk: Disk, highest: Xid8) -> None:

@@ -24,6 +24,7 @@ _KINDS = (
     ("relations", RELATIONS),
     ("standing", RELATIONS),
 )
+_VERSION = "Use the version of Tidemark that wrote the log."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class IndexPart:
 def unpacked(payload: bytes, what: str) -> IndexPart:
     """Read a payload. Its checksum was right, so one that does not fit was not written by us."""
     if len(payload) < _HEAD.size:
-        raise LogDamaged(f"{what}: an index block of {len(payload)} bytes", "a version of Tidemark that knows it")
+        raise LogDamaged(f"{what}: index block of only {len(payload)} bytes", _VERSION)
     described, *counts = _HEAD.unpack_from(payload)
     at, rows = _HEAD.size, {}
     for (name, kind), count in zip(_KINDS, counts, strict=True):
@@ -52,7 +53,7 @@ def unpacked(payload: bytes, what: str) -> IndexPart:
         rows[name] = np.frombuffer(payload[at:end], kind)
         at = end
     if at != len(payload) or len(rows) != len(_KINDS):
-        raise LogDamaged(f"{what}: an index block that says {counts} rows", "a version of Tidemark that knows it")
+        raise LogDamaged(f"{what}: index block whose size does not match its row counts {counts}", _VERSION)
     return IndexPart(Assembled(**rows), described)
 
 

@@ -13,6 +13,8 @@ from tidemark.log.disk import Disk
 from tidemark.log.recovery import read_index
 from tidemark.log.segment import INDEX, SEGMENT, numbers, segment_path
 
+_HINT = "Use the directory that was given to `tidemark receive` or `tidemark sync` with `--log`."
+
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
@@ -32,11 +34,11 @@ def inspect(folder: Path, disk: Disk | None = None) -> Iterator[Inspected]:
     """Check every block; what is not sound before the end of the last segment is an error that says where."""
     disk = disk or Disk()
     if not folder.is_dir():
-        raise InvalidValue(f"there is no folder {folder}", "the folder that tidemark receive was given with --log")
+        raise InvalidValue(f"{folder} is not a directory", _HINT)
     names = disk.names(folder)
     segments, indexes = numbers(names, SEGMENT), numbers(names, INDEX)
     if not indexes:
-        raise InvalidValue(f"there is no log in {folder}", "the folder that tidemark receive was given with --log")
+        raise InvalidValue(f"{folder} is not a log: it has no index files", _HINT)
     for number in sorted({*segments, *indexes}):
         yield _inspected(folder, disk, number, number in segments, last=number == max(indexes))
 
@@ -51,7 +53,8 @@ def _inspected(folder: Path, disk: Disk, number: int, has_bytes: bool, *, last: 
         for block in blocks(view(data), number):
             count, end, position = count + 1, block.end, max(position, block.position)
         if end < size and not last:
-            raise LogDamaged(f"{segment_path(folder, number)} is damaged at byte {end}", "a backup of this file")
+            path = segment_path(folder, number)
+            raise LogDamaged(f"{path} is damaged at byte {end}", "Restore the file from a backup.")
     first, last_commit = (Lsn(lsns[0]), Lsn(lsns[-1])) if lsns else (None, None)
     commits = sum(map(len, rows))
     return Inspected(number, size if has_bytes else None, count, commits, first, last_commit, Lsn(position), size - end)

@@ -18,7 +18,7 @@ from tidemark.decode.messages import Reader, Relation, read_relation
 from tidemark.decode.relations import Scope
 from tidemark.decode.rows import Assembled, Rows
 from tidemark.decode.types import Types
-from tidemark.errors import LogDamaged, LogDiskFailed, LogTrimmed
+from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
@@ -45,10 +45,13 @@ def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> 
         if place not in buffers:
             found = mapped_file(path, disk)
             if found is None:
-                raise LogTrimmed(f"{path} is gone: the lake has what was in it", "the lake")
+                raise LogTrimmed(f"{path} was removed after it was applied", "Retry the command.")
             buffers[place] = found[1]
         if block_at(view(buffers[place]), place, offset) is None:
-            raise LogDamaged(f"{path} is damaged in the block at byte {offset}", "tidemark log, which looks at all")
+            raise LogDamaged(
+                f"{path} is damaged in the block at byte {offset}",
+                f"Run `tidemark log {folder}` to check the log. {RESYNC_ALL}",
+            )
     return buffers
 
 

@@ -52,7 +52,7 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
         complete = Lsn.parse(plain["complete"])
         return Mirror(identity, plain["name"], start, dict(plain["marks"]), complete, plain["segment"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{path} is not what we wrote", f"a backup of this file; without one {RESYNC_ALL}") from error
+        raise LogDamaged(f"{path} is damaged", f"Restore the file from a backup. {RESYNC_ALL}") from error
 
 
 def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:

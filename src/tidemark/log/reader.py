@@ -114,7 +114,7 @@ class LogReader:
     def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
         """What a session saw that read this snapshot and, in the same statement, this insert position."""
         if self.received < lsn:
-            raise LogBehind(f"the log reaches {self.received}, and {lsn} is asked for", "again when it was received")
+            raise LogBehind(f"{lsn} has not been received: the received LSN is {self.received}", _BEHIND)
         self._require_listed(lsn)
         return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
 
@@ -124,7 +124,7 @@ class LogReader:
         None if the snapshot does not tell. The log must have come beyond the record that was being replayed.
         """
         if self.received <= after:
-            raise LogBehind(f"the log reaches {self.received}, and more than {after} is asked for", "again later")
+            raise LogBehind(f"nothing above {after} has been received: the received LSN is {self.received}", _BEHIND)
         self._require_listed(before)
         upto = shown_by_standby(self.commits(), snapshot, before, after)
         return None if upto is None else Boundary(upto)
@@ -132,8 +132,8 @@ class LogReader:
     def _require_listed(self, lsn: Lsn) -> None:
         if self.start is not None and lsn < self.start:
             raise NotAnswerable(
-                f"the log begins at {self.start}: it does not list the commits that a snapshot at {lsn} did not see",
-                f"--at {lsn}, which reads as of the LSN; or a snapshot taken at or after {self.start}",
+                f"the log starts at {self.start} and does not list the commits that a snapshot at {lsn} excludes",
+                f"Read at the LSN with `--at {lsn}`, or use a snapshot taken at or after {self.start}.",
             )
 
     def given(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
@@ -144,9 +144,9 @@ class LogReader:
         running = [xid for xid in snapshot.xip if xid <= forgotten and np.uint64(xid.value) not in xids]
         if snapshot.xmax <= forgotten or running:
             raise NotAnswerable(
-                f"the snapshot {snapshot} cannot be answered any more: "
-                f"commits up to transaction {forgotten} are not listed, and it may not see one of them",
-                "a later snapshot, or an LSN",
+                f"snapshot {snapshot} has expired: the commits up to transaction {forgotten} are no longer listed, "
+                "and the snapshot may exclude one of them",
+                "Use a later snapshot, or an LSN.",
             )
         return boundary
 
@@ -158,7 +158,7 @@ class LogReader:
         transaction's, or a streamed transaction's, which may be older than the head of the segment it commits in.
         """
         if self.received < upto:
-            raise LogBehind(f"the log reaches {self.received}, and {upto} is asked for", "again when it was received")
+            raise LogBehind(f"{upto} has not been received: the received LSN is {self.received}", _BEHIND)
         for _, rows in self._rows():
             first, last = np.searchsorted(rows.commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
             if first == last:
@@ -194,7 +194,7 @@ class LogReader:
         found = mapped_file(path, self._disk)
         if found is None:
             if closed:
-                raise LogDamaged(f"{path} is missing, and later ones are there", _HINT)
+                raise LogDamaged(f"{path} is missing, but later files exist", _HINT)
             return
         inode, data = found
         followed = self._indexes.get(number)
@@ -224,4 +224,5 @@ def _in_order(relations: Rows) -> Rows:
     return relations[np.lexsort((relations["start"], relations["place"]))]
 
 
-_HINT = f"the disk, and a backup of this file; without one {RESYNC_ALL}"
+_HINT = f"Check the disk and restore the file from a backup. {RESYNC_ALL}"
+_BEHIND = "Check that `tidemark sync` or `tidemark receive` is running, and retry the command."

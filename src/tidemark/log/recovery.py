@@ -155,7 +155,7 @@ def _remove_unused(folder: Path, disk: Disk, last: int, described: list[int]) ->
         if number > last:
             path = index_path(folder, number)
             if number > last + 1 or len(list(stray_blocks(view(disk.map(path)), number, 0))) > 1:
-                raise LogDamaged(f"{segment_path(folder, number)} is missing, and its index is there", _HINT)
+                raise LogDamaged(f"{segment_path(folder, number)} is missing, but its index exists", _HINT)
             disk.remove(path)
     disk.sync_folder(folder)  # the last segment's name lasts before its index is made anew, which proves that it did
 
@@ -163,14 +163,14 @@ def _remove_unused(folder: Path, disk: Disk, last: int, described: list[int]) ->
 def _require_row(folder: Path, found: list[int]) -> None:
     missing = set(range(found[0], found[-1])) - set(found) if found else set()
     if missing:
-        raise LogDamaged(f"{segment_path(folder, min(missing))} is missing, and later ones are there", _HINT)
+        raise LogDamaged(f"{segment_path(folder, min(missing))} is missing, but later files exist", _HINT)
 
 
 def _require_size(folder: Path, disk: Disk, number: int, size_bytes: int) -> None:
     path = segment_path(folder, number)
     size = disk.size(path)
     if size != size_bytes:
-        raise LogDamaged(f"{path} has {size} bytes, and had {size_bytes} when it was closed", _HINT)
+        raise LogDamaged(f"{path} has {size} bytes, but had {size_bytes} when it was closed", _HINT)
 
 
 def _write_again(folder: Path, disk: Disk, number: int, read: _Read) -> None:
@@ -224,7 +224,7 @@ def read_index(folder: Path, disk: Disk, number: int, *, whole: bool) -> list[In
 
 
 def _damaged(path: Path, offset: int) -> NoReturn:
-    raise LogDamaged(f"{path} is damaged at byte {offset}: it was whole there once", _HINT)
+    raise LogDamaged(f"{path} is damaged at byte {offset}, which was flushed to disk before", _HINT)
 
 
-_HINT = f"the disk, and a backup of this file. Nothing after that place can be trusted; without a backup {RESYNC_ALL}"
+_HINT = f"Check the disk and restore the file from a backup. {RESYNC_ALL}"

@@ -137,8 +137,8 @@ class Tail:
 def _require_above(position: int, lsn: int) -> None:
     if lsn <= position:
         raise MalformedMessage(
-            f"the source sent the commit {Lsn(lsn)} after it had said that all up to {Lsn(position)} was sent",
-            "nothing by itself: what is in the log is whole, and this should not happen; please report it",
+            f"the source sent a commit at {Lsn(lsn)} after it had reported {Lsn(position)} as sent",
+            "Report the error as a bug. The log is not damaged.",
         )
 
 

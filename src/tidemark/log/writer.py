@@ -72,7 +72,7 @@ class Lock:
         except BlockingIOError:
             holder = os.read(self._descriptor, 32).decode().strip() or "unknown"
             os.close(self._descriptor)
-            raise LogInUse(f"the log in {folder} is written by process {holder}", "stop that process first") from None
+            raise LogInUse(f"the log in {folder} is in use by process {holder}", "Stop that process first.") from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -249,7 +249,7 @@ class LogWriter:
 
     def _require_sound(self) -> None:
         if self._broken:
-            raise LogDiskFailed(f"the log in {self.folder} failed before", "open it again")
+            raise LogDiskFailed(f"a write to the log in {self.folder} failed earlier", "Retry the command.")
 
     def fail(self) -> None:
         """Refuse everything from now on."""

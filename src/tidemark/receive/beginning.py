@@ -24,7 +24,7 @@ def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
     if mirror is not None and mirror.name != options.names.mirror:
         raise NotTheSameSource(
             f"the log in {options.folder} belongs to mirror {mirror.name!r}, not to {options.names.mirror!r}",
-            "that mirror's name, or another folder",
+            "Pass the `--name` of that mirror, or another directory with `--log`.",
         )
     return mirror if mirror is not None and mirror.start is not None else _begin(options, disk, mirror, wait)
 
@@ -36,7 +36,7 @@ def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: Slot
     """
     if numbers(disk.names(options.folder), SEGMENT):
         raise LogDamaged(
-            f"{options.folder} has segments and no {NAME}", f"a backup of that file; without one {RESYNC_ALL}"
+            f"{options.folder} has segments but no {NAME}", f"Restore that file from a backup. {RESYNC_ALL}"
         )
     with Session.open(options.source, "begin") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
@@ -45,8 +45,8 @@ def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: Slot
         found = read_slot(session, options.names.slot)
         if found is not None and begun is None:
             raise ObjectExists(
-                f"slot {options.names.slot} exists, and there is no log in {options.folder}: it is another log's",
-                f"the directory of that log; if that is lost {RESYNC_ALL}",
+                f"slot {options.names.slot} exists, but {options.folder} is not its log",
+                f"Pass the directory of its log with `--log`, or another `--name`. {RESYNC_ALL}",
             )
         segment = begun.segment if begun is not None else 1
         mirror = Mirror(source.identity, options.names.mirror, None, source.marks, segment=segment)

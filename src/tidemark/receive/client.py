@@ -13,7 +13,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, ReceiveFailed
 from tidemark.receive.control import NAME, at_folder
 
-_GONE = "tidemark receive, which must run for this"
+_GONE = "Start `tidemark sync` or `tidemark receive`, and retry the command."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ReceiveClient:
                 os.close(descriptor)
         except OSError as error:
             self._socket.close()
-            raise ReceiveFailed(f"nobody receives into {folder}", _GONE) from error
+            raise ReceiveFailed(f"no receiver is running for the log in {folder}", _GONE) from error
         self._lines = self._socket.makefile("r")
 
     def position(self) -> Position:
@@ -51,7 +51,10 @@ class ReceiveClient:
         """Return when everything up to `lsn` is in the log; the position then."""
         verb, reached = self._ask(f"wait {lsn} {limit_s * 1000:.0f}").split()
         if verb == "timeout":
-            raise LogBehind(f"{lsn} was not received within {limit_s:g} s; the log reaches {reached}", "again later")
+            raise LogBehind(
+                f"{lsn} was not received within {limit_s:g} s: the received LSN is {reached}",
+                "Retry the command later.",
+            )
         return Lsn.parse(reached)
 
     def nudge(self) -> Lsn:
@@ -80,9 +83,9 @@ class ReceiveClient:
         except OSError:
             answer = ""
         if not answer:
-            raise ReceiveFailed(f"the process that receives into {self._folder} has ended", _GONE)
+            raise ReceiveFailed(f"the receiver of the log in {self._folder} has ended", _GONE)
         if answer.startswith("error "):
-            raise ReceiveFailed(f"{line}: {answer[6:].strip()}")
+            raise ReceiveFailed(f"request {line!r} to the receiver failed: {answer[6:].strip()}")
         return answer.strip()
 
     def close(self) -> None:

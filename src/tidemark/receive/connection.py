@@ -77,7 +77,9 @@ class Replication:
         with translated(doing):
             self._pgconn.send_query(start_command)
             if not answered(self._pgconn, self._silence_s):
-                raise ConnectionLost(f"{doing}: the server did not answer within {self._silence_s:g} s", "again")
+                raise ConnectionLost(
+                    f"{doing}: the server did not answer within {self._silence_s:g} s", "Retry the command."
+                )
             result = self._pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise _refused(doing, result)
@@ -104,31 +106,33 @@ class Replication:
         """Why the stream ended."""
         doing = "receiving from the source"
         if self._pgconn.status == pq.ConnStatus.BAD:
-            return ConnectionLost(f"{doing}: {_line(self._pgconn.get_error_message())}", "again")
+            return ConnectionLost(f"{doing}: {_line(self._pgconn.get_error_message())}", "Retry the command.")
         result = self._pgconn.get_result()
         if result is not None and result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK):
-            return ConnectionLost(f"{doing}: the server ended the stream", "again: it is shutting down")
+            return ConnectionLost(
+                f"{doing}: the server ended the stream", "Retry the command: the server is shutting down."
+            )
         refused = _refused(doing, result)
         if isinstance(refused, UntranslatableText):
-            hint = "update or delete that value at the source, then begin a new lake: the slot cannot pass that change"
+            hint = f"Update or delete that value at the source; the slot cannot pass the change. {RESYNC_ALL}"
             return UntranslatableText(refused.message, hint, refused.sqlstate)
         if isinstance(refused, ObjectMissing):
             # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
-            return PublicationDiffers(refused.message, f"{RESYNC_ALL}. The slot cannot pass that change")
+            return PublicationDiffers(refused.message, f"The slot cannot pass that change. {RESYNC_ALL}")
         return refused
 
     def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:
         """Tell the server what we have; it keeps what is not flushed."""
         micros = int((time.time() - _EPOCH_S) * 1e6)
         update = _STATUS.pack(b"r", written.value, flushed.value, flushed.value, micros, wants_reply)
-        with translated("reporting to the source"):
+        with translated("sending the received LSN to the source"):
             self._pgconn.put_copy_data(update)
         self._said = time.monotonic()
         self.flush()
 
     def flush(self) -> None:
         """Send what is unsent, as far as there is room."""
-        with translated("reporting to the source"):
+        with translated("sending the received LSN to the source"):
             self._unsent = self._pgconn.flush() == 1
 
     def silent_for_s(self) -> float:
@@ -146,7 +150,7 @@ class Replication:
     def require_alive(self) -> None:
         """A server that does not answer for so long is gone, whatever the network says."""
         if self.silent_for_s() > self._silence_s:
-            raise ConnectionLost(f"the source has said nothing for {self._silence_s:g} s", "again")
+            raise ConnectionLost(f"the source sent nothing for {self._silence_s:g} s", "Retry the command.")
 
     def finish(self, patience_s: float = 2.0) -> None:
         """End the stream in good order, so that the slot is soon free; what still comes is not looked at."""
@@ -167,7 +171,7 @@ class Replication:
 
 def _refused(doing: str, result: pq.abc.PGresult | None) -> SourceError:
     if result is None:
-        return ConnectionLost(f"{doing}: the server closed the connection", "again")
+        return ConnectionLost(f"{doing}: the server closed the connection", "Retry the command.")
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
     text = said.decode(errors="replace") if said else _line(result.get_error_message())

@@ -169,14 +169,14 @@ class Control:
         try:
             match verb, words:
                 case "position", []:
-                    return f"position received {progress.received} durable {progress.durable} state {state}"
+                    return f"position received {progress.received} flushed {progress.durable} state {state}"
                 case "wait", [lsn, *limit] if len(limit) <= 1:
                     deadline = now + _seconds(limit[0]) if limit else None
                     target = page_start(Lsn.parse(lsn), self.wal_segment_bytes)
                     client.waiting = _Waiting("received", target, deadline, now + ASK_AFTER_S, now + NUDGE_AFTER_S)
                 case "sync", []:
                     self.wishes.sync = True
-                    client.waiting = _Waiting("durable", progress.received)
+                    client.waiting = _Waiting("flushed", progress.received)
                 case "nudge", []:
                     client.waiting = _Waiting("nudged", Lsn.ZERO, nudge=self._nudge())
                 case "reply", []:
@@ -186,14 +186,14 @@ class Control:
                     self.wishes.applied = Lsn.parse(lsn), Lsn.parse(needed[0] if needed else lsn)
                     return "ok"
                 case _:
-                    return f"error {line[:80]!r} is no question; docs/receive-protocol.md lists them"
-        except (InvalidValue, ValueError) as error:
+                    return f"error unknown request: {line[:80]!r}"
+        except InvalidValue as error:
             return f"error {' '.join(str(error).split())}"
         return None
 
     def _waited(self, waiting: _Waiting, progress: Progress, nudged: Nudged, now: float) -> str | None:
-        if waiting.verb == "durable":
-            return f"durable {progress.durable}" if progress.durable >= waiting.target else None
+        if waiting.verb == "flushed":
+            return f"flushed {progress.durable}" if progress.durable >= waiting.target else None
         if waiting.verb == "nudged":
             return self._nudged(waiting, progress, nudged)
         if progress.received >= waiting.target:
@@ -228,9 +228,12 @@ class Control:
 
 
 def _seconds(milliseconds: str) -> float:
-    seconds = float(milliseconds) / 1000
-    if math.isnan(seconds):  # later than no time, and earlier than none: it would be looked for without a pause
-        raise InvalidValue(f"not a number of milliseconds: {milliseconds}")
+    try:
+        seconds = float(milliseconds) / 1000
+    except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise InvalidValue(f"invalid number of milliseconds: {milliseconds!r}")
     return seconds
 
 

@@ -51,8 +51,8 @@ class Drain:
         why, used = _drain(self._pgconn.pgconn_ptr, buffer, used, self._state, self._scratch)
         if why == _UNKNOWN:
             raise MalformedMessage(
-                f"the server sent what is no replication message: {self._scratch.tobytes().hex(' ')}",
-                "PostgreSQL's own host and port: something in between does not understand us",
+                f"the server sent an unknown replication message: {self._scratch.tobytes().hex(' ')}",
+                "Connect to PostgreSQL directly, not through a connection pooler or proxy.",
             )
         return Dry(why), int(used)
 

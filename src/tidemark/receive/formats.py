@@ -35,7 +35,7 @@ class Formats:
             if not decoded_from_binary(column.type_oid, self.types):
                 self.met.add(column.type_oid)
                 raise NotAllBinary(
-                    f"{relation.schema}.{relation.name} has a column {column.name} of a type (oid {column.type_oid}) "
-                    "that was not there before or is decoded from text only",
-                    "nothing: the stream is begun anew, with the types that there are now",
+                    f"column {column.name} of {relation.schema}.{relation.name} has a type (oid {column.type_oid}) "
+                    "that is new or is decoded from text only",
+                    "No action is required: the receiver restarts the stream with the current types.",
                 )

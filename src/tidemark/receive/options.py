@@ -11,16 +11,18 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
+from tidemark.units import format_size
 
+BUDGET_BYTES, WAL_LIMIT_BYTES = 64 << 30, 32 << 30
 BUFFER_BYTES, BUFFERS = 1 << 20, 8  # what is read and not written yet
 
 
 class WalPolicy(Enum):
-    """What is done when the slot holds back more WAL at the source than `wal_limit_bytes`."""
+    """What is done when the slot retains more WAL at the source than `wal_limit_bytes`."""
 
-    WARN = "warn"  # say so, and go on
-    HOLD = "hold"  # stop; the slot and the WAL stay
-    DROP = "drop"  # stop, and drop the slot so that the source is free; it goes on after resync --all
+    WARN = "warn"  # log a warning and continue
+    HOLD = "hold"  # stop; the slot retains the WAL
+    DROP = "drop"  # stop and drop the slot, so that the source can remove WAL; resync --all is required then
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class ReceiveOptions:
     sync_interval_s: float = 0.2
     sync_bytes: int = 32 << 20
     segment_bytes: int = 128 << 20
-    budget_bytes: int = 64 << 30
-    wal_limit_bytes: int = 32 << 30
+    budget_bytes: int = BUDGET_BYTES
+    wal_limit_bytes: int = WAL_LIMIT_BYTES
     wal_policy: WalPolicy = WalPolicy.WARN
     status_interval_s: float = 10.0
     silence_s: float = 60.0
@@ -50,11 +52,12 @@ class ReceiveOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith(("_s", "_bytes")) and value is not None and not value > 0:
-                raise InvalidValue(f"{field.name} is {value!r}", "a number above 0")
+                raise InvalidValue(f"{field.name} must be greater than 0, not {value!r}")
         if self.budget_bytes < 2 * max(self.segment_bytes, BUFFER_BYTES):  # a segment holds a block, however large
             raise InvalidValue(
-                f"a disk budget of {self.budget_bytes} bytes for segments of {self.segment_bytes}",
-                "room for at least two segments: one cannot be removed while the next is written",
+                f"a log budget of {format_size(self.budget_bytes)} is too small for two segments of "
+                f"{format_size(self.segment_bytes)}",
+                f"Use a `--budget` of at least {format_size(2 * self.segment_bytes)}.",
             )
 
     def as_json(self) -> str:

@@ -16,16 +16,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from tidemark import errors
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, ReceiveFailed, TidemarkError, policy_of
+from tidemark.errors import ExitCode, ReceiveFailed, TidemarkError, in_short, policy_of
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.receiver import Receiver
+
+RETRY = "Retry the command: everything received so far is in the log."
+_PREFIX = "tidemark receive: "
 
 
 @dataclass(slots=True)
@@ -36,12 +42,30 @@ class ReceiveProcess:
     pipe: int
 
     @classmethod
-    def start(cls, options: ReceiveOptions, *, module: str = "tidemark.receive", stderr: Any = None) -> ReceiveProcess:
-        """Start it and return at once."""
+    def start(
+        cls,
+        options: ReceiveOptions,
+        *,
+        module: str = "tidemark.receive",
+        stderr: Any = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> ReceiveProcess:
+        """Start it and return at once. With `tell`, its messages are passed there and not to standard error.
+
+        It has a session of its own, so that Ctrl-C on a terminal reaches the parent alone, which stops it.
+        """
         reading, writing = os.pipe()
         command = [sys.executable, "-m", module, str(writing)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr, pass_fds=[writing])
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE if tell is not None else stderr,
+            pass_fds=[writing],
+            start_new_session=True,
+        )
         os.close(writing)
+        if tell is not None:
+            threading.Thread(target=_pass_on, args=[process.stderr, tell], name="receive", daemon=True).start()
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(options.as_json().encode())
         process.stdin.close()
@@ -59,9 +83,7 @@ class ReceiveProcess:
         if word == "failed":
             name, arguments = rest[0].split(maxsplit=1)
             raise _error(name, arguments)
-        raise ReceiveFailed(
-            f"the receiving process died (exit code {code})", "again: what it had received is in the log"
-        )
+        raise ReceiveFailed(f"the receiver died with exit code {code}", RETRY)
 
     def stop(self) -> None:
         """Ask it to end in good order."""
@@ -84,6 +106,13 @@ class ReceiveProcess:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
+
+
+def _pass_on(stderr: IO[bytes], tell: Callable[[str], None]) -> None:
+    """Pass on the messages of the child until it ends."""
+    with stderr:
+        for line in stderr:
+            tell(line.decode(errors="replace").rstrip("\n").removeprefix(_PREFIX))
 
 
 def _error(name: str, arguments: str) -> TidemarkError:
@@ -109,8 +138,12 @@ def serve(arguments: list[str], options_text: str) -> ExitCode:
         done = receiver.run()
     except TidemarkError as error:
         _say(pipe, f"failed {type(error).__name__} {json.dumps([error.message, error.hint])}\n")
-        _tell(str(error))
         return policy_of(error).exit_code
+    except Exception as error:  # noqa: BLE001 - the parent reports it; the traceback is for its log
+        if os.environ.get("TIDEMARK_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        _say(pipe, f"failed ReceiveFailed {json.dumps([f'the receiver failed: {in_short(error)}', RETRY])}\n")
+        return ExitCode.UNEXPECTED
     _say(pipe, f"done {done}\n")
     return ExitCode.OK
 
@@ -121,4 +154,5 @@ def _say(pipe: int, text: str) -> None:
 
 
 def _tell(text: str) -> None:
-    print(f"tidemark receive: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(BrokenPipeError):  # the parent is gone
+        print(f"{_PREFIX}{text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -19,6 +19,7 @@ from tidemark.receive.connection import Replication
 from tidemark.receive.drain import Dry
 from tidemark.receive.points import Point, reached
 from tidemark.receive.station import IDLE_S, Station
+from tidemark.units import format_size
 
 # Who waits in poll is woken by every message, which costs the server, too: rather we nap, longer while much comes.
 FIRST_NAP_S, NAP_S, BULK_NAP_S = 0.0003, 0.001, 0.006
@@ -78,9 +79,9 @@ class Pump:
 
     def _holding(self) -> bool:
         """Whether nothing may be read now: the log has no more room, or the disk is behind."""
-        station, budget_bytes = self._station, self._station.options.budget_bytes
+        station, budget = self._station, format_size(self._station.options.budget_bytes)
         full = station.is_full
-        station.become(f"holding the log has reached its budget of {budget_bytes:,} bytes" if full else "streaming")
+        station.become(f"paused: the log has reached its budget of {budget}" if full else "streaming")
         if not full and self._buffer is None:
             self._buffer = station.writing.free_buffer()
         if not full and self._buffer is not None:

@@ -27,7 +27,7 @@ from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.points import Point, reached
 from tidemark.receive.pump import Pump
 from tidemark.receive.station import Station, stop_signal
-from tidemark.receive.watch import drop_if_told, stated
+from tidemark.receive.watch import drop_if_told, not_published, stated
 from tidemark.receive.writing import Progress
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.slot import SlotWait
@@ -64,7 +64,7 @@ class Receiver:
     def run(self) -> Lsn:
         """Receive until endpos or until stopped; the position up to which everything is durable."""
         with self._opened() as log:
-            self._tell(f"the log reaches {log.received}; if the slot holds back WAL: {stated(self._options)}")
+            self._tell(f"received LSN {log.received}; {stated(self._options)}")
             station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
             try:
                 self._follow(station)
@@ -119,7 +119,7 @@ class Receiver:
                 if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
                     raise
                 pause_s = PAUSE_S if station.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
-                station.become(f"waiting {' '.join(error.message.split())}; again in {pause_s:g} s")
+                station.become(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
                 reached(Point.CONNECTION_LOST)
                 station.pause(pause_s)
 
@@ -136,7 +136,7 @@ class Receiver:
         mirror, source = self._mirror, self._checked(station, self._mirror)
         if (source.identity, source.marks) != (mirror.identity, mirror.marks):
             for lost in sorted(set(mirror.marks) - set(source.marks)):
-                self._tell(f"{lost} is not published any more: what is written to that table is not received")
+                self._tell(not_published(lost))
             self._become(replace(mirror, identity=source.identity, marks=source.marks))
         station.watch.marks = source.marks
         station.keep_marks = lambda marks: self._become(replace(self._mirror, marks=marks))

@@ -17,6 +17,7 @@ from psycopg import sql
 
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import (
+    RESYNC_ALL,
     NotPermitted,
     Retry,
     TidemarkError,
@@ -29,9 +30,10 @@ from tidemark.receive.checks import check_marks, check_publications, check_slot_
 from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.source.session import Session, Timeouts
 from tidemark.source.slot import drop_slot_when_free
+from tidemark.units import format_size
 
 PREFIX = "tidemark"
-_SHARES = (0.5, 0.8)  # of the limit, at which it is said what will happen
+_SHARES = (0.5, 0.8)  # of the limit, at which a warning is logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ class Watch:
                 pause_s = min(5.0, pause_s * 2 or 0.1)
                 time.sleep(pause_s)
             except Exception as error:  # noqa: BLE001 - a watch that died without a word would be none
-                self.failure = UnexpectedSourceError(f"watching the source: {error!r}", "please report it")
+                self.failure = UnexpectedSourceError(
+                    f"monitoring the source failed: {error!r}", "Report the error as a bug."
+                )
                 return
 
     def _serve(self, session: Session) -> None:
@@ -111,7 +115,7 @@ class Watch:
         """A role that may not, or a standby, is no reason to stop: who waits is told."""
         try:
             with session.transaction(read_only=False):
-                session.execute(sql.SQL("set local synchronous_commit = local").format(), "nudging the source")
+                session.execute(sql.SQL("set local synchronous_commit = local").format(), "emitting a logical message")
                 (lsn,) = session.row("select pg_logical_emit_message(true, %s, '')::text", [PREFIX])
             return Nudged(number, Lsn.parse(lsn), None)
         except (NotPermitted, UnsupportedServer) as error:
@@ -132,40 +136,46 @@ class Watch:
     def _notice_lost(self, present: Mapping[str, str]) -> None:
         for lost in sorted(set(self.marks) - set(present) - self._lost):
             self._lost.add(lost)
-            self.warnings.append(f"{lost} is not published any more: what is written to that table is not received")
+            self.warnings.append(not_published(lost))
 
     def _judge(self, retained: int) -> None:
         share = retained / self._options.wal_limit_bytes
         step = max((step for step in (*_SHARES, 1.0) if share >= step), default=0.0)
         if step > self._warned:
             self.warnings.append(
-                f"slot {self._options.names.slot} holds back {retained:,} bytes of WAL, {share:.0%} of the limit; "
+                f"slot {self._options.names.slot} retains {format_size(retained)} of WAL, {share:.0%} of the limit; "
                 f"{stated(self._options)}"
             )
         self._warned = step
         if share < 1.0 or self._options.wal_policy is WalPolicy.WARN:
             return
         raise WalLimitReached(
-            f"slot {self._options.names.slot} holds back {retained:,} bytes of WAL, and the limit is "
-            f"{_limit(self._options)}: {_OUTCOMES[self._options.wal_policy]}",
-            "what keeps the log from growing, more disk, or another limit",
+            f"slot {self._options.names.slot} retains {format_size(retained)} of WAL; {stated(self._options)}",
+            _HINTS[self._options.wal_policy],
         )
 
 
+_HINTS = {
+    WalPolicy.HOLD: "Run `tidemark status LAKE` to find what is behind, or raise `--wal-limit`.",
+    WalPolicy.DROP: RESYNC_ALL,
+}
 _OUTCOMES = {
-    WalPolicy.WARN: "that is said, and receiving goes on",
-    WalPolicy.HOLD: "receiving stops; the slot stays, and with it the WAL",
-    WalPolicy.DROP: "receiving stops and the slot is dropped; it goes on after tidemark resync LAKE --all",
+    WalPolicy.WARN: "log a warning",
+    WalPolicy.HOLD: "stop and keep the slot",
+    WalPolicy.DROP: "stop and drop the slot",
 }
 
 
 def stated(options: ReceiveOptions) -> str:
-    """The policy in words, before it bites."""
-    return f"at {_limit(options)} {_OUTCOMES[options.wal_policy]}"
+    """The limit and the policy."""
+    limit, policy = format_size(options.wal_limit_bytes), options.wal_policy
+    return f"WAL retention limit {limit}, policy: {policy.value} ({_OUTCOMES[policy]})"
 
 
-def _limit(options: ReceiveOptions) -> str:
-    return f"{options.wal_limit_bytes:,} bytes"
+def not_published(mark: str) -> str:
+    """The warning for a table that was removed from a publication."""
+    publication, _, oid = mark.partition(" oid ")
+    return f"the table with oid {oid} was removed from publication {publication}: its changes are not received"
 
 
 def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:

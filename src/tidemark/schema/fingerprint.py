@@ -102,9 +102,9 @@ _NUMERICS = 1231  # numeric[]: an array with a NaN is stored as text where its e
 def compare(old: Fingerprint | None, new: Fingerprint | None) -> Comparison:
     """What became of a table between two looks at it."""
     if new is None:
-        return Comparison(Effect.DROPPED, ("the table is gone",)) if old else Comparison(Effect.SAME)
+        return Comparison(Effect.DROPPED, ("the table was dropped",)) if old else Comparison(Effect.SAME)
     if old is None or old.oid != new.oid:
-        reason = "the table is new" if old is None else f"another table (oid {new.oid}) has taken its name"
+        reason = "the table is new" if old is None else f"another table (oid {new.oid}) has its name"
         return Comparison(Effect.NEW, (reason,))
     findings = [*_table_findings(old, new), *_column_findings(old, new)]
     if old.filenode != new.filenode and (columns := _rewritten_columns(old, new)):
@@ -119,21 +119,21 @@ def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
     if (old.schema, old.name) != (new.schema, new.name):
         yield Effect.METADATA, f"renamed from {old.schema}.{old.name} to {new.schema}.{new.name}"
     if (old.parent, old.bound) != (new.parent, new.bound):
-        yield Effect.METADATA, "its place among partitions changed"
+        yield Effect.METADATA, "its partitioned table or partition bound changed"
     if old.inherits != new.inherits:
-        yield Effect.METADATA, "the tables it inherits from changed"
+        yield Effect.METADATA, "its parent tables changed"
     if old.children != new.children:
-        yield Effect.METADATA, "the tables that inherit from it changed"
+        yield Effect.METADATA, "its child tables changed"
     if old.memberships != new.memberships:
-        yield Effect.RESYNC, "it was out of its publication for a while, or the publication was altered"
+        yield Effect.RESYNC, "it was not published for some time, or the publication was altered"
     if old.key != new.key:
-        yield Effect.RESYNC, f"its key went from columns {list(old.key)} to {list(new.key)}"
+        yield Effect.RESYNC, f"its key changed from columns {list(old.key)} to {list(new.key)}"
     elif None in (old.marked, new.marked) and old.constraint != new.constraint:
-        yield Effect.RESYNC, "it was without its key for a while, and its rows are not named by that"
+        yield Effect.RESYNC, "it had no key for some time, and its replica identity is not the key"
     elif old.marked != new.marked:
         yield Effect.METADATA, "its replica identity changed"
     if old.persistence != new.persistence:
-        yield Effect.RESYNC, f"it went from {old.persistence.name.lower()} to {new.persistence.name.lower()}"
+        yield Effect.RESYNC, f"it changed from {old.persistence.name.lower()} to {new.persistence.name.lower()}"
 
 
 def _column_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
@@ -155,15 +155,18 @@ def _changed(was: Column, now: Column, rewritten: bool) -> Iterator[Finding]:
     if was.name != now.name:
         yield Effect.METADATA, f"column {was.name!r} renamed to {name}"
     if was.type != now.type:
-        yield _type_effect(was.type, now.type), f"column {name} went from type {was.type.name} to {now.type.name}"
+        yield (
+            _type_effect(was.type, now.type),
+            f"column {name} changed its type from {was.type.name} to {now.type.name}",
+        )
     elif was.typmod != now.typmod:
         effect = Effect.RESYNC if was.type.oid == _NUMERICS else Effect.METADATA
-        yield effect, f"column {name} has another type modifier"
+        yield effect, f"column {name} changed its type modifier"
     if (was.generated, was.expression) != (now.generated, now.expression):
         virtual = was.generated is now.generated is Generated.VIRTUAL
-        yield Effect.METADATA if virtual else Effect.RESYNC, f"column {name} is generated otherwise"
+        yield Effect.METADATA if virtual else Effect.RESYNC, f"column {name} changed its generation expression"
     if was.missing != now.missing and not (rewritten and now.missing is None):
-        yield Effect.RESYNC, f"column {name} has another value for rows older than itself"
+        yield Effect.RESYNC, f"column {name} changed its value in rows that are older than the column"
 
 
 def _type_effect(was: PgType, now: PgType) -> Effect:

@@ -66,7 +66,7 @@ def blockers_of(session: Session, pid: int) -> tuple[Blocker, ...]:
 def described(session: Session, blockers: Sequence[Blocker]) -> str:
     """All of them, each with its age by the server's clock, and the SQL that ends it."""
     (now,) = session.row("select clock_timestamp()")
-    return "; ".join(f"{each}{_age(each, now)} (to end it: {ending(each)})" for each in blockers)
+    return "; ".join(f"{each}{_age(each, now)} (end it with: {ending(each)})" for each in blockers)
 
 
 def ending(blocker: Blocker) -> str:
@@ -94,7 +94,7 @@ def older_than(session: Session, xid: Xid8) -> tuple[Blocker, ...]:
 def naming_lockers(session: Session, oid: int, error: TimedOut) -> TimedOut:
     """An error about a lock that was not had, with those who have it or wait for it, if they are there still."""
     found = tuple(Blocker(*row) for row in session.rows(_LOCKING, {"oid": oid}))
-    said = f"{error.message}; it is locked by {named(found)}" if found else error.message
+    said = f"{error.message}; the lock is held by {named(found)}" if found else error.message
     return TimedOut(said, error.hint, error.sqlstate)
 
 

@@ -18,8 +18,8 @@ from tidemark.errors import InvalidValue
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _URI = re.compile(r"postgres(?:ql)?://")
 _HINT = (
-    "a URI (postgresql://user@host/dbname) or keywords (host=… dbname=… user=…); in a URI write the characters "
-    "@ : / ? % # of a user name or password as %40 %3A %2F %3F %25 %23, or keep the password in ~/.pgpass"
+    "Use a URI (postgresql://user@host/dbname) or keywords (host=… dbname=… user=…). In a URI, write the characters "
+    "@ : / ? % # of a user name or password as %40 %3A %2F %3F %25 %23, or store the password in ~/.pgpass."
 )
 _REASONS = (
     (r"invalid percent-encoded token", "it has a % that is not followed by two hexadecimal digits"),
@@ -27,8 +27,8 @@ _REASONS = (
     (r"unterminated quoted string", "a quote is not closed"),
     (r"missing key/value separator", "a parameter after the ? has no ="),
     (r"extra key/value separator", "a parameter after the ? has two ="),
-    (r"invalid (connection option|URI query parameter)", "it has a keyword that libpq does not know"),
-    (r"IPv6 host address", "an address that begins with [ is not closed"),
+    (r"invalid (connection option|URI query parameter)", "it has an unknown keyword"),
+    (r"IPv6 host address", "an IPv6 address that begins with [ is not closed"),
 )
 
 
@@ -39,7 +39,7 @@ class Dsn:
 
     def __init__(self, text: str) -> None:
         if reason := _misread(text):
-            raise InvalidValue(f"not a libpq connection string: {reason}", _HINT)
+            raise InvalidValue(f"invalid connection string: {reason}", _HINT)
         self._text = text
 
     def reveal(self) -> str:
@@ -53,13 +53,13 @@ class Dsn:
     def __str__(self) -> str:
         options = conninfo_to_dict(self._text)
         shown = " ".join(f"{key}={options[key]}" for key in _SHOWN if key in options)
-        return shown or "libpq's defaults"
+        return shown or "libpq defaults"
 
     def __repr__(self) -> str:
         return f"Dsn({self})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Dsn holds a password and is not pickled; hand over how to find it instead")
+        raise TypeError("a Dsn contains a password and cannot be pickled")
 
     def __getstate__(self) -> NoReturn:
         self.__reduce__()
@@ -88,7 +88,7 @@ def _misread(text: str) -> str | None:
     if not re.fullmatch(r"[0-9]{0,5}(,[0-9]{0,5})*", options.get("port", ""), re.ASCII):
         return "its port is not a number"
     if any("://" in options.get(key, "") for key in _SHOWN):
-        return "a URI stands where a name should"
+        return "it has a URI in place of a name"
     if any("@" in options.get(key, "") for key in ("host", "hostaddr", "service")):
         return "its host has an @"
     if "=" in options.get("dbname", "") or (_URI.match(text) and "@" in _URI.sub("", text).partition("/")[2]):

@@ -60,33 +60,33 @@ def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
     source = found.identity
     if mirror.system_identifier != source.system_identifier:
         raise NotTheSameSource(
-            f"the mirror belongs to {mirror}; the server at hand is {source}",
-            "the mirror's own source, or a new lake for this one",
+            f"the mirror belongs to {mirror}; this server is {source}",
+            "Connect to the source of the mirror, or create another lake with `tidemark sync SOURCE LAKE`.",
         )
     if mirror.database_oid != source.database_oid:
         raise NotTheSameSource(
             f"the mirror belongs to database {mirror.database!r} (oid {mirror.database_oid}); "
-            f"{source.database!r} (oid {source.database_oid}) is another one, or was created anew under that name",
-            "the mirror's own database, or a new lake for this one",
+            f"{source.database!r} (oid {source.database_oid}) is another one, or was created again under that name",
+            "Connect to the database of the mirror, or create another lake with `tidemark sync SOURCE LAKE`.",
         )
     if max(mirror.timeline, source.timeline) > 1 and None in (mirror.history, source.history):
         raise SourceForked(
-            f"the mirror is on timeline {mirror.timeline} and the source on {source.timeline}, and a history of theirs "
-            "could not be read: they may have parted",
-            "a role with the REPLICATION right",
+            f"the mirror is on timeline {mirror.timeline} and the source on {source.timeline}, and the timeline "
+            "history cannot be read",
+            "Use a role with the REPLICATION attribute.",
         )
     fork = fork_point(mirror, source)
     if fork is not None and fork < durable:
         raise SourceForked(
-            f"the mirror holds commits up to {durable} on timeline {mirror.timeline}, and the source, "
-            f"on timeline {source.timeline}, parted from that history at {fork}",
-            f"the server that has that history; to go on with this one {RESYNC_ALL}",
+            f"the mirror has commits up to {durable} on timeline {mirror.timeline}, but the source, "
+            f"on timeline {source.timeline}, left that history at {fork}",
+            f"Connect to the server that has this history. {RESYNC_ALL}",
         )
     if found.position < durable:
         raise SourceForked(
-            f"the mirror holds commits up to {durable}, and the source has come only to {found.position}: "
-            "it was restored to an earlier state, or is a standby that lags",
-            f"again when a standby has caught up; after a restore {RESYNC_ALL}",
+            f"the mirror has commits up to {durable}, but the source is at {found.position}: "
+            "it was restored to an earlier state, or is a standby that has not caught up",
+            f"If the source is a standby, retry the command when it has caught up. {RESYNC_ALL}",
         )
 
 
@@ -115,7 +115,7 @@ def parse_history(text: str) -> tuple[Switch, ...]:
             continue
         fields = line.split(maxsplit=2)
         if len(fields) < 2 or not fields[0].isdecimal():
-            raise InvalidValue(f"not a line of a timeline history: {line!r}")
+            raise InvalidValue(f"invalid line of a timeline history: {line!r}")
         switches.append(Switch(int(fields[0]), Lsn.parse(fields[1])))
     return tuple(switches)
 
@@ -143,7 +143,7 @@ _BY_SQL = """
 
 
 def _identify(replication: Session, oid: int, name: str) -> Located:
-    doing = "asking the server for its identity"
+    doing = "reading the identity of the server"
     system, timeline, position, *_ = replication.command(sql.SQL("IDENTIFY_SYSTEM"), doing)
     history: tuple[Switch, ...] = ()
     if timeline > 1:

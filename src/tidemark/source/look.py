@@ -127,7 +127,7 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
         sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
     )
     try:
-        with translated("looking whether a table is empty"), session.connection.transaction():
+        with translated(f"checking whether {table.schema}.{table.name} is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
     except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
         return False  # whoever copies it is told why it cannot be read

@@ -21,8 +21,8 @@ class MirrorNames:
     def __post_init__(self) -> None:
         if _MIRROR.fullmatch(self.mirror) is None or _TAKEN.search(self.mirror):
             raise InvalidValue(
-                f"not a mirror's name: {self.mirror!r}",
-                "1 to 40 lower-case letters, digits and underscores, not snapshot_… nor …_inserts",
+                f"invalid mirror name: {self.mirror!r}",
+                "Use 1 to 40 lower-case letters, digits and underscores, but not snapshot_… or …_inserts.",
             )
 
     @classmethod
@@ -55,5 +55,5 @@ class MirrorNames:
 def require_ours(name: str) -> str:
     """`name`, if it carries our prefix."""
     if not name.startswith(PREFIX) or name == PREFIX:
-        raise NotOurs(f"{name!r} was not made by Tidemark", f"a name that begins with {PREFIX}")
+        raise NotOurs(f"{name!r} was not created by Tidemark", f"Use a name that begins with {PREFIX}.")
     return name

@@ -20,7 +20,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if _PATTERN.fullmatch(self.text) is None:
-            raise InvalidValue(f"not a pattern for tables: {self.text!r}", _HINT)
+            raise InvalidValue(f"invalid table pattern: {self.text!r}", _HINT)
 
     def matches(self, table: Table) -> bool:
         """Whether it means this table."""
@@ -29,7 +29,10 @@ class Pattern:
         return _means(schema or "public", table.schema) and _means(name or "", table.name)
 
 
-_HINT = 'schema.table, with * and ? as in a shell; without a dot in schema public; "Odd.name" in double quotes'
+_HINT = (
+    "Use SCHEMA.TABLE with the wildcards * and ?; without a schema, the pattern applies to schema public. "
+    'Put names with special characters in double quotes: public."Odd.name".'
+)
 
 
 def _means(part: str, name: str) -> bool:
@@ -93,7 +96,7 @@ def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool 
 def why_not(table: Table) -> str | None:
     """Why this table cannot be mirrored, if that is so."""
     if table.kind is Kind.FOREIGN:
-        return "a foreign table: its rows live on another server"
+        return "a foreign table: its rows are on another server"
     if table.persistence is Persistence.UNLOGGED:
         return "an unlogged table: its changes are not in the WAL"
     return table.flaw

@@ -140,7 +140,7 @@ class Session:
         if not self.has_encoding:
             for name, loader in (("name", _Stored), ("varchar", _Stored), ("jsonb", _StoredJson)):
                 connection.adapters.register_loader(name, loader)
-        with translated("pinning the session's settings"), bounded(connection.pgconn, timeouts.connect_s):
+        with translated("configuring the session"), bounded(connection.pgconn, timeouts.connect_s):
             (backend_pid,) = self._connection.execute("select pg_backend_pid()").fetchone() or (None,)
             self.pooled = backend_pid != connection.pgconn.backend_pid
             if not self.pooled:
@@ -199,7 +199,7 @@ class Session:
     def transaction(self, *, read_only: bool = True, snapshot_id: str | None = None) -> Iterator[None]:
         """A REPEATABLE READ transaction: one snapshot for everything inside, ours or the exported one named."""
         self.begin(read_only=read_only, snapshot_id=snapshot_id)
-        with translated("a transaction on the source"):
+        with translated("ending a transaction"):
             try:
                 yield
             except BaseException:
@@ -250,7 +250,7 @@ class Session:
         try:
             self._connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot_id)))
         except _NOT_IMPORTED as error:
-            hint = "starting over with a new snapshot: whoever held this one is gone, or it is another database's"
+            hint = "Retry the command. The session that exported the snapshot has ended or uses another database."
             raise ObjectMissing(f"snapshot {snapshot_id} cannot be imported", hint, error.sqlstate) from error
 
     def _end(self, how: LiteralString) -> None:
@@ -285,10 +285,10 @@ class Session:
         for (name, wanted), value in zip(expected.items(), found, strict=True):
             if value != wanted:
                 raise SettingsNotPinned(
-                    f"{name} is {value!r} and must be {wanted!r}",
-                    f"alter role … reset {name}"
+                    f"{name} is {value!r} but must be {wanted!r}",
+                    f"Run `alter role ROLE reset {name}`."
                     if name in REQUIRED
-                    else "a direct connection: a pooler or proxy in between may be changing settings",
+                    else "Connect to PostgreSQL directly: a connection pooler or proxy may change settings.",
                 )
 
     def close(self) -> None:

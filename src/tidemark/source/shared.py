@@ -62,7 +62,7 @@ class SharedSnapshot:
         limit = sql.SQL("set local statement_timeout = {}").format(round(timeouts.statement_s * 1000))
         try:
             with translated("reading from the source"), holder.connection.transaction(force_rollback=True):
-                holder.execute(limit, "bounding a statement")
+                holder.execute(limit, "setting statement_timeout")
                 yield holder
         except Exception as error:
             if not _is_in_transaction(holder):

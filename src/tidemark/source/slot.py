@@ -231,7 +231,7 @@ def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | 
             if answered(replication.connection.pgconn, min(_STOP_S, max(0.0, left_s))):
                 return None
             if wait.stopping():
-                return Stopped("stopped while a replication slot was waited for; it was not created")
+                return Stopped("stopped while waiting for a replication slot, which was not created")
             if deadline is not None and time.monotonic() >= deadline:
                 return _blocked(dsn, replication, wait.limit_s or 0.0)
             if now - begin >= LOOK_S:
@@ -261,9 +261,9 @@ class _BlockerReports:
             if found == self._reported and now - self._reported_at < REPORT_S:
                 return
             if found:
-                self._report(f"slot creation waits for running transactions: {described(self._session, found)}")
+                self._report(f"slot creation is waiting for running transactions: {described(self._session, found)}")
             elif _is_standby(self._session):
-                self._report(f"slot creation waits for {_PRIMARY} (to have one: {_LOG_SNAPSHOT})")
+                self._report(f"slot creation is waiting for {_PRIMARY} (on the primary, run: {_LOG_SNAPSHOT})")
             self._reported, self._reported_at = found, now
         except SourceError:
             self.close()
@@ -281,20 +281,20 @@ def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
         standby = _is_standby(session)
     if found:
         waited = named(found)
-        hint = "when they have ended; end them, or COMMIT PREPARED or ROLLBACK PREPARED the prepared ones"
+        hint = "End these transactions, with COMMIT PREPARED or ROLLBACK PREPARED if prepared, and retry."
     elif standby:
-        waited, hint = _PRIMARY, _LOG_SNAPSHOT
+        waited, hint = _PRIMARY, f"Run `{_LOG_SNAPSHOT}` on the primary."
     else:
-        waited, hint = "transactions that have just ended", "again"
-    return SlotBlocked(f"a slot was not created within {wait_s:g} s: it waits for {waited}", hint, found)
+        waited, hint = "transactions that have just ended", "Retry the command."
+    return SlotBlocked(f"could not create a replication slot within {wait_s:g} s: it waits for {waited}", hint, found)
 
 
 def _is_standby(session: Session) -> bool:
     return bool(session.row("select pg_is_in_recovery()")[0])
 
 
-_PRIMARY = "the primary's next list of running transactions"
-_LOG_SNAPSHOT = "select pg_log_standby_snapshot() on the primary"
+_PRIMARY = "a list of running transactions from the primary"
+_LOG_SNAPSHOT = "select pg_log_standby_snapshot()"
 
 
 def _one_row(pgconn: pq.abc.PGconn, given_up: TidemarkError | None) -> list[Any]:

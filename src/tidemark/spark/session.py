@@ -103,10 +103,12 @@ class SparkOptions:
 
     def __post_init__(self) -> None:
         if self.master is not None and self.remote is not None:
-            raise InvalidValue(f"both a master ({self.master}) and a remote ({self.remote}) for Spark", "one of them")
+            raise InvalidValue(
+                f"both a master ({self.master}) and a remote ({self.remote}) of Spark are given", "Remove one of them."
+            )
         for key, value in self.conf.items():
             if PINNED.get(key, value).lower() != value.lower():
-                raise InvalidValue(f"{key}={value} could change an answer", f"{key}={PINNED[key]}, or leave it out")
+                raise InvalidValue(f"{key}={value} can change query results", f"Remove it, or set {key}={PINNED[key]}.")
 
 
 def spark_session(options: SparkOptions | None = None) -> SparkSession:
@@ -115,8 +117,8 @@ def spark_session(options: SparkOptions | None = None) -> SparkSession:
     if active is not None:
         if options not in (None, SparkOptions()):
             raise SparkSettingsDiffer(
-                "a Spark session is active, and options for a new one cannot take effect",
-                "without options, or stop the active session first",
+                "a Spark session is already active, and options for a new one have no effect",
+                "Remove the options, or stop the active session first.",
             )
         require_pinned(active)
         return active
@@ -155,8 +157,9 @@ def require_pinned(session: SparkSession) -> None:
     wrong = [key for key, wanted in PINNED.items() if str(found[key] or wanted).lower() != wanted.lower()]
     if wrong:
         raise SparkSettingsDiffer(
-            "the Spark session's options could change an answer: " + ", ".join(f"{key}={found[key]}" for key in wrong),
-            "; ".join(f'spark.conf.set("{key}", "{PINNED[key]}")' for key in wrong),
+            "the Spark session has options that can change query results: "
+            + ", ".join(f"{key}={found[key]}" for key in wrong),
+            "Run " + " and ".join(f'`spark.conf.set("{key}", "{PINNED[key]}")`' for key in wrong) + ".",
         )
     if settings is not None:
         _FIT[session] = settings

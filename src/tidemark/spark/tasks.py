@@ -33,12 +33,12 @@ def _run(spark: SparkSession, run: Callable[[], Iterable[bytes]], tasks: int) ->
     context = getattr(spark, "_sc", None)
     if context is not None:
         return list(context.parallelize(range(tasks), tasks).mapPartitions(lambda _: run()).collect())
-    rows = spark.range(0, tasks, 1, tasks).mapInArrow(partial(_as_rows, run), "told binary").collect()
+    rows = spark.range(0, tasks, 1, tasks).mapInArrow(partial(_as_rows, run), "value binary").collect()
     return [bytes(row[0]) for row in rows]
 
 
 def _as_rows(run: Callable[[], Iterable[bytes]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For the one row that a task is given."""
     for _ in batches:
-        for told in run():
-            yield pa.record_batch({"told": pa.array([told], pa.binary())})
+        for value in run():
+            yield pa.record_batch({"value": pa.array([value], pa.binary())})

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.apply.cycle import Applied
-from tidemark.apply.options import ApplyOptions
+from tidemark.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
 from tidemark.errors import (
@@ -36,6 +37,7 @@ from tidemark.errors import (
     policy_of,
 )
 from tidemark.fold.beside import FoldingBeside
+from tidemark.fold.folder import Folded
 from tidemark.lake.paths import require_plain
 from tidemark.lake.reasons import copy_failed
 from tidemark.lake.registers import read_cycle
@@ -45,7 +47,7 @@ from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import NAME as MIRROR_FILE
 from tidemark.log.mirror import read_mirror
 from tidemark.log.writer import Lock as LogLock
-from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
@@ -54,10 +56,10 @@ from tidemark.source.session import Session
 from tidemark.source.slot import drop_slot_when_free
 from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.sync.copying import Copying, Failed
-from tidemark.sync.progress import Progress, copied_rows
+from tidemark.sync.events import CopyFailed, Emit, Message, TableCopied, TableFolded
+from tidemark.sync.progress import Progress
 from tidemark.sync.rounds import CopyOptions
 from tidemark.sync.tracker import Tracker
-from tidemark.units import format_duration
 
 LOG = "_log"
 REQUESTS_S = 1.0
@@ -79,8 +81,12 @@ class MirroringOptions:
     endpos: Lsn | None = None
     folds: bool = True
     tasks: int | None = None
-
+    budget_bytes: int = BUDGET_BYTES
+    wal_limit_bytes: int = WAL_LIMIT_BYTES
+    wal_policy: WalPolicy = WalPolicy.WARN
     accept_altered_publication: bool = False
+    cycle_bytes: int = CYCLE_BYTES
+    cycle_s: float = CYCLE_S
 
     @property
     def log_folder(self) -> Path:
@@ -90,10 +96,47 @@ class MirroringOptions:
     @property
     def receive(self) -> ReceiveOptions:
         """What the receiving process is told."""
-        accept = self.accept_altered_publication
         return ReceiveOptions(
-            self.source, self.log_folder, self.names, endpos=self.endpos, accept_altered_publication=accept
+            self.source,
+            self.log_folder,
+            self.names,
+            endpos=self.endpos,
+            budget_bytes=self.budget_bytes,
+            wal_limit_bytes=self.wal_limit_bytes,
+            wal_policy=self.wal_policy,
+            accept_altered_publication=self.accept_altered_publication,
         )
+
+    @property
+    def apply(self) -> ApplyOptions:
+        """The options of the writer."""
+        return ApplyOptions(
+            self.source,
+            self.log_folder,
+            self.lake,
+            self.names,
+            cycle_bytes=self.cycle_bytes,
+            cycle_s=self.cycle_s,
+        )
+
+    def copy(self, free_tasks: int) -> CopyOptions:
+        """The options of the copies, which by default take all tasks that are free."""
+        return CopyOptions(self.source, self.log_folder, self.lake, self.names, self.tasks or free_tasks, self.endpos)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Positions, and how far the lake is behind the source as of its last catalog snapshot."""
+
+    source_lsn: Lsn
+    received_lsn: Lsn
+    applied_lsn: Lsn
+    lag_s: float | None
+
+    @property
+    def lag_bytes(self) -> int:
+        """The WAL that cannot be read yet."""
+        return max(0, self.source_lsn - self.applied_lsn)
 
 
 class Mirroring:
@@ -105,8 +148,11 @@ class Mirroring:
         spark: SparkSession,
         tell: Callable[[str], None],
         stopping: Callable[[], bool] = lambda: False,
+        emit: Emit | None = None,
     ) -> None:
-        self._options, self._spark, self._tell, self._stopping = options, spark, tell, stopping
+        self._options, self._spark, self._stopping = options, spark, stopping
+        self._emit: Emit = emit or (lambda event: tell(str(event)))
+        self._tell: Callable[[str], None] = lambda text: self._emit(Message(text))
         self._tracker, self._requests = Tracker(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
@@ -124,17 +170,14 @@ class Mirroring:
         with ExitStack() as held:
             if not has_begun(log):
                 held.push(self._undo)
-            self._receiving = ReceiveProcess.start(self._receive)
+            self._receiving = self._started()
             held.callback(lambda: self._receiving.close())
             self._wait_for_log()
-            apply = ApplyOptions(options.source, log, options.lake, options.names)
-            self.writer = held.enter_context(LakeWriter(apply, spark, tell))
+            self.writer = held.enter_context(LakeWriter(options.apply, spark, self._tell))
             self.writer.uncopied = frozenset()
             if options.folds:
-                held.enter_context(FoldingBeside(options.lake, spark, tell))
-            tasks = options.tasks or tasks_beside(spark)
-            copy = CopyOptions(options.source, log, options.lake, options.names, tasks, options.endpos)
-            self._copying = held.enter_context(Copying(copy, spark, self.progress))
+                held.enter_context(FoldingBeside(options.lake, spark, self._tell, partial(emit_fold, self._emit)))
+            self._copying = held.enter_context(Copying(options.copy(tasks_beside(spark)), spark, self.progress))
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
@@ -202,6 +245,19 @@ class Mirroring:
         limit = self.writer.tables.limit
         return self._received_all and limit is not None and limit > self.writer.reader.received
 
+    @property
+    def lag(self) -> Lag:
+        """Where the source, the log and the lake are, as far as it was read."""
+        cycle, received, source = self.writer.cycle, self.writer.reader.received, self.writer.source_position
+        applied = min(cycle.safe, cycle.known)
+        source_lsn = max(received, source[0]) if source is not None else received
+        lag_s = None
+        if applied >= source_lsn:
+            lag_s = 0.0
+        elif source is not None and cycle.source_time is not None:
+            lag_s = max(0.0, (source[1] - cycle.source_time).total_seconds())
+        return Lag(source_lsn, received, applied, lag_s)
+
     def kill_receiving(self) -> None:
         """End the receiving process as a power failure would; the next step starts another one."""
         self._receiving.kill()
@@ -226,7 +282,7 @@ class Mirroring:
             said = f"applying changes failed: {what_failed(error)}"
             if self._failures > MOST_FAILURES:
                 raise TaskFailed(said, _RETRY) from error
-            self._tell(f"{said}; retrying")
+            self._emit(Message(f"{said}; retrying", warning=True))
             return None
         except (Py4JError, ConnectionError) as error:
             raise _spark_ended() from error
@@ -269,8 +325,8 @@ class Mirroring:
                 self._tracker.taken(oid)
                 self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
-                rows, seconds = sum(file.rows for file in generation.files), self.progress.seconds(oid)
-                self._tell(f"table {generation.name}: {copied_rows(rows, seconds)}, as of {generation.base.lsn}")
+                rows = sum(file.rows for file in generation.files)
+                self._emit(TableCopied(generation.name, generation.base.lsn, rows, self.progress.seconds(oid)))
             elif not self._began_meanwhile(oid):
                 self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
 
@@ -298,15 +354,15 @@ class Mirroring:
         self.writer.tables.wait([table.oid], reason)
         self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
-        retry = f"retry in {format_duration(pause_s)}"
-        self._tell(f"table {table.schema}.{table.name}: copy failed, {retry}: {error.message}")
+        self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
 
     def _wait_for_log(self) -> None:
         """Until the receiving process has a log, or an error to say."""
         while not has_begun(self._options.log_folder):
             if self._stopping():
                 self._receiving.stop()
-                self._receiving.wait()
+                with suppress(TidemarkError):  # it may be stopped before it can report
+                    self._receiving.wait()
                 raise Stopped("stopped before replication started; nothing was created at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
@@ -348,7 +404,7 @@ class Mirroring:
             self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
             if len(self._deaths) > MOST_DEATHS:
                 raise
-            self._tell(f"{error.message}; restarting the receiver")
+            self._emit(Message(f"{error.message}; restarting the receiver", warning=True))
         except LogInUse as error:
             if time.monotonic() > self._patient_until:
                 raise
@@ -356,7 +412,15 @@ class Mirroring:
             time.sleep(_ORPHAN_PAUSE_S)
         if not self._received_all:
             self._receiving.close()
-            self._receiving = ReceiveProcess.start(self._receive)
+            self._receiving = self._started()
+
+    def _started(self) -> ReceiveProcess:
+        return ReceiveProcess.start(self._receive, tell=lambda text: self._emit(Message(text, "receive")))
+
+
+def emit_fold(emit: Emit, folded: Folded, seconds: float) -> None:
+    """Emit the event of a fold."""
+    emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds))
 
 
 def has_begun(log: Path) -> bool:

@@ -6,8 +6,6 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from tidemark.units import format_duration
-
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
@@ -93,8 +91,3 @@ class Progress:
         with self._lock:
             if oid in self._tables:
                 self._tables[oid] = replace(self._tables[oid], state=state)
-
-
-def copied_rows(rows: int, seconds: float) -> str:
-    """How many rows were copied in how long, for people."""
-    return f"copied {rows:,} row{'s' * (rows != 1)} in {format_duration(seconds)}"

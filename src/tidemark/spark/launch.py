@@ -1,0 +1,58 @@
+"""The JVM of a command: in a session of its own, with its standard error in our log.
+
+The terminal sends Ctrl-C to every process of the foreground job, so without this Spark's Python workers would print
+tracebacks before the command can stop in good order. The JVM ends when its standard input is closed, so it never
+outlives us.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import IO
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+
+from tidemark.errors import SparkError
+from tidemark.spark.java import provide_java
+
+TAIL = 5  # lines of standard error that explain a failure to start
+_LOGGER = logging.getLogger("tidemark.spark")
+
+
+def launch_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM for the next session of this process, unless there is one."""
+    if SparkContext._gateway is not None:
+        return
+    provide_java()
+    settings = SparkConf(loadDefaults=False)
+    for key, value in conf.items():
+        settings.set(key, value)
+    tail: deque[str] = deque(maxlen=TAIL)
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=_follow, args=[os.fdopen(reading, "rb"), tail], name="spark", daemon=True)
+    thread.start()
+    try:
+        gateway = launch_gateway(settings, {"start_new_session": True, "stderr": writing})  # type: ignore[no-untyped-call]
+    except PySparkException as error:
+        os.close(writing)
+        thread.join(1)
+        raise SparkError(
+            f"Spark did not start: {'; '.join(tail) or error}",
+            "Run `tidemark --log-level debug` with the same command to see the output of Java.",
+        ) from error
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _follow(stderr: IO[bytes], tail: deque[str]) -> None:
+    with stderr:
+        for line in stderr:
+            text = line.decode(errors="replace").rstrip()
+            tail.append(text)
+            _LOGGER.debug("%s", text)
