@@ -81,5 +81,12 @@ def test_no_sqlstate_means_that_the_connection_is_gone() -> None:
     assert isinstance(error_for(None, "reading", "server closed the connection"), errors.ConnectionLost)
 
 
+def test_every_exit_code_has_a_description_that_fits_on_a_line() -> None:
+    descriptions = [code.description for code in ExitCode]
+    assert len({*descriptions}) == len(ExitCode)
+    assert max(map(len, descriptions)) <= 72
+    assert not [text for text in descriptions if text.endswith(".")]
+
+
 def test_an_error_that_is_not_ours_stops_everything() -> None:
     assert policy_of(ZeroDivisionError()) == errors.Policy(Retry.NEVER, ExitCode.UNEXPECTED)

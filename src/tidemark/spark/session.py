@@ -6,18 +6,21 @@ change an answer it is refused, with the lines that would make it fit.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidValue, SparkSettingsDiffer
-from tidemark.spark.java import provide_java
+from tidemark.spark.java import is_debugging, jvm_environment
 
 # Every option by which the same statement on the same rows has another result. Most are Spark's defaults.
 PINNED: Mapping[str, str] = MappingProxyType(
@@ -88,6 +91,8 @@ FASTER: Mapping[str, str] = MappingProxyType(
         "spark.scheduler.mode": "FAIR",  # applying does not wait for a fold
     }
 )
+QUIET: Mapping[str, str] = MappingProxyType({"spark.ui.showConsoleProgress": "false"})
+_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")  # PySpark's loggers of errors that it also raises
 _CORES = os.cpu_count() or 1
 FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(_CORES)})
 HERE = f"local[{_CORES + 1}]"  # one task more than there are cores, so that applying does not wait for copies
@@ -131,13 +136,15 @@ def _new_session(options: SparkOptions) -> SparkSession:
     here = where.startswith("local")
     if here:
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    if here or options.remote is None:
-        provide_java()
     builder = builder.remote(where) if options.remote is not None else builder.master(where)
-    faster = {**FASTER, **(FASTER_HERE if here else {})}
-    for key, value in {**faster, **options.conf, **PINNED}.items():
+    defaults = {**QUIET, **FASTER, **(FASTER_HERE if here else {})}
+    for key, value in {**defaults, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+    if not is_debugging():
+        for name in _RAISED:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    with jvm_environment() if here or options.remote is None else nullcontext():
+        session: SparkSession = builder.getOrCreate()
     require_pinned(session)
     return session
 
