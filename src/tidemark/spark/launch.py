@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from tidemark.errors import SparkError
-from tidemark.spark.java import provide_java
+from tidemark.spark.java import jvm_environment
 
 TAIL = 5  # lines of standard error that explain a failure to start
 _LOGGER = logging.getLogger("tidemark.spark")
@@ -29,7 +29,6 @@ def launch_jvm(conf: Mapping[str, str]) -> None:
     """Start the JVM for the next session of this process, unless there is one."""
     if SparkContext._gateway is not None:
         return
-    provide_java()
     settings = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         settings.set(key, value)
@@ -38,7 +37,8 @@ def launch_jvm(conf: Mapping[str, str]) -> None:
     thread = threading.Thread(target=_follow, args=[os.fdopen(reading, "rb"), tail], name="spark", daemon=True)
     thread.start()
     try:
-        gateway = launch_gateway(settings, {"process_group": 0, "stderr": writing})  # type: ignore[no-untyped-call]
+        with jvm_environment():
+            gateway = launch_gateway(settings, {"process_group": 0, "stderr": writing})  # type: ignore[no-untyped-call]
     except PySparkException as error:
         os.close(writing)
         thread.join(1)
