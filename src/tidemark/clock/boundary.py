@@ -18,7 +18,7 @@ from tidemark.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """`(lsn, excluded)`: every commit at or below `lsn` is visible, except those in `excluded`."""
+    """The position of a read: every commit at or below `lsn` is visible, except those in `excluded`."""
 
     lsn: Lsn
     excluded: frozenset[Lsn] = frozenset()
@@ -30,20 +30,20 @@ class Boundary:
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot, lsn: Lsn, commits: Iterable[tuple[Xid8, Lsn]]) -> Boundary:
-        """What the session saw that read `snapshot` and, in the same statement, the insert position `lsn`.
+        """The boundary of a session that read `snapshot` and the insert position `lsn` in one statement.
 
-        `commits` are (top-level xid, commit LSN) and must hold *every* commit at or below `lsn`: one that is missing
-        would be shown although the session did not see it.
+        `commits` are pairs of a top-level xid and a commit LSN, and must include *every* commit at or below `lsn`: a
+        missing one would be visible at the boundary although the session did not see it.
         """
         return cls(lsn, frozenset(commit for xid, commit in commits if commit <= lsn and not snapshot.sees(xid)))
 
     @property
     def floor(self) -> Lsn:
-        """The highest position at or below which nothing is excluded."""
+        """The highest LSN at or below which no commit is excluded."""
         return min(self.excluded).before() if self.excluded else self.lsn
 
     def sees(self, commit: Lsn) -> bool:
-        """Whether the effects of the transaction that committed there are visible."""
+        """Whether the transaction with this commit LSN is visible."""
         return commit <= self.lsn and commit not in self.excluded
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ _END = 1 << 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lsn:
-    """A 64-bit WAL position, ordered, printed as `pg_lsn` prints it: `Lsn.parse("16/B374D848")`."""
+    """A 64-bit WAL position, printed and ordered as PostgreSQL's `pg_lsn`: `Lsn.parse("16/B374D848")`."""
 
     value: int
     ZERO: ClassVar[Lsn]
@@ -30,7 +30,7 @@ class Lsn:
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
-        """Read PostgreSQL's `X/X`, in either case of hexadecimal, with nothing before or after it."""
+        """Parse PostgreSQL's text form, two hexadecimal numbers separated by a slash."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidValue(f"invalid LSN: {text!r}", "Use two hexadecimal numbers, such as 16/B374D848.")
@@ -49,7 +49,7 @@ class Lsn:
         return self.value - other.value
 
     def before(self) -> Lsn:
-        """The highest position below this one."""
+        """The next lower LSN."""
         return Lsn(self.value - 1)
 
 
