@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidemark.compare.comparison import Compared
     from tidemark.doctor import Report
     from tidemark.lake.status import LakeStatus
-    from tidemark.vacuum.vacuum import Vacuumed
+    from tidemark.vacuum.vacuum import Expired
 
 
 def status(lake: str | Path) -> LakeStatus:
@@ -63,7 +63,7 @@ def expire(
     before: str | Lsn | None = None,
     grace: Duration = "1h",
     dry_run: bool = False,
-) -> Vacuumed:
+) -> Expired:
     """Delete history that is older than the retention, and return what was deleted.
 
         tidemark.expire("/data/lake", keep="7d")
@@ -72,13 +72,13 @@ def expire(
     `before` is the oldest LSN that can be read. Files stay on disk for `grace` after they are no longer needed. With
     `dry_run` nothing is deleted. Starts no JVM.
     """
-    from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+    from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
     if keep is not None and before is not None:
         raise InvalidValue("keep and before cannot be given together", "Give one of them.")
-    keep_s = seconds_of(keep) if keep is not None else VacuumOptions().keep_s if before is None else None
+    keep_s = seconds_of(keep) if keep is not None else ExpireOptions().keep_s if before is None else None
     oldest = Lsn.parse(before) if isinstance(before, str) else before
-    return vacuum(local_path(lake), VacuumOptions(keep_s, oldest, seconds_of(grace)), dry_run=dry_run)
+    return vacuum(local_path(lake), ExpireOptions(keep_s, oldest, seconds_of(grace)), dry_run=dry_run)
 
 
 def compare(

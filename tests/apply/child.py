@@ -32,7 +32,7 @@ from tidemark.lake.points import Point
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 CONNECT = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -133,7 +133,7 @@ def write_until(point: str, told: str) -> None:
         with Folder(options.lake, session) as folder:
             for table in folder.foldable():
                 folder.fold(table)
-        vacuum(options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0))
+        vacuum(options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 
 def hold() -> None:

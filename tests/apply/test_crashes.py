@@ -30,7 +30,7 @@ from tests.conftest import NEWEST
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.lake.points import Point
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 pytestmark = pytest.mark.quick
 
@@ -178,7 +178,7 @@ def write(side: Lakeside, before: Lsn | None) -> None:
         writer.catch_up(side.position())
     if before is not None:
         side.fold()
-        vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0))
+        vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 
 @pytest.mark.full
@@ -196,6 +196,6 @@ def test_killed_at_every_point_the_next_writer_goes_on(
     go_on(side, n)
     side.require_noted()
     if before is not None:
-        assert vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0)).retained == before
+        assert vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0)).retained == before
         side.require_noted()
     require_once(side)

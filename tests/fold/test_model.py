@@ -48,7 +48,7 @@ from tidemark.lake.registers import Cycle, Cycles, Tables, read_retained
 from tidemark.query import few
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated, Persistence, PgType
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
@@ -196,7 +196,7 @@ class MadeLake:
 
     def vacuum(self, number: int) -> None:
         """Let go of everything before a commit."""
-        done = vacuum(self.lake.path, VacuumOptions(keep_s=None, before=self.table.lsn(number), grace_s=0))
+        done = vacuum(self.lake.path, ExpireOptions(keep_s=None, before=self.table.lsn(number), grace_s=0))
         assert done.retained == self.table.lsn(number)
 
     def require(self, spark: SparkSession, first: int, last: int, chance: random.Random) -> None:

@@ -23,13 +23,13 @@ from tidemark.lake.status import status_of
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
-from tidemark.vacuum.vacuum import Vacuumed, VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import Expired, ExpireOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
-def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Vacuumed:
-    return vacuum(side.options.lake, VacuumOptions(keep_s=None, before=before, grace_s=0), dry_run=dry_run)
+def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Expired:
+    return vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0), dry_run=dry_run)
 
 
 def parquet(side: Lakeside) -> set[Path]:
@@ -237,6 +237,6 @@ def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession,
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         rounds(side, 1)
-        assert vacuum(side.options.lake, VacuumOptions(keep_s=3600.0)).retained == Lsn.ZERO
-        done = vacuum(side.options.lake, VacuumOptions(keep_s=0.0))
+        assert vacuum(side.options.lake, ExpireOptions(keep_s=3600.0)).retained == Lsn.ZERO
+        done = vacuum(side.options.lake, ExpireOptions(keep_s=0.0))
         assert done.retained == min(side.open()._lake.cycle().safe, side.open()._lake.cycle().known)

@@ -14,7 +14,7 @@ import pytest
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.leases import FOLDER, Lease, leases_in_force, needed_from, read_leases, require_hold
-from tidemark.vacuum.vacuum import VacuumOptions
+from tidemark.vacuum.vacuum import ExpireOptions
 
 pytestmark = pytest.mark.quick
 
@@ -72,9 +72,9 @@ def test_a_readers_lease_ends_while_its_owner_lives(tmp_path: Path, monkeypatch:
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(InvalidValue, match="exactly one of keep_s and before"):
-        VacuumOptions(keep_s=1.0, before=Lsn(1))
+        ExpireOptions(keep_s=1.0, before=Lsn(1))
     with pytest.raises(InvalidValue, match="negative"):
-        VacuumOptions(grace_s=-1.0)
+        ExpireOptions(grace_s=-1.0)
     for hold_s in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(InvalidValue, match="invalid hold_s"):
             require_hold(hold_s)

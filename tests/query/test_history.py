@@ -21,7 +21,7 @@ from tidemark.decode.cells import Column
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.query.lives import LIFE
 from tidemark.query.mirror import Mirror
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -235,7 +235,7 @@ def test_what_was_copied_or_is_out_of_the_window_says_so(db: Database, spark: Sp
         assert copied[0].times[0] is None
         synced.fold()
         require_noted(mirror, "t", keys, synced.notes)
-        vacuum(synced.options.lake, VacuumOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
         require_noted(mirror, "t", keys, synced.notes)
         assert hows(told(mirror, "t", 2)) == [("before", "update")]
         assert told(mirror, "t", 2)[0].begin == synced.notes[0].lsn

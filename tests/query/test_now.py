@@ -205,7 +205,7 @@ def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_copied_in_be
 
 def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture) -> None:
     mirror = opened(side)
-    with caplog.at_level(logging.INFO, "tidemark.gate"):
+    with caplog.at_level(logging.DEBUG, "tidemark"):
         side.database.run("insert into t values (1, 'one')")
         with mirror.at("now") as now:
             assert now._passed is not None

@@ -22,7 +22,7 @@ from tidemark.lake import points
 from tidemark.lake.points import Point
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -71,11 +71,11 @@ def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
         db.run("insert into t values (5000, 'last')")
         synced.note("t")
         assert synced.require_noted() == 10
-        vacuum(synced.options.lake, VacuumOptions(keep_s=None, before=synced.notes[3].lsn, grace_s=0))
+        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[3].lsn, grace_s=0))
         synced.fold()
         synced.notes = synced.notes[3:]
         assert synced.require_noted() == 7
-        vacuum(synced.options.lake, VacuumOptions(keep_s=None, before=synced.notes[-1].lsn, grace_s=0))
+        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[-1].lsn, grace_s=0))
         with pytest.raises(NotAnswerable, match="the history is kept from"):
             tidemark.open(synced.options.lake, spark).at(synced.notes[0].lsn)
         synced.notes = synced.notes[-1:]

@@ -30,7 +30,7 @@ from tidemark.lake.status import status_of
 from tidemark.sync import copying
 from tidemark.sync import job as copy_job
 from tidemark.sync.rounds import Round
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -101,6 +101,6 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
         synced.catch_up()
     known = {Path(uri).name for uri in DeltaTable(folder).file_uris()}
     assert {path.name for path in folder.glob("*.parquet")} > known
-    vacuum(tmp_path / "lake", VacuumOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+    vacuum(tmp_path / "lake", ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
     assert {path.name for path in folder.glob("*.parquet")} == known
     assert synced.require_noted_here() == 1

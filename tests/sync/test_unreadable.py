@@ -287,7 +287,7 @@ def test_polls_leave_out_a_table_with_a_character_that_has_no_equivalent_in_utf_
             polled.require_news("other")
             with (
                 tidemark.open(polled.options.lake, spark).at("latest") as moment,
-                pytest.raises(NotAnswerable, match=r"0x81 in encoding .WIN1252. has no equivalent .* tidemark resync"),
+                pytest.raises(NotAnswerable, match=r"(?s)0x81 in encoding .WIN1252..*tidemark resync"),
             ):
                 moment.table("t")
             db.run("delete from t where id = 2")

@@ -14,7 +14,7 @@ from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
 
 if TYPE_CHECKING:
-    from tidemark.vacuum.vacuum import Vacuumed
+    from tidemark.vacuum.vacuum import Expired
 
 
 @click.command()
@@ -35,11 +35,11 @@ def expire(
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
-    from tidemark.vacuum.vacuum import VacuumOptions  # not before: it brings Delta
+    from tidemark.vacuum.vacuum import ExpireOptions  # not before: it brings Delta
     from tidemark.vacuum.vacuum import vacuum as run
 
-    default = VacuumOptions().keep_s if before is None else None
-    options = VacuumOptions(keep_s if keep_s is not None else default, before, grace_s)
+    default = ExpireOptions().keep_s if before is None else None
+    options = ExpireOptions(keep_s if keep_s is not None else default, before, grace_s)
     done = run(lake, options, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(_plain(done, dry_run=dry_run), indent=2))
@@ -55,7 +55,7 @@ def expire(
     return ExitCode.OK
 
 
-def _plain(done: Vacuumed, *, dry_run: bool) -> dict[str, Any]:
+def _plain(done: Expired, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "retained_lsn": str(done.retained),

@@ -51,5 +51,5 @@ def pass_gate(reader: LogReader, log: Path, lsn: Lsn, limit_s: float = LIMIT_S) 
             ) from error
         reader.refresh()
     passed = Passed(lsn, time.monotonic() - begin, behind)
-    _LOG.info("waited %.1f ms for %s, %d bytes behind", passed.seconds * 1000, passed.lsn, passed.behind_bytes)
+    _LOG.debug("waited %.1f ms for %s, %d bytes behind", passed.seconds * 1000, passed.lsn, passed.behind_bytes)
     return passed

@@ -333,8 +333,10 @@ class Reporter:
         """Report how far a mirror that follows the stream is."""
         if not now and time.monotonic() < self._next:
             return
-        self.enter(State.COPYING if mirroring.copies > len(mirroring.unable) else State.FOLLOWING)
         lag = mirroring.lag
+        if lag.applied_lsn == Lsn.ZERO:  # the first cycle has not been applied yet
+            return
+        self.enter(State.COPYING if mirroring.copies > len(mirroring.unable) else State.FOLLOWING)
         self._progress(mirroring.progress, lag.applied_lsn, lag.received_lsn, lag.source_lsn, lag.lag_bytes, lag.lag_s)
 
     def polls(self, lsn: Lsn, progress: Progress) -> None:

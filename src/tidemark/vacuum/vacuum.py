@@ -40,7 +40,7 @@ FORGOTTEN_S = 7 * 86400.0  # after that a table does not know any more when a fi
 
 
 @dataclass(frozen=True, slots=True)
-class VacuumOptions:
+class ExpireOptions:
     """What is kept: the past for some seconds or from a position on, and files for a while after they were let go."""
 
     keep_s: float | None = 7 * 86400.0
@@ -64,7 +64,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class Vacuumed:
+class Expired:
     """From where on the past can be read; who keeps it from being later; and what went."""
 
     retained: Lsn
@@ -73,14 +73,14 @@ class Vacuumed:
     removals: tuple[Removal, ...]
 
 
-def vacuum(path: Path, options: VacuumOptions, *, dry_run: bool = False) -> Vacuumed:
+def vacuum(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
     """Let go of what is older than the window, or say what would go. One at a time."""
     lake = Lake.open(path)
     with Lock(path, VACUUMING):
         return _vacuumed(lake, options, dry_run)
 
 
-def _vacuumed(lake: Lake, options: VacuumOptions, dry_run: bool) -> Vacuumed:
+def _vacuumed(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
     leases = leases_in_force(path)
     cycle, before = lake.cycle(), read_retained(path)
@@ -95,10 +95,10 @@ def _vacuumed(lake: Lake, options: VacuumOptions, dry_run: bool) -> Vacuumed:
     if not dry_run:
         update_catalog(path)
     removals += _log(lake, retained, leases, dry_run)
-    return Vacuumed(retained, wanted, leases, tuple(removals))
+    return Expired(retained, wanted, leases, tuple(removals))
 
 
-def _wanted(lake: Lake, options: VacuumOptions) -> Lsn:
+def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
     if options.before is not None:
         return options.before
     times = read_times(lake.path)
@@ -125,7 +125,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
                 yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
 
 
-def _files(lake: Lake, options: VacuumOptions, dry_run: bool) -> Iterator[Removal]:
+def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
     """Remove files from the disk that tables let go, and those of jobs that failed."""
     held = time.time() - oldest(leases_in_force(lake.path))
     age = max(options.grace_s, held)

@@ -19,7 +19,7 @@ from harness.postgres import Server
 from harness.syncing import publish
 from tidemark.lake.requests import ask_for_resync
 from tidemark.sync.mirroring import Mirroring, MirroringOptions
-from tidemark.vacuum.vacuum import VacuumOptions, vacuum
+from tidemark.vacuum.vacuum import ExpireOptions, vacuum
 
 KEEP_S = 30.0  # longer than a snapshot waits to be compared
 HIDDEN_S, SEEN_S = 0.6, 0.2
@@ -102,7 +102,7 @@ def chores(db: Database, mirror: Following, tables: Sequence[str]) -> Iterator[C
     lake = mirror.options.lake
 
     def let_go() -> None:
-        mirror.said.append(f"vacuum: {len(vacuum(lake, VacuumOptions(KEEP_S, grace_s=0)).removals)}")
+        mirror.said.append(f"vacuum: {len(vacuum(lake, ExpireOptions(KEEP_S, grace_s=0)).removals)}")
 
     def copy() -> None:
         ask_for_resync(lake, [next(oids)])
