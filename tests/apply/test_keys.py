@@ -39,7 +39,7 @@ def test_what_came_under_another_key_is_a_gap(name: str, db: Database, spark: Sp
         side.apply_all()
         db.run(*BETWEEN[name])
         upto = side.apply_all()
-        with pytest.raises(NotAnswerable, match="must be copied again"):
+        with pytest.raises(NotAnswerable, match="copies the table again"):
             side.open().at(upto).table("t")
         assert side.require_noted() == 1
 

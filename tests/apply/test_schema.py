@@ -78,7 +78,7 @@ def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused
         assert mirror.at(between).table("u").count() == 1
         with pytest.raises(NotAnswerable, match=r"altered between two catalog snapshots: column 'a' added") as refused:
             mirror.at(between).table("t")
-        since = refused.value.hint.rpartition("from ")[2].removesuffix(" on")
+        since = refused.value.hint.rpartition("from ")[2].removesuffix(" on.")
         assert between < Lsn.parse(since) <= after
         assert mirror.at(since).table("t").columns == ["id", "a"]
 

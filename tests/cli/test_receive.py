@@ -91,9 +91,9 @@ def test_a_damaged_log_is_named_with_the_place(mirror: Mirrored) -> None:
     ("options", "said"),
     [
         (["--endpos", "soon"], "invalid LSN"),
-        (["--budget", "much"], "not a size"),
-        (["--budget", "1MB"], "room for at least two"),
-        (["--wal-limit", "0"], "a number above 0"),
+        (["--budget", "much"], "invalid size"),
+        (["--budget", "1MB"], "Use a `--budget` of at least"),
+        (["--wal-limit", "0"], "must be greater than 0"),
         (["--wal-policy", "panic"], "panic"),
         (["--name", "No Such Name"], "invalid mirror name"),
     ],

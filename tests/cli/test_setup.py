@@ -248,4 +248,4 @@ def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == ExitCode.OK
     out = capsys.readouterr().out
     for code in ExitCode:
-        assert f"{code.value:>3}  {code.name.lower().replace('_', ' ')}" in out
+        assert f"{code.value:>3}  {code.description}" in out

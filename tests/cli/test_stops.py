@@ -40,7 +40,7 @@ def test_a_command_that_waits_for_its_source_is_stopped(tmp_path: Path, number: 
             process.send_signal(number)
             _, stderr = process.communicate(timeout=LIMIT_S)
             connection.close()
-    assert (process.returncode, stderr.decode()) == (code, f"tidemark: stopped by {number.name}\n")
+    assert (process.returncode, stderr.decode().strip()) == (code, f"tidemark: stopped by {number.name}")
     assert not (tmp_path / "lake").exists()
 
 

@@ -68,7 +68,8 @@ class View:
 class Kind:
     """A type: its extreme values, as many close values as one likes, and values that the mirror has text for.
 
-    `typed` is PostgreSQL's condition for values that are not such ones, `element` what an array has in it.
+    `typed` is PostgreSQL's condition for values that are not such ones, `element` what an array has in it. `odd` are
+    values that bounds and dictionaries of files may get wrong.
     """
 
     type: str
@@ -81,6 +82,7 @@ class Kind:
     can_be_large: bool = False
     setup: str = ""
     element: tuple[str, View] | None = None
+    odd: tuple[str, ...] = ()
 
 
 def itself(column: Sql) -> Sql:
@@ -131,9 +133,11 @@ def integer(type_: str, low: int, high: int, read: Callable[[Sql], Sql] = itself
 
 
 def floating(type_: str, spark: str, extremes: tuple[str, ...]) -> Kind:
-    pool = ("NaN", "NaN", "-0", "-0", "0", "Infinity", "-Infinity", "1", "0.1", "1e15", *extremes)
+    pool = ("NaN", "-0", "0", "Infinity", "-Infinity", "1", "0.1", "1e15", *extremes)
     typed = View("float", itself, partial(typed_literal, spark, type_))
-    return Kind(type_, pool, lambda n: str(n / 2), (typed, View("float", itself, number)), can_be_key=True)
+    return Kind(
+        type_, pool, lambda n: str(n / 2), (typed, View("float", itself, number)), can_be_key=True, odd=("NaN", "-0")
+    )
 
 
 def scaled(units: int, scale: int) -> str:

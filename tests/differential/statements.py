@@ -20,7 +20,7 @@ from tests.differential.tables import Column
 
 ID = "id"
 SUMMED_DIGITS = 28
-LONG_LIST = 400
+LONG_LIST, BEYOND = 400, 100_000
 HAS_MIN = frozenset({"integer", "float", "decimal", "text", "date", "timestamp", "timestamptz"})
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 TRUE = "true"
@@ -411,8 +411,10 @@ class Author:
 
     def _text(self, column: Column) -> str:
         """A value of a column's type: an extreme one, or one of those that rows have, or one just beyond."""
-        kind = column.kind
-        return self._chance.choice(kind.pool) if self._chance.random() < 0.6 else kind.near(self._chance.randrange(160))
+        kind, way = column.kind, self._chance.random()
+        if way < 0.5:
+            return self._chance.choice(kind.pool)
+        return kind.near(self._chance.randrange(160) if way < 0.85 else BEYOND)
 
     def _literal(self, term: Term) -> Sql | None:
         for _ in range(5):

@@ -159,9 +159,9 @@ class Inventor:
     def _draw(self, column: Column) -> Draw:
         """How values of a column are drawn: what statistics and dictionaries of files depend on."""
         chance, kind = self._chance, column.kind
-        few = [chance.choice(kind.pool) for _ in range(chance.choice((1, 2, 3)))]
+        special = chance.choice(kind.odd or kind.pool)
+        few = [special, *(kind.near(chance.randrange(1, 50)) for _ in range(chance.randrange(3)))]
         base, nulls = chance.randrange(100), chance.choice((0.0, 0.02, 0.2, 0.9))
-        special = chance.choice(kind.pool)
         draws: tuple[Draw, ...] = (
             lambda _: chance.choice(kind.pool) if chance.random() < 0.7 else kind.near(chance.randrange(50)),
             lambda _: chance.choice(few),

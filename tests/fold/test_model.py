@@ -204,7 +204,7 @@ class MadeLake:
         mirror, table = tidemark.open(self.lake.path, spark), self.table
         if read_retained(self.lake.path) > Lsn.ZERO:
             for below in (Boundary(table.lsn(first - 1)), Boundary(table.lsn(last), frozenset({table.lsn(first)}))):
-                with pytest.raises(NotAnswerable, match=f"the past is kept from {table.lsn(first)} on"):
+                with pytest.raises(NotAnswerable, match=f"the history is kept from {table.lsn(first)} on"):
                     mirror.at(below)
         for end in range(first, last + 1):
             nothing = [frozenset[int]()] * len(table.histories)

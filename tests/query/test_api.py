@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 LAZY = """
 import sys, tidemark
 names = tidemark.Lsn, tidemark.Boundary, tidemark.status, tidemark.expire, tidemark.doctor, tidemark.compare
-import tidemark.doctor.check, tidemark.compare  # subpackages of the same names
+import tidemark.doctor.report, tidemark.compare  # subpackages of the same names
 assert tidemark.doctor is names[4] and tidemark.compare is names[5]
 loaded = {"pyspark", "py4j"} & set(sys.modules)
 assert not loaded, loaded

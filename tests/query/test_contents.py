@@ -289,7 +289,7 @@ def test_a_marked_value_that_no_change_holds_fails_the_query(interpreted: SparkS
         interpreted, T1, (1, None, None, "update_preimage", 12, 1), (2, None, 3, "update_postimage", 12, 1, ",2,")
     )
     for changes, facts in ((stays, MARKS), (moves, UNSURE)):
-        with pytest.raises(PySparkException, match="no earlier change holds it"):
+        with pytest.raises(PySparkException, match="missing from all earlier changes"):
             contents(changes, T1_SHAPE, facts).collect()
 
 

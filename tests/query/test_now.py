@@ -216,12 +216,12 @@ def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture) -> N
 
 def test_what_cannot_be_asked_is_refused_with_the_reason(server: Server, side: Lakeside) -> None:
     lake = side.options.lake
-    with pytest.raises(InvalidValue, match="no source was named"):
+    with pytest.raises(InvalidValue, match="requires the source"):
         tidemark.open(lake, side.spark).at("now")
     other = create_database(server)
     with pytest.raises(NotTheSameSource, match="belongs to database"):
         tidemark.open(lake, side.spark, source=other.dsn()).at("now")
-    with pytest.raises(InvalidValue, match="stand together"):
+    with pytest.raises(InvalidValue, match="must be given together"):
         opened(side).at(snapshot="10:10:")
     with pytest.raises(InvalidValue, match="invalid snapshot"):
         opened(side).at(snapshot="10:10", lsn="0/1")

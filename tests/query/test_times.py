@@ -75,7 +75,7 @@ def test_the_poll_of_a_time_where_the_clock_was_set_back_and_where_polls_saw_the
     shown = polled_at(Lsn(35), polls)
     assert shown.lsn == Lsn(30)
     assert (shown.time, shown.latest) == (EPOCH + timedelta(seconds=7), EPOCH + timedelta(seconds=9))
-    for second, why in ((4, "before the first poll"), (13, "beyond the poll at 0/28")):
+    for second, why in ((4, "before the first poll"), (13, "after the last poll, the poll at 0/28")):
         with pytest.raises(NotAnswerable, match=why):
             lsn_of_poll(EPOCH + timedelta(seconds=second), polls)
     with pytest.raises(NotAnswerable, match="before the first poll"):

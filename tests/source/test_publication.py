@@ -58,7 +58,7 @@ def test_a_role_without_the_right_changes_nothing_and_is_told_so(db: Database) -
     with db.session() as mirror:
         with pytest.raises(NotPermitted) as caught:
             bring_about(mirror, wants(mirror, db.names))
-        assert "setup --print" in caught.value.hint
+        assert "tidemark setup SOURCE --print" in caught.value.hint
         with pytest.raises(PublicationDiffers, match="does not exist"):
             publication.verify(mirror, wants(mirror, db.names))
 

@@ -305,7 +305,7 @@ def test_a_start_that_is_refused_leaves_no_slot(db: Database, spark: SparkSessio
     lake = tmp_path / "lake"
     lake.mkdir()
     Lake(lake, names.mirror, 1, 1, "another", 180000, lake / "_log").create()
-    with pytest.raises(NotTheSameSource, match="mirrors database another"), syncing(db, tmp_path, spark):
+    with pytest.raises(NotTheSameSource, match="of database another in cluster 1"), syncing(db, tmp_path, spark):
         pass
     assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
     (lake / "_tidemark.json").unlink()

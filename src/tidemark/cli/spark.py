@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidemark.cli.logs import is_debug
 from tidemark.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -49,10 +48,7 @@ def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> Sp
     try:
         if remote is None:
             launch_jvm(options.conf)
-        session = spark_session(options)
-        if remote is None and not is_debug():
-            session.sparkContext.setLogLevel("OFF")  # errors are raised, and reported in one line
+        return spark_session(options)
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)
-    return session

@@ -28,7 +28,9 @@ NO_REASON = Reason()
 NOT_COPIED = Reason(
     "the table has rows that have not been copied yet", "Run `tidemark sync SOURCE LAKE`, which copies the table."
 )
-ALTERED_UNSEEN = Reason("the table was altered more than once between two catalog snapshots", COPY_AGAIN)
+ALTERED_UNSEEN = Reason(
+    "the table must be copied again: it was altered more than once between two catalog snapshots", COPY_AGAIN
+)
 NOT_PUBLISHED = Reason(
     "the table is not published, so its changes are not received", "Publish the table with `tidemark setup SOURCE`."
 )

@@ -363,7 +363,7 @@ class Mirroring:
                 self._receiving.stop()
                 with suppress(TidemarkError):  # it may be stopped before it can report
                     self._receiving.wait()
-                raise Stopped("stopped before replication started; nothing was created at the source")
+                raise Stopped("stopped before replication started; no slot is left at the source")
             self._require_receiving()
             time.sleep(_BEGIN_S)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, TidemarkError
+from tidemark.errors import InvalidValue, Stopped, TidemarkError
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.paths import local_path, require_plain
 from tidemark.lake.requests import read_restart
@@ -233,6 +233,8 @@ def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stop
         start_over(restart, tell, stopping)
         require_log(options.lake, mirroring_options.log_folder)
     session = spark()
+    if stopping():
+        raise Stopped("stopped before replication started")
     if plan.polled:
         report.enter(State.POLLING)
         polls = PollRunOptions(
