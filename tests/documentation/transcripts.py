@@ -33,6 +33,7 @@ _VARIABLE = (
     (re.compile(r"[0-9A-F]+/[0-9A-F]+"), "LSN"),
     (re.compile(r"[0-9a-f]{16}"), "DIGEST"),
     (re.compile(r"[0-9][0-9.,:]*"), "N"),
+    (re.compile(r"N (?:ms|s|min|h|bytes|B|kB|MB|GB)\b"), "N"),
     (re.compile(r"[-─━]{2,}|\+|\|"), ""),
     (re.compile(r"\s+"), " "),
 )
@@ -57,7 +58,7 @@ class Command:
     @property
     def is_repeatable(self) -> bool:
         """Whether the output is the same in each run, but for numbers; progress is not."""
-        return not re.match(r"tidemark sync\b", self.text)
+        return not re.match(r"tidemark (sync|status)\b", self.text)
 
 
 def commands(block: str) -> list[Command]:
@@ -112,7 +113,7 @@ class Shell:
             if line.startswith(_DONE):
                 code = int(line.split()[1])
                 break
-            lines.append(line.rstrip("\n").replace(self._real, SOURCE).replace(f"{self._directory}/", ""))
+            lines.append(line.rstrip().replace(self._real, SOURCE).replace(f"{self._directory}/", ""))
         else:
             raise CommandFailed(f"the shell ended during: {command.text}")
         while lines and not lines[-1].strip():
