@@ -17,10 +17,10 @@ demo: $(READY) ## Mirror a private PostgreSQL under load, and prove it equal
 	@$(BIN)/python -m demo
 
 test: $(READY) ## Run the quick tests, at most 12 minutes on two cores (ARGS= for pytest, WORKERS= (3))
-	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
 
 test-all: $(READY) ## Run all tests in full, on every installed PostgreSQL version (ARGS=, WORKERS= (3))
-	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
 
 mutations: $(READY) ## Check that the quick tests detect a list of deliberate defects (ARGS= for some by name)
 	$(BIN)/python -m tests.mutations $(ARGS)

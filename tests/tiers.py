@@ -11,8 +11,6 @@ of them, and Spark runs plans as they are, neither compiled whole nor adapted.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import settings
 
@@ -64,9 +62,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("quick"):
         config.hook.pytest_deselected(items=[item for item in items if tiers[item] == "full"])
         items[:] = [item for item in items if tiers[item] == "quick"]
-    spark = Counter(_module(item) for item in items if item.get_closest_marker("spark") is not None)
-    items.sort(key=lambda item: -spark[_module(item)])  # long modules first: none is left for one worker at the end
-
-
-def _module(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
