@@ -99,8 +99,8 @@ def test_ctrl_c_on_a_terminal_stops_sync_quietly_whatever_it_does(db: Database, 
                 terminal.until(lambda shown: re.search(r"following  [0-9A-F]+/[0-9A-F]+ · lag .* changes/s", shown))
             terminal.press_ctrl_c()
             assert terminal.ended() == ExitCode.INTERRUPTED, terminal.shown
-            last = terminal.shown.strip().splitlines()[-1]
-            assert re.search(r"stopped (at [0-9A-F]+/[0-9A-F]+; .* behind|before replication started)", last), last
+            end = r"stopped (at [0-9A-F]+/[0-9A-F]+; .* behind|before replication started)"
+            assert re.search(end, terminal.shown), terminal.shown
             assert not [noise for noise in NOISE if noise in terminal.shown], terminal.shown
         assert status_of(lake).tables[0].state == "readable"
     finally:

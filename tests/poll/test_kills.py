@@ -202,7 +202,7 @@ def test_what_happens_between_the_snapshot_and_the_read_is_no_part_of_a_poll(
         for n, (statement, why) in enumerate(
             (
                 ("truncate bag", "truncated or rewritten"),
-                ("alter table orders add column late int default 4", "it was altered"),
+                ("alter table orders add column late int default 4", "was altered"),
                 ("vacuum full bag", "truncated or rewritten"),
                 ("alter table orders rename to orders2", "dropped or renamed"),
             ),

@@ -254,7 +254,7 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
     other = here(*asked, "u", "--json")
     assert other.returncode == ExitCode.DIFFERENT, "nobody looked whether rows are gone"
     plainly = json.loads(other.stdout)
-    assert (plainly["observed"], plainly["differing"]) == (True, [{"how": "extra", "key": "(3)"}])
+    assert (plainly["observed"], plainly["differing"]) == (True, [{"difference": "extra", "key": "(3)"}])
     assert f"rows deleted after {first} may still be included" in here(*asked, "u").stdout
     elsewhere = here(*asked[:3], plain.dsn().reveal())
     assert elsewhere.returncode == ExitCode.REFUSED

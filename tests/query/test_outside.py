@@ -247,7 +247,7 @@ def test_columns_are_named_by_what_they_are_stored_as_also_before_a_rename_is_fo
     printed = shell("catalog", str(tmp_path / "lake"), program=NO_SPARK)
     assert printed.returncode == 0, printed.stderr
     assert f"public.t      table  readable  tables/{entry['oid']}/versions" in printed.stdout
-    assert "where _end_lsn is null" in printed.stdout
+    assert "The current rows are those of the versions with: _end_lsn is null." in printed.stdout
     as_json = shell("catalog", str(tmp_path / "lake"), "--json", program=NO_SPARK)
     assert json.loads(as_json.stdout) == catalog_of(tmp_path / "lake")
 

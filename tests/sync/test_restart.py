@@ -313,7 +313,7 @@ def test_a_start_that_is_refused_leaves_no_slot(db: Database, spark: SparkSessio
     waits = f"select from pg_stat_activity where application_name = 'tidemark create slot' and datname = '{db.name}'"
     with db.connect() as writer:
         writer.execute("begin; select pg_current_xact_id()")
-        with pytest.raises(Stopped, match="was not created"):
+        with pytest.raises(Stopped, match="no slot is left at the source"):
             Mirroring(options_of(db, tmp_path), spark, lambda _: None, lambda: bool(db.admin(waits)))
     assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
     with syncing(db, tmp_path, spark) as synced:

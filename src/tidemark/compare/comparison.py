@@ -26,12 +26,12 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.polls import Poll
+from tidemark.query.failures import explained
 from tidemark.query.mirror import Mirror
 from tidemark.query.moment import Moment
 from tidemark.query.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.dsn import Dsn
-from tidemark.spark import what_failed
 
 
 class Verdict(Enum):
@@ -137,7 +137,8 @@ class Comparison:
         except TidemarkError as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error), only=only)
         except PySparkException as error:
-            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=what_failed(error), only=only)
+            reason = explained(error).message
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=reason, only=only)
 
     @contextmanager
     def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[SourceSide]:

@@ -16,9 +16,9 @@ from tidemark.errors import InvalidValue, NotAnswerable, TaskFailed, TidemarkErr
 from tidemark.query.statement import Statement
 from tidemark.query.statement.refusal import placed
 from tidemark.spark import what_failed
+from tidemark.spark.session import RAISED
 
 DIALECT = "The SQL dialect is Spark's: docs/reference/spark-dialect.md lists the differences from PostgreSQL."
-_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # PySpark logs every error with its Java stack
 _VIEW = re.compile(r"`?_pyspark(?:_connect_temp_view)?_[0-9a-f]{32}`?\.?")
 _VIEW_SIZES = tuple(len(prefix) + 32 for prefix in ("_pyspark_", "_pyspark_connect_temp_view_"))
 _SPARKS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.*?)(?:\s*SQLSTATE: \w{5}|$)", re.DOTALL)
@@ -30,7 +30,7 @@ _NOT_THE_QUERYS = ("INTERNAL_ERROR", "FAILED_READ_FILE", "PYTHON", "CANNOT_LOAD"
 @contextmanager
 def quiet() -> Iterator[None]:
     """PySpark does not log errors meanwhile: they are raised."""
-    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
+    loggers = [PySparkLogger.getLogger(name) for name in RAISED]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:

@@ -92,7 +92,7 @@ FASTER: Mapping[str, str] = MappingProxyType(
     }
 )
 QUIET: Mapping[str, str] = MappingProxyType({"spark.ui.showConsoleProgress": "false"})
-_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")  # PySpark's loggers of errors that it also raises
+RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")  # PySpark's loggers of errors that it also raises
 _CORES = os.cpu_count() or 1
 FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(_CORES)})
 HERE = f"local[{_CORES + 1}]"  # one task more than there are cores, so that applying does not wait for copies
@@ -141,7 +141,7 @@ def _new_session(options: SparkOptions) -> SparkSession:
     for key, value in {**defaults, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
     if not is_debugging():
-        for name in _RAISED:
+        for name in RAISED:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     with jvm_environment() if here or options.remote is None else nullcontext():
         session: SparkSession = builder.getOrCreate()
