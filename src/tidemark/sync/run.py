@@ -336,7 +336,10 @@ class Reporter:
         lag = mirroring.lag
         if lag.applied_lsn == Lsn.ZERO:  # the first cycle has not been applied yet
             return
-        self.enter(State.COPYING if mirroring.copies > len(mirroring.unable) else State.FOLLOWING)
+        if mirroring.copies > len(mirroring.unable):
+            self.enter(State.COPYING)
+        elif mirroring.settled or self._state is not State.STARTING:  # otherwise tables may still need a copy
+            self.enter(State.FOLLOWING)
         self._progress(mirroring.progress, lag.applied_lsn, lag.received_lsn, lag.source_lsn, lag.lag_bytes, lag.lag_s)
 
     def polls(self, lsn: Lsn, progress: Progress) -> None:
