@@ -296,7 +296,7 @@ def test_what_cannot_be_compared_says_why_and_the_others_are(side: Lakeside) -> 
     db.run("insert into bag values (2)", "delete from bag where v = 2")
     side.apply_all()
     spoil(side, "bag", lambda rows: rows.filter((pc.field("v") != 2) | (pc.field("_change_type") != "insert")))
-    assert "removed more often than it was added" in compared(side, "bag")["public.bag"].reason
+    assert "deleted more often than it was inserted" in compared(side, "bag")["public.bag"].reason
     db.run("revoke select on t from public", f"revoke select on t from {MIRROR}")
     assert "permission denied" in compared(side, "t")["public.t"].reason
     with pytest.raises(InvalidValue, match=r"table public\.nowhere does not exist"):
