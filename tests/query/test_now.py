@@ -203,8 +203,9 @@ def test_a_snapshot_older_than_its_lsn_is_refused_where_a_table_was_copied_in_be
                 given.table("t")
 
 
-def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_wait_is_told(side: Lakeside, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = opened(side)
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)  # a command in this process may have ended it
     with caplog.at_level(logging.DEBUG, "tidemark"):
         side.database.run("insert into t values (1, 'one')")
         with mirror.at("now") as now:

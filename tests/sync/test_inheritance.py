@@ -162,7 +162,7 @@ def test_a_child_that_cannot_be_read_is_named_and_the_parent_refused(
             with mirror.at() as moment:
                 with pytest.raises(NotAnswerable, match=rf"public\.parent cannot be read at .*{what}") as error:
                     moment.table("parent")
-                assert "read ONLY public.parent" in error.value.hint
+                assert "Or read ONLY public.parent" in error.value.hint
                 assert moment.table("parent", only=True).count() == 9
                 assert moment.table("two").count() == db.admin("select count(*) from two")[0][0]
 
