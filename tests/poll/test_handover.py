@@ -269,7 +269,7 @@ def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
         assert not (tmp_path / "lake/_log").exists()
         (tmp_path / "lake/_log").mkdir()
         (tmp_path / "lake/_log/file").touch()
-        with pytest.raises(ObjectExists, match="_log is not empty"):
+        with pytest.raises(ObjectExists, match="_log: the directory is not empty"):
             attempt(mirror)
         assert (tmp_path / "lake/_log/file").exists()
         (tmp_path / "lake/_log/file").unlink()

@@ -154,7 +154,8 @@ session.stop()
 """
 
 
-@pytest.mark.parametrize("level", ["WARNING", pytest.param("DEBUG", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("level", ["WARNING", "DEBUG"])
 def test_spark_prints_nothing_at_start_or_of_cancelled_and_failed_jobs_but_at_level_debug(
     tmp_path: Path, level: str
 ) -> None:
