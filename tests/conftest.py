@@ -23,6 +23,9 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
 )
 
+# Nothing here multiplies matrices: the threads that NumPy would start for it spin for a while in every process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Plans are run as they are, neither compiled whole nor planned again while they run: for few rows that costs less.
 PLAIN = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
 INTERPRETED = {**PLAIN, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

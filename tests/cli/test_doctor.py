@@ -10,6 +10,7 @@ import pytest
 
 from harness.database import MIRROR, OWNER, PASSWORD, Database, create_database
 from tests.conftest import Start
+from tests.documentation.keys import require_documented
 from tidemark.cli.main import run
 from tidemark.errors import ExitCode, SlotInvalidated
 from tidemark.receive.checks import check_slot
@@ -26,6 +27,7 @@ def report_of(db: Database, capsys: pytest.CaptureFixture[str], *options: str) -
     capsys.readouterr()
     code = run(["doctor", db.dsn().reveal(), "--name", db.name, "--json", *options])
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    require_documented("doctor", report)
     assert code == (ExitCode.CHECKS_FAILED if report["mode"] is None else ExitCode.OK)
     statuses = {check["status"] for check in report["checks"]}
     assert report["status"] == next(each for each in ("fail", "warn", "pass") if each in statuses)

@@ -17,6 +17,7 @@ from harness.lake import Lakeside, following, lakeside
 from harness.outside import path_of
 from harness.postgres import Install, installs
 from harness.shell import NO_SPARK, here, tidemark
+from tests.documentation.keys import require_documented
 from tidemark.cli.frames import print_frame
 from tidemark.cli.printing import print_records
 from tidemark.clock import Lsn
@@ -69,6 +70,7 @@ def _compare(side: Lakeside) -> None:
     other = here(*asked, "t", "--json", "--values")
     assert other.returncode == ExitCode.DIFFERENT, other.stderr
     plain = json.loads(other.stdout)
+    require_documented("compare", plain)
     assert (plain["table"], plain["verdict"], plain["source"]["rows"]) == ("public.t", "different", 3)
     assert {each["difference"] for each in plain["differing"]} <= {"missing", "different"}
     assert all(each["source"] for each in plain["differing"])
@@ -87,6 +89,7 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         assert f"{lake} has no table public.nothing" in strange.stderr
         tried = here("fold", lake, "--dry-run")
         assert tried.stdout.startswith("public.t  would be folded to "), tried.stderr
+        require_documented("fold", json.loads(here("fold", lake, "t", "--dry-run", "--json").stdout))
         assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is None
         folded = tidemark("fold", lake, "t", "--master", "local[1]")
         assert "public.t  folded to" in folded.stdout, folded.stderr
@@ -104,6 +107,7 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         assert done.stdout.splitlines()[-1] == f"retained LSN: {before}", done.stderr
         assert "public.t changes, expired: deleted 2 files" in done.stdout
         plain = json.loads(tidemark("status", lake, "--json", program=NO_SPARK).stdout)
+        require_documented("status", plain)
         assert plain["retained_lsn"] == before
         assert plain["tables"][0]["folded_lsn"] is not None
         side.require_noted()
@@ -215,6 +219,7 @@ def _when(lake: str, version: dict[str, Any]) -> None:
     told = tidemark("when", lake, begin, "--json", program=NO_SPARK)
     assert told.returncode == ExitCode.OK, told.stderr
     plain = json.loads(told.stdout)
+    require_documented("when", plain)
     assert (plain["lsn"], plain["commit_lsn"], plain["xid"]) == (begin, begin, xid)
     assert datetime.fromisoformat(plain["commit_time"]) == datetime.fromisoformat(version["_begin_timestamp"])
     back = tidemark("when", lake, plain["latest_time"], program=NO_SPARK)

@@ -13,6 +13,8 @@ import pytest
 from harness.database import Database
 from harness.mirrored import Mirrored, connected, eventually, mirrored
 from tests.conftest import NEWEST
+from tests.documentation.keys import require_documented
+from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 
 COMMAND = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
@@ -50,7 +52,9 @@ def test_up_to_a_position_and_what_the_log_holds_then(mirror: Mirrored) -> None:
     assert looked.returncode == ExitCode.OK
     assert looked.stdout.splitlines()[-1] == "2 transactions, all checksums valid"
     (segment,) = [json.loads(line) for line in tidemark("log", mirror.options.folder, "--json").stdout.splitlines()]
+    require_documented("log", segment)
     assert (segment["number"], segment["commits"], segment["torn_bytes"]) == (1, 2, 0)
+    assert Lsn.parse(segment["first"]) < Lsn.parse(segment["last"]) <= Lsn.parse(segment["position"])
 
 
 @pytest.mark.parametrize(

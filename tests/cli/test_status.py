@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.shell import here
+from tests.documentation.keys import require_documented
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable
 from tidemark.lake.changes import change_writer
@@ -136,6 +137,7 @@ def test_a_partitioned_table_is_readable_where_its_partitions_are(lake: Lake) ->
 
 def test_status_as_json_has_the_watermarks(lake: Lake) -> None:
     plain = json.loads(here("status", str(lake.path), "--json").stdout)
+    require_documented("status", plain)
     assert (plain["applied_lsn"], plain["schema_lsn"], plain["received_lsn"]) == ("0/1E", "0/1E", None)
     assert plain["tables"][1]["fix"] == NOT_COPIED.fix or plain["tables"][0]["fix"] == NOT_COPIED.fix
     assert status_of(lake.path).retained_lsn == Lsn.ZERO
@@ -164,6 +166,7 @@ def test_expire_reports_what_it_deletes_as_text_and_as_json(lake: Lake) -> None:
     dry = here("expire", str(lake.path), "--before", "0/14", "--dry-run")
     assert dry.stdout.splitlines()[-1] == "retained LSN: 0/14 (dry run)", dry.stderr
     plain = json.loads(here("expire", str(lake.path), "--before", "0/14", "--json").stdout)
+    require_documented("expire", plain)
     assert (plain["retained_lsn"], plain["deleted"], plain["readers"]) == ("0/14", [], [])
     assert status_of(lake.path).retained_lsn == Lsn(20)
     both = here("expire", str(lake.path), "--before", "0/14", "--keep", "1d")

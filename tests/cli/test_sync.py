@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, OWNER, Database, create_database
 from harness.lake import by_postgres, require_rows
+from harness.shell import here
 from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
@@ -126,7 +127,7 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         "insert into closed values (1)",
         "alter table closed enable row level security, force row level security",
     )
-    again = run("sync", source, str(lake), "--once", "--master", "local[1]")
+    again = here("sync", source, str(lake), "--once")
     assert again.returncode == ExitCode.REFUSED, again.stderr
     assert "tidemark.sync: complete up to " in again.stderr
     assert "tidemark: table public.closed cannot be read: " in again.stderr

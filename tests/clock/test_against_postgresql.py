@@ -36,7 +36,7 @@ def test_under_load_a_boundary_shows_what_each_session_saw(db: Database) -> None
     witness = call_witness(db)
     moments = []
     with inserting(db, clients=6), db.session() as session:
-        eventually(lambda: session.row("select count(*) > 100 from public.t")[0])
+        eventually(lambda: session.row("select count(*) > 200 from public.t")[0])
         moments = [look(session) for _ in range(150)]
     commits = witness.commits()
     assert len(commits) > 100

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
+from tests.documentation.keys import table
 from tests.documentation.reference import ROOT, pages, walk
 from tests.documentation.transcripts import DOCUMENTS, document_commands
+from tidemark.sync.events import Copies, SyncEvent, TableCopy
 
 pytestmark = pytest.mark.quick
 
@@ -67,3 +71,16 @@ def test_the_readme_is_short_and_both_documents_have_commands() -> None:
 
 def test_commands_have_help() -> None:
     assert all(isinstance(each, click.Group) or each.help for each in COMMANDS.values())
+
+
+def test_the_events_of_sync_are_documented_with_their_keys() -> None:
+    documented, name = dict[str, set[str]](), ""
+    for event, keys, _ in table("sync"):
+        name = event.strip("`") or name
+        documented.setdefault(name, set()).update(re.findall(r"`(\w+)`", keys))
+    classes = get_args(SyncEvent)
+    assert documented == {each.event: {field.name for field in fields(each)} for each in classes}
+    page = (ROOT / "docs" / "reference" / "json.md").read_text()
+    copies = page.partition("\n`copies` has")[2].partition("\n\n")[0]
+    named = {field.name for each in (Copies, TableCopy) for field in fields(each)}
+    assert named <= set(re.findall(r"`(\w+)`", copies))

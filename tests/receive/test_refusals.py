@@ -174,6 +174,7 @@ def test_a_slot_in_use_is_waited_for_and_then_its_user_is_named(mirror: Mirrored
     goes_on(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_slot_that_someone_moved_ahead_has_passed_over_something(db: Database, tmp_path: Path) -> None:
     db.run(TABLE, "create table other (a int)")
@@ -197,6 +198,7 @@ def test_a_slot_dropped_while_it_is_streamed_from(mirror: Mirrored) -> None:
     assert name not in dict(slots(mirror.database))
 
 
+@pytest.mark.full
 @NEWEST
 def test_another_cluster_and_another_database_are_other_sources(mirror: Mirrored, start: Start) -> None:
     sibling, stranger = create_database(mirror.database.server), create_database(start(own_identity=True))
@@ -259,6 +261,7 @@ def test_a_publication_that_was_spoilt_and_mended_while_nobody_looked_is_refused
         refused(mirror, PublicationDiffers, "was altered, or dropped and created again, since")
 
 
+@pytest.mark.full
 @NEWEST
 def test_another_owner_of_the_publication_is_no_reason_to_stop_and_hides_no_alteration(mirror: Mirrored) -> None:
     alter = f"alter publication {mirror.options.names.publication}"

@@ -10,18 +10,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidemark
-from harness.database import MIRROR, Database, create_database
-from harness.lake import require_rows
+from harness.database import MIRROR, OWNER, Database, create_database
+from harness.lake import by_postgres, require_rows
 from harness.polled import polling
 from harness.postgres import Server
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.compare.comparison import CompareOptions, Comparison, Verdict
-from tidemark.errors import NotAnswerable
+from tidemark.errors import NotAnswerable, SourceError
 from tidemark.lake.status import status_of
 from tidemark.source.catalog import read_catalog
 from tidemark.source.selection import Selection, choose
+from tidemark.sync.events import SyncEnded, SyncEvent
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
@@ -329,3 +330,23 @@ def test_compare_goes_on_past_a_table_with_a_bad_value(ascii_db: Database, spark
         assert found["public.other"].verdict is Verdict.EQUAL
         assert found["public.t"].verdict is Verdict.NOT_COMPARED
         assert "column v" in found["public.t"].reason
+
+
+@pytest.mark.parametrize("mode", ["logical", "poll"])
+def test_a_sync_with_an_end_fails_if_a_table_cannot_be_read_and_mirrors_the_others(
+    ascii_db: Database, spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    db, lake, events = ascii_db, tmp_path / "lake", list[SyncEvent]()
+    db.run(*TABLES, f"insert into t values (2, {BAD})")
+    db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
+    try:
+        with pytest.raises(SourceError) as failed:
+            tidemark.sync(db.dsn(OWNER), lake, mode=mode, once=True, spark=spark, on_event=events.append)
+    finally:
+        db.admin(f"alter role {OWNER} noreplication")
+    assert failed.value.message.startswith("table public.t cannot be read: ")
+    assert "column v: invalid value of type text in UTF-8" in failed.value.message
+    assert failed.value.hint.startswith("Update or delete the value at the source")
+    assert isinstance(events[-1], SyncEnded)
+    with tidemark.open(lake, spark) as mirror:
+        require_rows(mirror.table("other"), *by_postgres(db, "other"), mode)

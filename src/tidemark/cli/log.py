@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ def log(directory: Path, as_json: bool) -> ExitCode:
     total = 0
     for segment in inspect(directory):
         total += segment.commits
-        click.echo(json.dumps(asdict(segment), default=_plain) if as_json else _line(segment))
+        click.echo(json.dumps(_plain(segment)) if as_json else _line(segment))
     if not as_json:
         click.echo(f"{total:,} transactions, all checksums valid")
     return ExitCode.OK
@@ -45,7 +45,6 @@ def _line(segment: Inspected) -> str:
     return f"{segment.number:012d}  {size}  {commits}  position {segment.position}{torn}"
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, Lsn):
-        return str(value)
-    raise TypeError(value)
+def _plain(segment: Inspected) -> dict[str, str | int | None]:
+    values = {each.name: getattr(segment, each.name) for each in fields(segment)}
+    return {name: str(value) if isinstance(value, Lsn) else value for name, value in values.items()}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.errors import NotAnswerable
+from tidemark.errors import NotAnswerable, TidemarkError
 from tidemark.lake.reasons import resync_command
 from tidemark.schema.display import sql_name
 from tidemark.schema.fingerprint import Fingerprint
@@ -208,6 +208,16 @@ class TableHistory:
     def _why(self, lsn: Lsn) -> str:
         later = [event for event in self.events if event.after <= lsn and event.reason]
         return later[-1].reason if later else "the table was not mirrored yet"
+
+
+def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> TidemarkError | None:
+    """One error for all tables that cannot be read: of the class and with the hint of the first."""
+    found = list(errors)
+    if not found:
+        return None
+    first = found[0][1]
+    messages = (f"table {each.name} cannot be read: {error.message}" for each, error in found)
+    return type(first)("; ".join(messages), first.hint)
 
 
 def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:

@@ -12,7 +12,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
+from tidemark.errors import TidemarkError
 from tidemark.fold.beside import FoldingBeside
+from tidemark.lake.history import tables_unreadable
 from tidemark.poll.handover import Handover
 from tidemark.poll.holds import Holds
 from tidemark.poll.options import PollOptions
@@ -41,6 +43,14 @@ class PollRunOptions:
     tasks: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PollsEnded:
+    """Where polls ended; `failure` if tables that are selected cannot be read."""
+
+    lsn: Lsn
+    failure: TidemarkError | None
+
+
 def run_polls(
     meant: Meant,
     lake: Path,
@@ -49,8 +59,8 @@ def run_polls(
     stopping: Callable[[], bool],
     emit: Emit,
     watch: Callable[[Lsn, Progress], None] = lambda _, __: None,
-) -> Lsn | None:
-    """Poll until stopped, or once, and return the position; None if the mirror is to follow the stream now.
+) -> PollsEnded | None:
+    """Poll until stopped, or once; None if the mirror is to follow the stream now.
 
     `watch` is called again and again with the position and the progress of copies, in a thread of its own.
     """
@@ -75,7 +85,7 @@ def run_polls(
         handover.tidy()
         last = handover.attempt if options.mode is not Mode.POLL else None
         handed_over = polling.run(tell, done, last, once=options.once and not insists)
-        return None if handed_over else poller.cycle.safe
+        return None if handed_over else PollsEnded(poller.cycle.safe, tables_unreadable(poller.tables.unreadable()))
 
 
 @contextmanager

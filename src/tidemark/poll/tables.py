@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidemark.clock import Lsn, Snapshot
+from tidemark.errors import SourceError, TidemarkError
 from tidemark.lake.generation import Generation
 from tidemark.lake.history import Event, Kind, TableHistory, of_events
 from tidemark.lake.paths import table_path
@@ -115,6 +116,11 @@ class PolledTables:
                 reason = flaws.get(oid, DESELECTED)
                 plan.events.append(self._event(Kind.DROPPED, history.fingerprint, here, reason))
         return plan
+
+    def unreadable(self) -> list[tuple[TableHistory, TidemarkError]]:
+        """The tables that are selected and cannot be read, and why."""
+        lacking = (each for each in self.histories.values() if each.last.kind in (Kind.GAP, Kind.WAITING))
+        return [(each, SourceError(each.reason, each.fix)) for each in lacking]
 
     def copied(self, generation: Generation, here: Here) -> Event:
         """What is told of a table that was read whole."""

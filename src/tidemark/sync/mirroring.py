@@ -29,6 +29,7 @@ from tidemark.errors import (
     NotAnswerable,
     ReceiveFailed,
     Retry,
+    SourceError,
     SparkError,
     Stopped,
     TableChanged,
@@ -38,6 +39,7 @@ from tidemark.errors import (
 )
 from tidemark.fold.beside import FoldingBeside
 from tidemark.fold.folder import Folded
+from tidemark.lake.history import tables_unreadable
 from tidemark.lake.paths import require_plain
 from tidemark.lake.reasons import copy_failed
 from tidemark.lake.registers import read_cycle
@@ -213,16 +215,20 @@ class Mirroring:
                 f"{self.writer.cycle.known}",
                 "Use a later `--endpos`, or none.",
             )
-        lacking = self.writer.tables.lacking()
-        fixes = {oid: self.writer.tables.history(oid).fix or "Retry the command." for oid in lacking}
-        errors = {oid: self._unable.get(oid) or NotAnswerable(why, fixes[oid]) for oid, why in lacking.items()}
-        if errors:
-            named = {oid: self.writer.tables.history(oid).fingerprint for oid in errors}
-            said = (
-                f"table {named[oid].schema}.{named[oid].name} cannot be read: {errors[oid].message}" for oid in errors
-            )
-            first = next(iter(errors.values()))
-            raise type(first)("; ".join(said), first.hint)
+        failure = tables_unreadable(
+            (self.writer.tables.history(oid), self._why_unreadable(oid, why))
+            for oid, why in self.writer.tables.lacking().items()
+        )
+        if failure is not None:
+            raise failure
+
+    def _why_unreadable(self, oid: int, why: str) -> TidemarkError:
+        """The error of its last copy if the source refused it; otherwise the reason that is recorded for the table."""
+        error = self._unable.get(oid)
+        if isinstance(error, (SourceError, NotAnswerable)):
+            return error
+        fix = self.writer.tables.history(oid).fix or "Retry the command."
+        return (NotAnswerable if error is None else SourceError)(why, fix)
 
     @property
     def settled(self) -> bool:

@@ -246,9 +246,13 @@ def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stop
             options.mode,
             options.copy_parallelism,
         )
-        lsn = run_polls(meant, options.lake, polls, session, stopping, report.emit, report.polls)
-        if lsn is not None:
-            return report.ended(SyncEnded(not stopping(), lsn, None))
+        polled = run_polls(meant, options.lake, polls, session, stopping, report.emit, report.polls)
+        if polled is not None:
+            complete = not stopping()
+            ended = report.ended(SyncEnded(complete, polled.lsn, None))
+            if complete and polled.failure is not None:
+                raise polled.failure
+            return ended
     until = CURRENT if options.once and options.endpos is None else options.endpos
     failure: TidemarkError | None = None
     while True:
