@@ -6,7 +6,18 @@ from datetime import UTC, datetime
 import pytest
 
 from tidemark import errors
-from tidemark.errors import POLICY, Blocker, ExitCode, Retry, SlotBlocked, SourceError, TidemarkError, policy_of
+from tidemark.errors import (
+    POLICY,
+    Blocker,
+    ExitCode,
+    Retry,
+    SlotBlocked,
+    SourceError,
+    TidemarkError,
+    error_from_json,
+    error_to_json,
+    policy_of,
+)
 from tidemark.source.sqlstate import RULES, error_for, rule_for
 
 pytestmark = pytest.mark.quick
@@ -39,6 +50,23 @@ def test_what_an_error_carries_pickles_too() -> None:
     assert pickle.loads(pickle.dumps(blocked)).blockers == blocked.blockers  # noqa: S301
     source = SourceError("no", "yes", "42501")
     assert pickle.loads(pickle.dumps(source)).sqlstate == "42501"  # noqa: S301
+
+
+@pytest.mark.parametrize("kind", tree())
+def test_an_error_of_another_process_has_all_its_fields(kind: type[TidemarkError]) -> None:
+    error = kind("it broke", "Repair it.")
+    copy = error_from_json(error_to_json(error))
+    assert (type(copy), copy.args, vars(copy)) == (kind, error.args, vars(error))
+
+
+def test_what_an_error_carries_reaches_another_process_too() -> None:
+    known, unknown = Blocker(4711, None, "app", MOMENT, "psql"), Blocker(None, "tx1", None, None)
+    blocked = error_from_json(error_to_json(SlotBlocked("waits", "later", (known, unknown))))
+    assert isinstance(blocked, SlotBlocked)
+    assert blocked.blockers == (known, unknown)
+    source = error_from_json(error_to_json(SourceError("no", "yes", "42501")))
+    assert isinstance(source, SourceError)
+    assert source.sqlstate == "42501"
 
 
 def test_a_blocker_is_named_as_far_as_it_is_known() -> None:

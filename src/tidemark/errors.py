@@ -62,12 +62,13 @@ statement that resolves it. Errors pickle with all fields, because Spark sends t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 class TidemarkError(Exception):
@@ -474,3 +475,28 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
 def policy_of(error: BaseException) -> Policy:
     """The policy of the error's class; errors of other libraries are unexpected and are not retried."""
     return POLICY.get(type(error), POLICY[TidemarkError])  # type: ignore[arg-type]
+
+
+def error_to_json(error: TidemarkError) -> str:
+    """An error with all its fields, for another process."""
+    return json.dumps({"error": type(error).__name__, "fields": [_plain(each) for each in error.args]})
+
+
+def error_from_json(text: str) -> TidemarkError:
+    """The error that `error_to_json` described."""
+    plain = json.loads(text)
+    kind = next((each for each in POLICY if each.__name__ == plain["error"]), TidemarkError)
+    return kind(*map(_from_plain, plain["fields"]))
+
+
+def _plain(field: object) -> object:
+    if isinstance(field, tuple):
+        return [{**asdict(each), "since": each.since.isoformat() if each.since else None} for each in field]
+    return field
+
+
+def _from_plain(field: Any) -> Any:
+    if isinstance(field, list):
+        since = (each["since"] and datetime.fromisoformat(each["since"]) for each in field)
+        return tuple(Blocker(**{**each, "since": when}) for each, when in zip(field, since, strict=True))
+    return field

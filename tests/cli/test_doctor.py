@@ -181,10 +181,21 @@ def test_a_table_that_lost_its_identity_is_in_the_wrong_publication(
 
 def test_tables_that_cannot_be_mirrored_are_named(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     db.run(
-        "create unlogged table u (a int)", "create table g (a int primary key, b int generated always as (a) stored)"
+        "create unlogged table u (a int)",
+        "create table g (a int primary key, b int generated always as (a) stored)",
+        *(f"create view v{n} as select a from g" for n in range(1, 7)),
+        "create materialized view mv as select a from g",
+        "create table serial (id serial primary key)",
+        "create sequence s",
     )
     _, lines = examine(db, capsys)
-    assert lines["skipped table"][0]["found"] == "public.u: an unlogged table: its changes are not in the WAL"
+    found = [line["found"] for line in lines["not mirrored"]]
+    assert found == [
+        "1 materialized view (public.mv): logical decoding does not send its rows",
+        "2 sequences (public.s, public.serial_id_seq): logical decoding does not send its values",
+        "1 table (public.u): an unlogged table: its changes are not in the WAL",
+        "6 views (public.v1, public.v2, public.v3, public.v4, public.v5 and 1 more): no rows of its own",
+    ]
     assert ("generated columns" in lines) == (db.server.install.major < 18)
     if db.server.install.major >= 18:
         db.run("create table v (a int primary key, b int generated always as (a) virtual)")

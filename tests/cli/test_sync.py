@@ -40,6 +40,8 @@ def create(db: Database) -> None:
         "insert into inserts values (1)",
         "create unlogged table unlogged (a int)",
         "create table other (id int primary key)",
+        "create view shown as select id from orders",
+        "create sequence counter",
     )
 
 
@@ -54,7 +56,8 @@ def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database,
     assert any(line.startswith("create publication") and '"orders"' in line for line in lines)
     assert any(line.startswith("public.orders  ") and line.endswith("copied") for line in lines)
     assert any(line.startswith("public.inserts  ") and "no replica identity" in line for line in lines)
-    assert any(line.startswith("public.unlogged  skipped") for line in lines)
+    unmirrored = {line.partition("  ")[0] for line in lines if ", not mirrored: " in line}
+    assert unmirrored == {"public.unlogged", "public.shown", "public.counter"}
     assert not any(line.startswith("public.other") for line in lines)
     refused = run("sync", source, lake, "--mode", "logical")
     assert refused.returncode == ExitCode.REFUSED
@@ -138,6 +141,13 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         "public.inserts": "waiting",
         "public.closed": "waiting",
     }
+    assert {each.name: each.kind for each in status.unmirrored} == {
+        "public.unlogged": "table",
+        "public.shown": "view",
+        "public.counter": "sequence",
+    }
+    shown = here("status", str(lake)).stdout
+    assert "Not mirrored:\n  1 sequence (public.counter): logical decoding does not send its values" in shown
     db.run("drop table closed", "insert into other values (4)")
     emitted: list[SyncEvent] = []
     ended = tidemark.sync(source, lake, once=True, fold=False, spark=spark, on_event=emitted.append)
@@ -187,6 +197,7 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     for table in ("orders", "leaf", "inserts", "other"):
         require_rows(tidemark.open(lake, spark).table(table), *by_postgres(db, table), table)
     assert not db.admin("select from pg_publication"), "nothing was created"
+    assert {each.name for each in status_of(lake).unmirrored} == {"public.unlogged", "public.shown", "public.counter"}
     server.restart(settings={"wal_level": "logical"})
     db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
     db.run("delete from orders", "insert into other values (7)", "update root set id = 9 where id = 2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from tidemark.cli.options import lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
 from tidemark.source.capability import Mode
+from tidemark.source.unmirrored import summarize
 from tidemark.units import format_size
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def _plain(found: LakeStatus, receiver: Position | None) -> dict[str, Any]:
         "readers": [reader.plain() for reader in found.readers],
         "restart_requested_at": found.restart.asked_at if found.restart else None,
         "tables": [_plain_table(table) for table in found.tables],
+        "unmirrored": [asdict(each) for each in found.unmirrored],
     }
 
 
@@ -109,7 +112,9 @@ def _lines(found: LakeStatus, receiver: Position | None) -> list[str]:
     lines = [f"{name + ':':<14} {value}" for name, value in progress]
     if found.tables:
         lines += ["", *_columns([_HEADER, *(row for table in found.tables for row in _rows(table))])]
-    return [*lines, *(line for table in found.tables if table.reason for line in _explained(table))]
+    lines += [line for table in found.tables if table.reason for line in _explained(table)]
+    unmirrored = summarize(found.unmirrored)
+    return [*lines, *(["", "Not mirrored:", *(f"  {line}" for line in unmirrored)] if unmirrored else [])]
 
 
 def _progress(found: LakeStatus, receiver: Position | None) -> list[tuple[str, str]]:

@@ -25,8 +25,15 @@ def read_only(buffer: Bytes) -> Bytes:
 
 
 def kernel(function: Any) -> Any:
-    """Compile to machine code on first use, into a cache on disk that other processes share; runs without the GIL."""
-    return njit(cache=True, nogil=True)(function)
+    """Compile to machine code on first use, into a cache on disk that other processes share; runs without the GIL.
+
+    The cache is in the directory NUMBA_CACHE_DIR, beside the module, or in the user's cache directory. If none of them
+    can be written, every process compiles for itself.
+    """
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # numba found no directory for the cache
+        return njit(nogil=True)(function)
 
 
 @kernel

@@ -17,10 +17,12 @@ from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
+from tidemark.lake.unmirrored import read_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.schema.display import type_name
 from tidemark.schema.table import Child
+from tidemark.source.unmirrored import Unmirrored
 
 READABLE = "readable"
 
@@ -65,7 +67,8 @@ class TableStatus:
 class LakeStatus:
     """The whole mirror. `received_lsn` is None if the log cannot be read.
 
-    `last_poll` is None if the mirror uses logical decoding; `restart` is a request to restart it.
+    `last_poll` is None if the mirror uses logical decoding; `restart` is a request to restart it; `unmirrored` is what
+    is selected at the source and not mirrored.
     """
 
     lake: Path
@@ -81,6 +84,7 @@ class LakeStatus:
     tables: tuple[TableStatus, ...]
     last_poll: Poll | None
     restart: Restart | None
+    unmirrored: tuple[Unmirrored, ...]
 
 
 def status_of(path: Path) -> LakeStatus:
@@ -102,6 +106,7 @@ def status_of(path: Path) -> LakeStatus:
         tuple(tables_of(lake)),
         last_poll,
         read_restart(path),
+        read_unmirrored(path),
     )
 
 

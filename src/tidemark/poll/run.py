@@ -25,7 +25,7 @@ from tidemark.spark import tasks_beside
 from tidemark.sync.events import Emit, Message, PollApplied
 from tidemark.sync.mirroring import emit_fold
 from tidemark.sync.progress import Progress
-from tidemark.sync.publishing import Meant
+from tidemark.sync.publishing import Meant, UnmirroredRecord
 
 _WATCH_S = 0.2
 
@@ -68,7 +68,10 @@ def run_polls(
     def tell(text: str) -> None:
         emit(Message(text))
 
+    unmirrored = UnmirroredRecord(meant, lake)
+
     def done(polled: Polled) -> None:
+        unmirrored.step()
         emit(PollApplied(polled.upto, polled.tables, polled.changes, polled.copied, polled.reconciled))
 
     tasks = options.tasks or tasks_beside(spark)

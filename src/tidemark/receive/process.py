@@ -3,7 +3,7 @@
 The parent hands over the options on the child's standard input, and reads from a pipe that only the child writes to:
 
     done 0/3A4B5C68      it ended in good order, and everything up to there is durable
-    failed CLASS JSON    it ended with this error, its arguments as JSON
+    failed JSON          it ended with this error, all its fields as JSON
     (end of file)        it died
 
 A child whose parent is gone stops: its pipe has no reader any more.
@@ -11,7 +11,6 @@ A child whose parent is gone stops: its pipe has no reader any more.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -24,9 +23,16 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
-from tidemark import errors
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, ReceiveFailed, TidemarkError, in_short, policy_of
+from tidemark.errors import (
+    ExitCode,
+    ReceiveFailed,
+    TidemarkError,
+    error_from_json,
+    error_to_json,
+    in_short,
+    policy_of,
+)
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.receiver import Receiver
 
@@ -85,8 +91,7 @@ class ReceiveProcess:
         if word == "done":
             return Lsn.parse(rest[0].strip())
         if word == "failed":
-            name, arguments = rest[0].split(maxsplit=1)
-            raise _error(name, arguments)
+            raise error_from_json(rest[0])
         raise ReceiveFailed(f"the receiver died with exit code {code}", RETRY)
 
     def stop(self) -> None:
@@ -121,14 +126,6 @@ def _pass_on(stderr: IO[bytes], tell: Callable[[str], None]) -> None:
             tell(line.decode(errors="replace").rstrip("\n").removeprefix(_PREFIX))
 
 
-def _error(name: str, arguments: str) -> TidemarkError:
-    kind = getattr(errors, name, TidemarkError)
-    message, hint, *_ = json.loads(arguments)
-    error = kind(message, hint)
-    assert isinstance(error, TidemarkError)  # noqa: S101
-    return error
-
-
 def serve(arguments: list[str], options_text: str) -> ExitCode:
     """The child's side: receive, and say on the pipe how it ended."""
     pipe = int(arguments[0])
@@ -143,12 +140,13 @@ def serve(arguments: list[str], options_text: str) -> ExitCode:
     try:
         done = receiver.run()
     except TidemarkError as error:
-        _say(pipe, f"failed {type(error).__name__} {json.dumps([error.message, error.hint])}\n")
+        _say(pipe, f"failed {error_to_json(error)}\n")
         return policy_of(error).exit_code
     except Exception as error:  # noqa: BLE001 - the parent reports it; the traceback is for its log
         if os.environ.get("TIDEMARK_LOG_LEVEL") == "debug":
             traceback.print_exc()
-        _say(pipe, f"failed ReceiveFailed {json.dumps([f'the receiver failed: {in_short(error)}', RETRY])}\n")
+        failed = ReceiveFailed(f"the receiver failed: {in_short(error)}", RETRY)
+        _say(pipe, f"failed {error_to_json(failed)}\n")
         return ExitCode.UNEXPECTED
     _say(pipe, f"done {done}\n")
     return ExitCode.OK

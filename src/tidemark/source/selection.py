@@ -24,9 +24,13 @@ class Pattern:
 
     def matches(self, table: Table) -> bool:
         """Whether it means this table."""
+        return self.matches_name(table.schema, table.name)
+
+    def matches_name(self, schema: str, name: str) -> bool:
+        """Whether it means a relation of this name."""
         found = _PATTERN.fullmatch(self.text)
-        schema, name = found.groups() if found else (None, None)
-        return _means(schema or "public", table.schema) and _means(name or "", table.name)
+        wanted_schema, wanted_name = found.groups() if found else (None, None)
+        return _means(wanted_schema or "public", schema) and _means(wanted_name or "", name)
 
 
 _HINT = (
@@ -48,6 +52,11 @@ class Selection:
 
     take: tuple[Pattern, ...] = ()
     leave: tuple[Pattern, ...] = ()
+
+    def includes(self, schema: str, name: str) -> bool:
+        """Whether a relation of this name is selected, regardless of what it inherits from or belongs to."""
+        taken = not self.take or any(pattern.matches_name(schema, name) for pattern in self.take)
+        return taken and not any(pattern.matches_name(schema, name) for pattern in self.leave)
 
 
 @dataclass(frozen=True, slots=True)

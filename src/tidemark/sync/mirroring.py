@@ -197,6 +197,11 @@ class Mirroring:
         self._copying.wait(_REST_S)
 
     @property
+    def lake(self) -> Path:
+        """Its lake."""
+        return self._options.lake
+
+    @property
     def copies(self) -> int:
         """How many tables are being copied, or are to be."""
         return len(self._tracker.busy() | self.writer.tables.to_copy().keys())

@@ -9,6 +9,7 @@ from tidemark.setup import read_plan, script
 from tidemark.source.catalog import read_catalog
 from tidemark.source.selection import choose
 from tidemark.source.session import Session
+from tidemark.source.unmirrored import read_unmirrored
 from tidemark.sync.parts import buckets_for, parts_of
 from tidemark.sync.publishing import Meant
 from tidemark.sync.reading import pages_of
@@ -40,6 +41,6 @@ def _lines(meant: Meant, polled: bool) -> Iterator[str]:
                 counts = f"{len(parts)} parts  {buckets_for(size)} buckets"
                 yield f"{table.qualified}  {format_size(size)}  {counts}  {how}"
                 whole += size if taken else 0
-            for skipped in chosen.skipped:
-                yield f"{skipped.table.qualified}  skipped: {skipped.reason}"
+            for each in read_unmirrored(session, meant.selection, chosen):
+                yield f"{each.name}  {each.kind}, not mirrored: {each.reason}"
     yield f"{format_size(whole)} to copy"

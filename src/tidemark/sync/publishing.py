@@ -9,15 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
+from tidemark.lake.unmirrored import write_unmirrored
 from tidemark.setup import Plan, read_plan, run_fixes, script
+from tidemark.source.catalog import read_catalog
 from tidemark.source.dsn import Dsn
 from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Selection
+from tidemark.source.selection import Selection, choose
 from tidemark.source.session import Session
+from tidemark.source.unmirrored import read_unmirrored
 
 INTERVAL_S = 10.0
+RECORD_S = 60.0
 _MISSING = "some tables cannot be mirrored until the owner of the database has run:"
 
 
@@ -76,6 +81,28 @@ class Publishing:
                 self._tell(f"{_MISSING}\n{missing}")
             self._said = missing
         self._next = time.monotonic() + INTERVAL_S
+
+
+class UnmirroredRecord:
+    """Records in the lake, once a minute, what is selected and not mirrored."""
+
+    def __init__(self, meant: Meant, lake: Path) -> None:
+        self._meant, self._lake = meant, lake
+        self._next = time.monotonic()
+
+    def step(self) -> None:
+        """Read and record it, if it is time. A source that cannot be reached is read later."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + RECORD_S
+        selection = self._meant.selection
+        try:
+            with Session.open(self._meant.source, "sync") as session, session.transaction():
+                chosen = choose(read_catalog(session), selection, strict=False)
+                found = read_unmirrored(session, selection, chosen)
+        except SourceError:
+            return
+        write_unmirrored(self._lake, found)
 
 
 def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> Plan:

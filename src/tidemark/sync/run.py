@@ -44,7 +44,7 @@ from tidemark.sync.events import (
     TableCopy,
     TableFolded,
 )
-from tidemark.sync.publishing import Meant, Publishing, publish
+from tidemark.sync.publishing import Meant, Publishing, UnmirroredRecord, publish
 from tidemark.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -282,9 +282,11 @@ def follow(
     """
     report = report or Reporter(lambda _: None)
     publishing = Publishing(meant, lambda text: report.emit(Message(text)))
+    unmirrored = UnmirroredRecord(meant, mirroring.lake)
     while not stopping() and not mirroring.restart_is_asked_for:
         applied = mirroring.step()
         publishing.step()
+        unmirrored.step()
         if applied is not None:
             report.emit(
                 CycleApplied(applied.upto, applied.transactions, applied.changes, applied.tables, applied.size_bytes)

@@ -14,6 +14,7 @@ from tidemark.source.requirements.state import SourceState
 from tidemark.source.selection import Selection, choose
 from tidemark.source.session import Session
 from tidemark.source.slot import read_slot
+from tidemark.source.unmirrored import read_unmirrored
 
 SENDER_WAIT_S = 1.0
 
@@ -48,6 +49,7 @@ def read_state(
             role=facts.role if role == facts.role.name else read_role(session, role),
             slot=read_slot(session, names.slot),
             chosen=chosen,
+            unmirrored=read_unmirrored(session, selection, chosen),
             publications=tuple((want, read_publication(session, want.name)) for want in wants),
             public_connects=session.row(_PUBLIC_CONNECTS)[0],
             database_owned=session.row(_DATABASE_OWNED)[0],

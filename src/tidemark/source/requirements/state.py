@@ -10,6 +10,7 @@ from tidemark.source.names import MirrorNames
 from tidemark.source.publication import Published, Wanted
 from tidemark.source.selection import Chosen
 from tidemark.source.slot import PLUGIN, Slot
+from tidemark.source.unmirrored import Unmirrored
 
 _NO_TABLES = Chosen((), ())
 
@@ -19,8 +20,8 @@ class SourceState:
     """A source as one session found it.
 
     `role` is the role that the mirror connects as, None if it does not exist yet; `chosen` has the tables with that
-    role's privileges. `facts` are those of the connected role, which decide what it may run itself. `writers` are None
-    where they were not read.
+    role's privileges, `unmirrored` what is selected and not mirrored. `facts` are those of the connected role, which
+    decide what it may run itself. `writers` are None where they were not read.
     """
 
     facts: Facts
@@ -29,6 +30,7 @@ class SourceState:
     role: Role | None
     slot: Slot | None
     chosen: Chosen = _NO_TABLES
+    unmirrored: tuple[Unmirrored, ...] = ()
     publications: tuple[tuple[Wanted, Published | None], ...] = ()
     public_connects: bool = True
     database_owned: bool = False

@@ -14,6 +14,7 @@ from tidemark.schema.table import Generated, Table
 from tidemark.source.quoted import statement, table_name
 from tidemark.source.requirements.requirement import BOTH, NEITHER, Fix, Mode, Requirement
 from tidemark.source.requirements.state import SourceState
+from tidemark.source.unmirrored import summarize
 
 
 def table_requirements(state: SourceState) -> Iterator[Requirement]:
@@ -23,14 +24,9 @@ def table_requirements(state: SourceState) -> Iterator[Requirement]:
     yield _replica_identity(state)
     yield from _generated(state)
     yield from _names_in_values(state)
-    for skipped in state.chosen.skipped:
+    for line in summarize(state.unmirrored):
         yield Requirement(
-            "skipped table",
-            NEITHER,
-            holds=False,
-            found=f"{skipped.table.qualified}: {skipped.reason}",
-            consequence="the table is not mirrored",
-            advice=True,
+            "not mirrored", NEITHER, holds=False, found=line, consequence="not in the mirror", advice=True
         )
 
 
