@@ -33,16 +33,16 @@ check: $(READY) ## Lint, format, types, the direction of imports, and the wordin
 	$(BIN)/python -m tests.wording
 
 fuzz: $(READY) ## Fuzz the decoder with mutated and generated input, for MINUTES= (1), from SEED= (random)
-	$(BIN)/python -m tests.decode.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.pgoutput.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
 parity: $(READY) ## Compare reads with what sessions saw under load, SNAPSHOTS= (3000) on two versions
-	$(BIN)/python -m tests.query.parity.run --snapshots $(or $(SNAPSHOTS),3000)
+	$(BIN)/python -m tests.mirror.parity.run --snapshots $(or $(SNAPSHOTS),3000)
 
 sync-parity: $(READY) ## Compare every table at exact positions under load, COMPARISONS= (2000) over all versions
-	COMPARISONS=$(or $(COMPARISONS),2000) $(BIN)/python -m pytest tests/sync/test_parity.py $(ARGS)
+	COMPARISONS=$(or $(COMPARISONS),2000) $(BIN)/python -m pytest tests/pipeline/sync/test_parity.py $(ARGS)
 
 poll-parity: $(READY) ## Compare every table in the snapshots of polls under load, CYCLES= (200) over all versions
-	CYCLES=$(or $(CYCLES),200) $(BIN)/python -m pytest tests/poll/test_random.py $(ARGS)
+	CYCLES=$(or $(CYCLES),200) $(BIN)/python -m pytest tests/pipeline/poll/test_random.py $(ARGS)
 
 sql-differential: $(READY) ## Compare generated SQL on PostgreSQL and the mirror, STATEMENTS= (20000), SEED= (random), ARGS=
 	$(BIN)/python -m tests.differential.run --statements $(or $(STATEMENTS),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)

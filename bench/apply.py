@@ -22,12 +22,12 @@ from harness.database import MIRROR, Database, add_roles, create_database
 from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import take_over_slot
 from harness.postgres import installs, start_server
-from tidemark.apply.options import ApplyOptions
-from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Lsn
+from tidemark.pipeline.apply.options import ApplyOptions
+from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
-from tidemark.source.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
 
 TRANSACTIONS, BIG = 10_000, 700_000

@@ -10,8 +10,8 @@ import time
 from harness.database import Database
 from harness.postgres import Server
 from tidemark.clock import Lsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.connection import Plugin
-from tidemark.source.names import MirrorNames
 
 CLIENTS = 8
 SETTINGS: dict[str, str | int | bool] = {"max_replication_slots": 60, "max_wal_senders": 20, "max_wal_size": "8GB"}

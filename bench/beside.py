@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from bench.figures import report
 from bench.wide import CHANGE, Wide, wide
-from tidemark.fold import beside, policy
-from tidemark.fold.folder import Foldable, Folded, Folder
+from tidemark.pipeline.fold import beside, policy
+from tidemark.pipeline.fold.folder import Foldable, Folded, Folder
 
 ROWS = int(os.environ.get("ROWS", "5000000"))
 CYCLES = int(os.environ.get("CYCLES", "60"))

@@ -27,8 +27,8 @@ from bench.memory import forget_peak, jvm, peak_mb, workers
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.syncing import Synced, syncing
-from tidemark.source.session import Session
-from tidemark.sync.drain import copied_bytes
+from tidemark.pipeline.copy.drain import copied_bytes
+from tidemark.postgres.session import Session
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS, WARMING, WARMING_JOBS = 12, 1, 20

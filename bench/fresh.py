@@ -23,8 +23,8 @@ from bench.figures import report
 from harness.database import MIRROR, Database, add_roles, create_database
 from harness.postgres import installs, start_server
 from harness.syncing import Synced, syncing
-from tidemark.query.mirror import Mirror
-from tidemark.query.positions import LATEST, NOW
+from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.positions import LATEST, NOW
 from tidemark.spark import SparkOptions, spark_session
 
 READS, TURNS = int(os.environ.get("READS", "500")), 15

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from bench.figures import report
 from bench.wide import by_turns
-from tidemark.query.few import Few
-from tidemark.query.overlay import overlaid, without_keys
-from tidemark.query.shape import Shape, ShownColumn
+from tidemark.reads.few import Few
+from tidemark.reads.overlay import overlaid, without_keys
+from tidemark.reads.shape import Shape, ShownColumn
 from tidemark.spark import SparkOptions, spark_session
 
 ROWS = int(os.environ.get("ROWS", "5000000"))

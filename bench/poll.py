@@ -20,10 +20,10 @@ from harness.database import Database, add_roles, create_database
 from harness.polled import PolledMirror, polling
 from harness.postgres import installs, start_server
 from harness.proxy import Proxy
-from tidemark.compare.comparison import CompareOptions, Comparison, Verdict
-from tidemark.source.dsn import Dsn
-from tidemark.source.session import Session
-from tidemark.sync.drain import copied_bytes
+from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.pipeline.copy.drain import copied_bytes
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.session import Session
 
 ROWS = int(os.environ.get("ROWS", "2000000"))
 TURNS, WARMING = 5, 1

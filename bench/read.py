@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import tidemark
 from bench.figures import report
 from bench.wide import Wide, by_turns, size_bytes, wide
-from tidemark.query.mirror import Mirror
+from tidemark.mirror.mirror import Mirror
 
 ROWS = int(os.environ.get("ROWS", "5000000"))
 FEWER = ROWS // 5

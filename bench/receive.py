@@ -24,10 +24,10 @@ from harness.database import MIRROR, Database, add_roles, create_database
 from harness.mirrored import take_over_slot
 from harness.postgres import installs, start_server
 from tidemark.clock import Lsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
-from tidemark.source.names import MirrorNames
 
 TRANSACTIONS, BIG = 20_000, 1_400_000
 REPEATS, LAG_SAMPLES, LAG_RATE = 3, 1500, 500

@@ -17,13 +17,13 @@ from bench.backlog import SETTINGS
 from harness.database import add_roles, create_database
 from harness.lake import Lakeside, following, lakeside
 from harness.postgres import installs, start_server
-from tidemark.apply.writer import LakeWriter
-from tidemark.fold import layout
-from tidemark.fold.folder import Folded, Folder
-from tidemark.fold.job import GROUP_ROWS
 from tidemark.lake.files import FileWriter
 from tidemark.lake.lake import Lake
 from tidemark.lake.versions import INTERVAL, Versions, read_versions
+from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.fold import layout
+from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.pipeline.fold.job import GROUP_ROWS
 from tidemark.spark import SparkOptions, spark_session
 
 COLUMNS = """account int, quantity int, version int, balance bigint, amount numeric(12,2), status text, code text,

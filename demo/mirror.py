@@ -19,9 +19,9 @@ from tidemark.cli.main import run
 from tidemark.cli.spark import started
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
+from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.postgres.slot import SlotWait, create_slot
 from tidemark.receive.options import ReceiveOptions
-from tidemark.source.slot import SlotWait, create_slot
-from tidemark.sync.mirroring import Mirroring, MirroringOptions
 
 REFERENCE = "reference"
 

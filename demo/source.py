@@ -12,9 +12,9 @@ from harness.database import MIRROR, Database
 from harness.decoded import call_witness
 from tidemark.cli.main import run
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.source.session import Session
-from tidemark.source.shared import SharedSnapshot
-from tidemark.source.slot import exact_snapshot
+from tidemark.postgres.session import Session
+from tidemark.postgres.shared import SharedSnapshot
+from tidemark.postgres.slot import exact_snapshot
 
 SNAPSHOTS = 400
 QUERIES: dict[str, LiteralString] = {

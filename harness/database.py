@@ -9,9 +9,9 @@ from uuid import uuid4
 import psycopg
 
 from harness.postgres import Server
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session, Timeouts
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session, Timeouts
 
 OWNER, MIRROR = "app", "mirror"
 PASSWORD = "s3cret-c4nary"  # noqa: S105

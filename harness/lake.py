@@ -21,16 +21,16 @@ import tidemark
 from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.printed import printed
-from tidemark.apply.options import ApplyOptions
-from tidemark.apply.writer import LakeWriter
 from tidemark.clock import Boundary, Lsn
-from tidemark.decode.cells import Column
-from tidemark.fold.folder import Folded, Folder
 from tidemark.lake.reasons import NOT_YET
-from tidemark.query.mirror import Mirror
-from tidemark.query.moment import Moment
-from tidemark.query.names import parsed
-from tidemark.source.session import Session
+from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.moment import Moment
+from tidemark.pipeline.apply.options import ApplyOptions
+from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.postgres.session import Session
+from tidemark.reads.names import parsed
+from tidemark.values.cells import Column
 
 ONLY = "only "
 Row = tuple[str | None, ...]

@@ -20,18 +20,18 @@ import numpy as np
 from harness.database import MIRROR, Database
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
-from tidemark.decode.frames import windows
 from tidemark.errors import ReceiveFailed
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.frames import windows
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
 from tidemark.receive.checks import check_source
 from tidemark.receive.client import ReceiveClient
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.lake.lake import Lake
-from tidemark.query.names import parsed
+from tidemark.reads.names import parsed
 
 Entry = dict[str, Any]
 

@@ -16,15 +16,15 @@ from harness.database import MIRROR, Database
 from harness.lake import ONLY, read, read_table, require_rows
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
-from tidemark.fold.folder import Folder
 from tidemark.lake.requests import ask_for_resync
-from tidemark.poll.glimpse import Glimpse
-from tidemark.poll.options import PollOptions
-from tidemark.poll.poller import Polled, Poller
-from tidemark.query.names import parsed
-from tidemark.source.dsn import Dsn
-from tidemark.source.selection import Selection
-from tidemark.source.session import Session
+from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.options import PollOptions
+from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.selection import Selection
+from tidemark.postgres.session import Session
+from tidemark.reads.names import parsed
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.decode.cells import Column
-from tidemark.decode.values.exact import clock_text, float_text
+from tidemark.values.cells import Column
+from tidemark.values.exact import clock_text, float_text
 
 
 def printed(column: Column) -> list[str | None]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.database import Database
-from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
-from tidemark.decode.extents import Said
-from tidemark.decode.frames import framed
-from tidemark.decode.kernels import Bytes
-from tidemark.decode.stream import StreamDecoder
-from tidemark.decode.types import Types
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
+from tidemark.pgoutput.extents import Said
+from tidemark.pgoutput.frames import framed
+from tidemark.pgoutput.stream import StreamDecoder
+from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.table import PgType
-from tidemark.source.catalog import read_catalog
+from tidemark.values.kernels import Bytes
+from tidemark.values.types import Types
 
 
 @dataclass(frozen=True)

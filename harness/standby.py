@@ -11,8 +11,8 @@ import psycopg
 from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from tidemark.clock import Snapshot
-from tidemark.source.session import Session, Timeouts
-from tidemark.source.shared import SharedSnapshot
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.shared import SharedSnapshot
 
 
 @contextmanager

@@ -19,12 +19,12 @@ import tidemark
 from harness.database import MIRROR, Database
 from harness.lake import Noted, by_postgres, read, read_table, require_rows, spread
 from tidemark.clock import Lsn
-from tidemark.fold.folder import Folded, Folder
 from tidemark.lake.requests import ask_for_resync
+from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.slot import exact_snapshot
 from tidemark.receive.client import ReceiveClient
-from tidemark.source.names import MirrorNames
-from tidemark.source.slot import exact_snapshot
-from tidemark.sync.mirroring import Mirroring, MirroringOptions
 
 
 @dataclass

@@ -34,7 +34,7 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 
 # Where tests use Spark: these workers run them, each with a JVM.
 SPARK = (
-    *(f"tests/{name}/" for name in ("apply", "compare", "differential", "fold", "poll", "query", "spark", "sync")),
+    *(f"tests/{name}/" for name in ("differential", "mirror", "pipeline", "spark")),
     *(
         f"tests/{name}.py"
         for name in ("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files")
@@ -145,7 +145,7 @@ def start(install: Install) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def connect() -> Iterator[str]:
     """Where a Spark Connect server listens, with Python workers that have our packages."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.apply.child", "serve"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.pipeline.apply.child", "serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

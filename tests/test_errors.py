@@ -18,7 +18,7 @@ from tidemark.errors import (
     error_to_json,
     policy_of,
 )
-from tidemark.source.sqlstate import RULES, error_for, rule_for
+from tidemark.postgres.sqlstate import RULES, error_for, rule_for
 
 pytestmark = pytest.mark.quick
 

@@ -24,7 +24,7 @@ def test_the_tree_keeps_the_contract_and_a_backward_import_breaks_it(tmp_path: P
     kept = lint(tmp_path)
     assert kept.returncode == 0, kept.stdout
     with (tmp_path / "src/tidemark/clock/lsn.py").open("a") as file:
-        file.write("\nfrom tidemark.source import session\n")
+        file.write("\nfrom tidemark.postgres import session\n")
     broken = lint(tmp_path)
     assert broken.returncode != 0
-    assert "tidemark.clock.lsn -> tidemark.source" in broken.stdout
+    assert "tidemark.clock.lsn -> tidemark.postgres" in broken.stdout

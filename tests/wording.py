@@ -1,9 +1,9 @@
-"""Check the words a user can see, in strings of the code and in documents, against a list of banned phrases.
+"""Check the strings, docstrings and comments of the code, and the documents, against a list of banned phrases.
 
     python -m tests.wording [PATH…]
 
-A string is user-visible if it has at least two words and is not a docstring, unless the docstring is a command's help.
-The list has words that PostgreSQL's manual would not use for software.
+Strings are checked if they have at least two words. The list has words that PostgreSQL's manual would not use for
+software.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +32,7 @@ BANNED = (
 )  # fmt: skip
 PATTERN = re.compile(r"(?<![\w`-])(" + "|".join(BANNED) + r")(?![\w`-])", re.IGNORECASE)
 QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")
+DIRECTIVE = re.compile(r"#\s*(noqa|type:|fmt:|!)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -66,9 +69,13 @@ def search(path: Path) -> Iterator[Finding]:
 
 
 def in_code(path: Path) -> Iterator[Finding]:
-    """The findings in the user-visible strings of a module."""
-    for node, text in user_visible(ast.parse(path.read_text())):
+    """The findings in the strings, docstrings and comments of a module."""
+    source = path.read_text()
+    for node, text in strings(ast.parse(source)):
         yield from in_text(path, node.lineno, text)
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
+            yield from in_text(path, token.start[0], token.string)
 
 
 def in_document(path: Path) -> Iterator[Finding]:
@@ -84,9 +91,8 @@ def in_text(path: Path, line: int, text: str) -> Iterator[Finding]:
         yield Finding(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path, line, match[0], text)
 
 
-def user_visible(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
-    """Strings with at least two words, and the docstrings of commands."""
-    docstrings = {id(owner.body[0].value): is_command(owner) for owner in ast.walk(tree) if has_docstring(owner)}  # type: ignore[attr-defined]
+def strings(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+    """Strings with at least two words, docstrings included."""
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
@@ -95,20 +101,8 @@ def user_visible(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         else:
             continue
-        if docstrings.get(id(node), True) and " " in text.strip():
+        if " " in text.strip():
             yield node, text
-
-
-def has_docstring(node: ast.AST) -> bool:
-    """Whether the node begins with a docstring."""
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None
-
-
-def is_command(node: ast.AST) -> bool:
-    """Whether a function is a command of click's, whose docstring is its help."""
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    return any("click.command" in ast.unparse(each) or "click.group" in ast.unparse(each) for each in decorators)
 
 
 if __name__ == "__main__":

@@ -17,46 +17,40 @@
 Importing the package starts no JVM and imports no Spark: everything is imported when it is first used.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemark.api import compare, doctor, expire, status
     from tidemark.clock import Boundary, Lsn
-    from tidemark.query.mirror import open_mirror as open  # noqa: A004
-    from tidemark.sync.run import sync
+    from tidemark.mirror.mirror import open_mirror as open  # noqa: A004
+    from tidemark.pipeline.run import sync
 
 __version__ = "0.1.0"
 __all__ = ["Boundary", "Lsn", "__version__", "compare", "doctor", "expire", "open", "status", "sync"]
 
 
-class _Lazy:
-    """A public name that is imported when it is first used.
-
-    It takes precedence over a subpackage of the same name, which Python sets as an attribute when it is imported.
-    """
-
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        return getattr(import_module(self._module), self._name)
-
-    def __set__(self, instance: object, value: object) -> None:
-        return None
+_MODULES = {
+    "Boundary": "tidemark.clock",
+    "Lsn": "tidemark.clock",
+    "compare": "tidemark.api",
+    "doctor": "tidemark.api",
+    "expire": "tidemark.api",
+    "open": "tidemark.mirror.mirror",
+    "status": "tidemark.api",
+    "sync": "tidemark.pipeline.run",
+}
+_NAMES = {"open": "open_mirror"}
 
 
-class _Package(ModuleType):
-    Boundary = _Lazy("tidemark.clock", "Boundary")
-    Lsn = _Lazy("tidemark.clock", "Lsn")
-    compare = _Lazy("tidemark.api", "compare")
-    doctor = _Lazy("tidemark.api", "doctor")
-    expire = _Lazy("tidemark.api", "expire")
-    open = _Lazy("tidemark.query.mirror", "open_mirror")
-    status = _Lazy("tidemark.api", "status")
-    sync = _Lazy("tidemark.sync.run", "sync")
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_MODULES[name]), _NAMES.get(name, name))
+    globals()[name] = found
+    return found
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import local_path
-from tidemark.query.positions import Duration, seconds_of
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Pattern, Selection
+from tidemark.mirror.positions import Duration, seconds_of
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Pattern, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.compare.comparison import Compared
-    from tidemark.doctor import Report
     from tidemark.lake.status import LakeStatus
-    from tidemark.vacuum.vacuum import Expired
+    from tidemark.mirror.compare.comparison import Compared
+    from tidemark.pipeline.expire.expiry import Expired
+    from tidemark.postgres.doctor import Report
 
 
 def status(lake: str | Path) -> LakeStatus:
@@ -50,7 +50,7 @@ def doctor(
 
     `table` and `exclude` are patterns such as `"sales.*"`, as for `tidemark sync`.
     """
-    from tidemark.doctor import examine
+    from tidemark.postgres.doctor import examine
 
     selection = Selection(_patterns(table), _patterns(exclude))
     return examine(_dsn(source), MirrorNames(name) if name is not None else None, selection)
@@ -72,7 +72,7 @@ def expire(
     `before` is the oldest LSN that can be read. Files stay on disk for `grace` after they are no longer needed. With
     `dry_run` nothing is deleted. Starts no JVM.
     """
-    from tidemark.vacuum.vacuum import ExpireOptions, vacuum
+    from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 
     if keep is not None and before is not None:
         raise InvalidValue("keep and before cannot be given together", "Give one of them.")
@@ -103,9 +103,9 @@ def compare(
     received, `limit` the number of differing rows that are reported for each table, and `values` whether their values
     are reported.
     """
-    from tidemark.compare.comparison import CompareOptions, Comparison
-    from tidemark.compare.digest import WHOLE
-    from tidemark.query.mirror import open_mirror
+    from tidemark.mirror.compare.comparison import CompareOptions, Comparison
+    from tidemark.mirror.compare.digest import WHOLE
+    from tidemark.mirror.mirror import open_mirror
 
     names = [tables] if isinstance(tables, str) else list(tables)
     options = CompareOptions(

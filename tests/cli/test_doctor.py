@@ -13,10 +13,10 @@ from tests.conftest import Start
 from tests.documentation.keys import require_documented
 from tidemark.cli.main import run
 from tidemark.errors import ExitCode, SlotInvalidated
+from tidemark.postgres.capability import choose_mode
+from tidemark.postgres.selection import Selection
+from tidemark.postgres.slot import SlotWait, create_slot
 from tidemark.receive.checks import check_slot
-from tidemark.source.capability import choose_mode
-from tidemark.source.selection import Selection
-from tidemark.source.slot import SlotWait, create_slot
 
 pytestmark = pytest.mark.quick
 
@@ -228,7 +228,7 @@ def test_a_server_without_logical_wal_slots_or_senders(
     ], "one slot and one sender are enough, and copies do without"
     assert status(lines, "retained WAL") == "pass"
     with monkeypatch.context() as managed:
-        managed.setattr("tidemark.source.facts.SWITCHES", ("track_io_timing",))
+        managed.setattr("tidemark.postgres.facts.SWITCHES", ("track_io_timing",))
         assert "Turn on track_io_timing" in examine(db, capsys)[1]["wal_level"][0]["fix"]
     for name in names:
         fix(db, lines[name][0])

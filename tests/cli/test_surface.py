@@ -17,10 +17,7 @@ from tidemark.cli.sync import options_of
 from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
-from tidemark.receive.options import WalPolicy
-from tidemark.source.capability import Mode
-from tidemark.source.names import MirrorNames
-from tidemark.sync.events import (
+from tidemark.pipeline.events import (
     Copies,
     State,
     SyncEnded,
@@ -30,7 +27,10 @@ from tidemark.sync.events import (
     TableFolded,
     as_json,
 )
-from tidemark.sync.run import SyncOptions
+from tidemark.pipeline.run import SyncOptions
+from tidemark.postgres.capability import Mode
+from tidemark.postgres.names import MirrorNames
+from tidemark.receive.options import WalPolicy
 from tidemark.units import format_duration, format_size, parse_duration, parse_size
 
 pytestmark = pytest.mark.quick

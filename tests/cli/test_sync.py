@@ -18,7 +18,7 @@ from harness.shell import here
 from tests.conftest import NEWEST, Start
 from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
-from tidemark.sync.events import SyncEvent
+from tidemark.pipeline.events import SyncEvent
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 

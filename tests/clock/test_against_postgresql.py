@@ -11,7 +11,7 @@ from harness.load import inserting
 from harness.mirrored import eventually
 from tests.conftest import Start
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
-from tidemark.source.session import Session
+from tidemark.postgres.session import Session
 
 pytestmark = pytest.mark.quick
 

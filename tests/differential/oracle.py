@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 from harness.printed import printed
 from tests.differential.kinds import Sql
 from tests.differential.statements import Form, Statement
-from tidemark.decode.cells import Column
 from tidemark.errors import TidemarkError
-from tidemark.query.moment import Moment
+from tidemark.mirror.moment import Moment
+from tidemark.values.cells import Column
 
 SETTINGS = "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'"
 NO_ROOM = "cannot hold: "

@@ -36,7 +36,7 @@ from tests.differential.shrink import Found, simplified, with_fewer_rows
 from tests.differential.statements import Author, Statement
 from tests.differential.story import Phase, told
 from tests.differential.tables import ALTERED_FOLDED, COPIED, FOLDED, PHASES, Table, invent
-from tidemark.fold import layout
+from tidemark.pipeline.fold import layout
 from tidemark.spark import SparkOptions, spark_session
 
 STATEMENTS, WORLDS, THREADS, TOGETHER = 20_000, 8, 2, 10

@@ -27,7 +27,7 @@ from tests.differential.tables import (
     Table,
     setup,
 )
-from tidemark.query.moment import Moment
+from tidemark.mirror.moment import Moment
 
 Ids = Mapping[str, frozenset[int]]
 AT_NOW = (CHANGED, ALTERED_CHANGED)

@@ -12,8 +12,8 @@ from tests.conftest import INTERPRETED, NEWEST
 from tests.differential.kinds import FEW_KINDS, KINDS
 from tests.differential.run import BUCKET_BYTES, Findings, World, compare
 from tests.differential.tables import APPLIED, COPIED, FOLDED
-from tests.query.conftest import set_in
-from tidemark.fold import layout
+from tests.mirror.conftest import set_in
+from tidemark.pipeline.fold import layout
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 

@@ -14,7 +14,7 @@ import pytest
 from tests.documentation.keys import table
 from tests.documentation.reference import ROOT, pages, walk
 from tests.documentation.transcripts import DOCUMENTS, document_commands
-from tidemark.sync.events import Copies, SyncEvent, TableCopy
+from tidemark.pipeline.events import Copies, SyncEvent, TableCopy
 
 pytestmark = pytest.mark.quick
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.decode.types import Types
 from tidemark.lake.columns import OURS, StoredColumn, WantedColumn, arranged, free_name, stored_columns, wanted_columns
 from tidemark.schema.table import Column, Generated, PgType
+from tidemark.values.types import Types
 
 pytestmark = pytest.mark.quick
 

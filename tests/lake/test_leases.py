@@ -14,7 +14,7 @@ import pytest
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.leases import FOLDER, Lease, leases_in_force, needed_from, read_leases, require_hold
-from tidemark.vacuum.vacuum import ExpireOptions
+from tidemark.pipeline.expire.expiry import ExpireOptions
 
 pytestmark = pytest.mark.quick
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.recorded import Recording, decode
-from tidemark.decode.changes import ChangeBatch
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.rows import change_rows
+from tidemark.pgoutput.changes import ChangeBatch
 
 pytestmark = pytest.mark.quick
 

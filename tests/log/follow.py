@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from tidemark.clock import Lsn
-from tidemark.decode.changes import ChangeBatch
-from tidemark.decode.types import Types
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.changes import ChangeBatch
+from tidemark.values.types import Types
 
 
 def follow(folder: Path, upto: Lsn) -> None:

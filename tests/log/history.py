@@ -14,12 +14,12 @@ from random import Random
 from tests.log.messages import begin, commit, frames, insert, relation, stream_abort, stream_commit
 from tests.log.messages import block as stream_block
 from tidemark.clock import Lsn, Xid8
-from tidemark.decode.changes import ChangeBatch
-from tidemark.decode.types import Types
 from tidemark.log.disk import Disk
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
 from tidemark.log.writer import LogWriter
+from tidemark.pgoutput.changes import ChangeBatch
+from tidemark.values.types import Types
 
 START = Lsn(50)
 SEGMENT_BYTES = 1500

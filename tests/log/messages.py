@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from tidemark.decode.frames import framed
-from tidemark.decode.kernels import Bytes
+from tidemark.pgoutput.frames import framed
+from tidemark.values.kernels import Bytes
 
 OID = 1
 

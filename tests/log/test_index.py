@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.log.history import START
 from tests.log.messages import block, frames, plain, stream_commit
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
-from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, NotAnswerable
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
@@ -20,6 +19,7 @@ from tidemark.log.index import IndexPart, hidden, unpacked, widened
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
 from tidemark.log.trimming import forget
+from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 
 pytestmark = pytest.mark.quick
 

@@ -19,8 +19,8 @@ from harness.standby import standby_of
 from tests.conftest import NEWEST, Start
 from tidemark.clock import Lsn, Snapshot
 from tidemark.log.reader import LogReader
-from tidemark.source.look import replayed_by
-from tidemark.source.session import Session
+from tidemark.postgres.look import replayed_by
+from tidemark.postgres.session import Session
 
 pytestmark = [pytest.mark.quick, NEWEST]
 

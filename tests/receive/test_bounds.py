@@ -25,13 +25,13 @@ from harness.mirrored import (
 )
 from tests.conftest import NEWEST, Start, quick_only
 from tidemark.clock import Lsn
-from tidemark.decode.frames import windows
 from tidemark.errors import InvalidValue, WalLimitReached
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.frames import windows
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.control import page_start
 from tidemark.receive.options import ReceiveOptions, WalPolicy
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
 from tidemark.units import format_size
 
 pytestmark = pytest.mark.quick

@@ -13,9 +13,9 @@ from harness.printed import printed
 from harness.recorded import types_of
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
-from tidemark.decode.changes import ChangeBatch, Undecodable
-from tidemark.decode.types import Types
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.changes import ChangeBatch, Undecodable
+from tidemark.values.types import Types
 
 pytestmark = [pytest.mark.quick, NEWEST]
 

@@ -11,9 +11,9 @@ from harness.mirrored import Mirrored, connected, eventually, mirrored, receivin
 from harness.printed import printed
 from harness.recorded import types_of
 from tidemark.clock import Lsn
-from tidemark.decode.changes import ChangeBatch
-from tidemark.decode.types import Types
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.changes import ChangeBatch
+from tidemark.values.types import Types
 
 pytestmark = pytest.mark.quick
 

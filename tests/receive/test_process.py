@@ -18,9 +18,9 @@ from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, LogInUse, ReceiveFailed
 from tidemark.log.reader import LogReader
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import ReceiveOptions, WalPolicy
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
 
 pytestmark = pytest.mark.quick
 

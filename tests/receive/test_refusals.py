@@ -34,11 +34,11 @@ from tidemark.errors import (
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, read_mirror
 from tidemark.log.reader import LogReader
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
 
 pytestmark = pytest.mark.quick
 

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.database import Database
+from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
-from tidemark.source.catalog import read_catalog
 
 pytestmark = pytest.mark.quick
 

@@ -23,9 +23,9 @@ from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
 
 _IDLE_S = 0.05
 _LOGGER = logging.getLogger("tidemark.apply")
@@ -56,9 +56,9 @@ def apply(
         if names is None:
             with Session.open(source, "apply") as session:
                 names = MirrorNames.of_database(session.row("select current_database()")[0])
-        from tidemark.apply.options import ApplyOptions  # not before: these import Spark
-        from tidemark.apply.writer import LakeWriter
-        from tidemark.fold.beside import FoldingBeside
+        from tidemark.pipeline.apply.options import ApplyOptions  # not before: these import Spark
+        from tidemark.pipeline.apply.writer import LakeWriter
+        from tidemark.pipeline.fold.beside import FoldingBeside
 
         options = ApplyOptions(source, log, lake, names, cycle_bytes=cycle_bytes, cycle_s=cycle_s)
         tell = _LOGGER.debug if quiet else _LOGGER.info

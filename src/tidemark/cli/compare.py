@@ -12,13 +12,13 @@ from tidemark.cli.observed import observed
 from tidemark.cli.options import DurationType, json_option, lake_argument, source_option
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
-from tidemark.source.dsn import Dsn
+from tidemark.postgres.dsn import Dsn
 
 if TYPE_CHECKING:
     from tidemark.clock import Boundary
-    from tidemark.compare.comparison import Compared, Comparison
-    from tidemark.compare.narrowing import Differing
     from tidemark.lake.polls import Poll
+    from tidemark.mirror.compare.comparison import Compared, Comparison
+    from tidemark.mirror.compare.narrowing import Differing
 
 _DIFFERENCES = {"missing": "missing in the mirror", "extra": "only in the mirror", "other": "different values"}
 
@@ -60,9 +60,9 @@ def compare(
 
     Lake.open(lake)
     session = started(master, remote, conf)
-    from tidemark.compare.comparison import CompareOptions, Comparison, Verdict  # not before: they import Spark
-    from tidemark.compare.digest import WHOLE
-    from tidemark.query.mirror import open_mirror
+    from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict  # not before: they import Spark
+    from tidemark.mirror.compare.digest import WHOLE
+    from tidemark.mirror.mirror import open_mirror
 
     mirror = open_mirror(lake, session)
     options = CompareOptions(max(1, round(sample / 100 * WHOLE)), parallel, timeout_s, wait_s, limit, values)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import click
 
 from tidemark.cli.options import name_option, selection_options, source_argument
-from tidemark.doctor import Check, Report, Status, examine
 from tidemark.errors import ExitCode
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Pattern, Selection
+from tidemark.postgres.doctor import Check, Report, Status, examine
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Pattern, Selection
 
 _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 

@@ -14,7 +14,7 @@ from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
 
 if TYPE_CHECKING:
-    from tidemark.vacuum.vacuum import Expired
+    from tidemark.pipeline.expire.expiry import Expired
 
 
 @click.command()
@@ -35,8 +35,8 @@ def expire(
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
-    from tidemark.vacuum.vacuum import ExpireOptions  # not before: it brings Delta
-    from tidemark.vacuum.vacuum import vacuum as run
+    from tidemark.pipeline.expire.expiry import ExpireOptions  # not before: it brings Delta
+    from tidemark.pipeline.expire.expiry import vacuum as run
 
     default = ExpireOptions().keep_s if before is None else None
     options = ExpireOptions(keep_s if keep_s is not None else default, before, grace_s)

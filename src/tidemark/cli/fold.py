@@ -14,7 +14,7 @@ from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
 
 if TYPE_CHECKING:
-    from tidemark.fold.folder import Foldable, Folded
+    from tidemark.pipeline.fold.folder import Foldable, Folded
 
 
 @click.command()
@@ -44,9 +44,9 @@ def fold(
             f"{lake} has no table {unknown[0]}", f"Run `tidemark tables {lake}` to list the tables that can be read."
         )
     session = started(master, remote, conf)
-    from tidemark.apply.reach import require_reach  # not before: these import Spark
-    from tidemark.fold.folder import Folder
     from tidemark.lake.shared import shared_folder
+    from tidemark.pipeline.apply.reach import require_reach  # not before: these import Spark
+    from tidemark.pipeline.fold.folder import Folder
 
     require_reach(session, shared_folder(opened.path))
     with Folder(opened.path, session) as folder:

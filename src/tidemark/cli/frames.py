@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.cli.printing import print_objects, print_texts
-from tidemark.query.failures import explaining
+from tidemark.mirror.failures import explaining
 
 _JSON = {  # Spark's own formats end at milliseconds
     "ignoreNullFields": "false",

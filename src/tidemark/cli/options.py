@@ -12,10 +12,10 @@ import click
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import local_path
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Pattern
 from tidemark.receive.options import WalPolicy
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Pattern
 from tidemark.units import parse_duration, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -15,12 +15,12 @@ from tidemark.cli.options import DurationType, source_option
 from tidemark.cli.printing import format_option
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
-from tidemark.source.dsn import Dsn
+from tidemark.postgres.dsn import Dsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidemark.query.mirror import Mirror
+    from tidemark.mirror.mirror import Mirror
 
 POSITION = "POSITION"
 POSITIONS = """
@@ -49,7 +49,7 @@ class ReadOptions:
 
         Lake.open(lake)
         session = started(self.master, self.remote, self.conf)
-        from tidemark.query.mirror import open_mirror  # not before: it imports Spark
+        from tidemark.mirror.mirror import open_mirror  # not before: it imports Spark
 
         with open_mirror(lake, session, source=self.source) as mirror:
             yield mirror

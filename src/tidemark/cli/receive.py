@@ -14,10 +14,10 @@ from tidemark.cli.options import LsnType, log_option, name_option, quiet_option,
 from tidemark.cli.signals import StopSignals
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
 from tidemark.receive.options import ReceiveOptions, WalPolicy
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.session import Session
 from tidemark.units import format_size
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.lock import is_held
 from tidemark.lake.polls import read_polls
 from tidemark.lake.requests import ask_for_restart, ask_for_resync
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
 
 _USAGE = "Run `tidemark resync LAKE TABLE…` for some tables, or `tidemark resync LAKE --all`."
 
@@ -88,8 +88,8 @@ def _restart(lake: Lake, source: Dsn | None, polled: list[int] | None) -> ExitCo
 
 
 def _carry_out(lake: Lake, source: Dsn) -> None:
+    from tidemark.pipeline.restart import RestartOptions, start_over
     from tidemark.receive.options import ReceiveOptions
-    from tidemark.sync.restart import RestartOptions, start_over
 
     receive = ReceiveOptions(source, lake.log, MirrorNames(lake.mirror))
     start_over(RestartOptions(receive, lake.path), click.echo)

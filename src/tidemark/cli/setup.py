@@ -6,11 +6,11 @@ import click
 
 from tidemark.cli.options import name_option, selection_options, source_argument
 from tidemark.errors import ExitCode
-from tidemark.setup import Plan, read_plan, run_fixes, script
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Pattern, Selection
-from tidemark.source.session import Session
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Pattern, Selection
+from tidemark.postgres.session import Session
+from tidemark.postgres.setup import Plan, read_plan, run_fixes, script
 
 
 @click.command(short_help="Prepare SOURCE for mirroring: privileges and publications.")

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidemark.cli.logs import is_json
-from tidemark.sync.events import Message, State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
+from tidemark.pipeline.events import Message, State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
 from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:

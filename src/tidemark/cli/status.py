@@ -14,8 +14,8 @@ from tidemark.cli.observed import unreconciled
 from tidemark.cli.options import lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
-from tidemark.source.capability import Mode
-from tidemark.source.unmirrored import summarize
+from tidemark.postgres.capability import Mode
+from tidemark.postgres.unmirrored import summarize
 from tidemark.units import format_size
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
+from tidemark.pipeline.run import AUTO, CURRENT, SyncOptions, plan_sync, run_sync
+from tidemark.postgres.capability import Mode
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Pattern, Selection
 from tidemark.receive.options import WalPolicy
-from tidemark.source.capability import Mode
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
-from tidemark.source.selection import Pattern, Selection
-from tidemark.sync.run import AUTO, CURRENT, SyncOptions, plan_sync, run_sync
 
 
 class EndType(LsnType):

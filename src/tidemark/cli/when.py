@@ -10,11 +10,11 @@ import click
 
 from tidemark.cli.options import json_option, lake_argument
 from tidemark.errors import ExitCode
-from tidemark.query.positions import RELATIVE
+from tidemark.mirror.positions import RELATIVE
 
 if TYPE_CHECKING:
     from tidemark.clock import Lsn
-    from tidemark.query.times import Committed
+    from tidemark.mirror.times import Committed
 
 
 class _WithRelativeTimes(click.Command):
@@ -45,8 +45,8 @@ def when(lake: Path, when: str, as_json: bool) -> ExitCode:
     Starts no JVM.
     """
     from tidemark.lake.lake import Lake  # not before: it imports Delta
-    from tidemark.query.snapshot import LakeView, log_reader
-    from tidemark.query.times import position_of, time_of
+    from tidemark.mirror.times import position_of, time_of
+    from tidemark.reads.snapshot import LakeView, log_reader
 
     opened = Lake.open(lake)
     view = LakeView(opened, log_reader(opened))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemark.decode.types import Types, decoding_of
 from tidemark.schema.table import Column, Generated
+from tidemark.values.types import Types, decoding_of
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 ORDINAL, XID, UNCHANGED, TRUNCATE = "_ordinal", "_xid", "_unchanged", "_truncate"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.decode.cells import Column as Values
+from tidemark.values.cells import Column as Values
 
 _MOST_DIGITS = 38
 

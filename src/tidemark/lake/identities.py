@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.decode.kernels import Flags, Longs
+from tidemark.values.kernels import Flags, Longs
 
 
 def numbers_of(rows: pa.Table, cells: Sequence[str], *, zeros_apart: bool) -> Longs:

@@ -13,7 +13,7 @@ from tidemark.lake.files import write_whole
 from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
-from tidemark.source.identity import Identity
+from tidemark.postgres.identity import Identity
 
 NAME = "_tidemark.json"
 FORMAT = 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.decode.messages import Relation
-from tidemark.decode.types import Types
 from tidemark.lake.columns import StoredColumn, arranged, wanted_columns
+from tidemark.pgoutput.messages import Relation
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated
+from tidemark.values.types import Types
 
 
 @dataclass(frozen=True, slots=True)

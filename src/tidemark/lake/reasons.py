@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import Blocker, TidemarkError
+from tidemark.postgres.blockers import ending, named
 from tidemark.schema.display import quoted, sql_name
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence, Table
-from tidemark.source.blockers import ending, named
 
 COPY_AGAIN = "Run `tidemark sync SOURCE LAKE`, which copies the table again."
 NOT_YET = "transactions that began before the table was published have not ended"

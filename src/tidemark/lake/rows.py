@@ -15,9 +15,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.changes import ChangeBatch
-from tidemark.decode.kernels import Flags, Longs
-from tidemark.decode.letters import DELETE, INSERT, UPDATE
 from tidemark.lake.columns import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -29,6 +26,9 @@ from tidemark.lake.columns import (
     XID,
     StoredColumn,
 )
+from tidemark.pgoutput.changes import ChangeBatch
+from tidemark.pgoutput.letters import DELETE, INSERT, UPDATE
+from tidemark.values.kernels import Flags, Longs
 
 INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED = (
     *("insert", "delete", "update_preimage", "update_postimage", "truncate"),

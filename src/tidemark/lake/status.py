@@ -20,9 +20,9 @@ from tidemark.lake.requests import Restart, read_restart, resyncs_of
 from tidemark.lake.unmirrored import read_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
+from tidemark.postgres.unmirrored import Unmirrored
 from tidemark.schema.display import type_name
 from tidemark.schema.table import Child
-from tidemark.source.unmirrored import Unmirrored
 
 READABLE = "readable"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tidemark.lake.files import write_whole
-from tidemark.source.unmirrored import Unmirrored
+from tidemark.postgres.unmirrored import Unmirrored
 
 NAME = "_unmirrored.json"
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tidemark.decode.kernels import Bytes
+from tidemark.values.kernels import Bytes
 
 MAGIC = b"TMk1"
 _HEADER = struct.Struct("<4sIIIQQQ")

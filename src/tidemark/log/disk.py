@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.decode.kernels import Bytes, read_only
 from tidemark.errors import LogDiskFailed, LogDiskFull
+from tidemark.values.kernels import Bytes, read_only
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -13,7 +13,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.forgotten import NAME as FORGOTTEN
 from tidemark.log.mirror import Mirror, read_mirror, write_mirror
 from tidemark.log.segment import INDEX, SEGMENT, index_path, numbers, segment_path
-from tidemark.source.identity import Identity
+from tidemark.postgres.identity import Identity
 
 
 def empty_log(folder: Path, disk: Disk, identity: Identity, name: str) -> None:

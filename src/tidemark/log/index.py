@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.clock import Lsn, Snapshot
-from tidemark.decode.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 from tidemark.errors import LogDamaged
+from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 
 _HEAD = struct.Struct("<Q5I")
 _KINDS = (

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
-from tidemark.decode.extents import Reading, Said, decode_assembled, describe
-from tidemark.decode.frames import HEAD
-from tidemark.decode.kernels import Bytes
-from tidemark.decode.messages import Reader, Relation, read_relation
-from tidemark.decode.relations import Scope
-from tidemark.decode.rows import Assembled, Rows
-from tidemark.decode.types import Types
 from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
+from tidemark.pgoutput.extents import Reading, Said, decode_assembled, describe
+from tidemark.pgoutput.frames import HEAD
+from tidemark.pgoutput.messages import Reader, Relation, read_relation
+from tidemark.pgoutput.relations import Scope
+from tidemark.pgoutput.rows import Assembled, Rows
+from tidemark.values.kernels import Bytes
+from tidemark.values.types import Types
 
 
 def decoded(

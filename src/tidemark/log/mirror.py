@@ -13,7 +13,7 @@ from pathlib import Path
 from tidemark.clock import Lsn
 from tidemark.errors import RESYNC_ALL, LogDamaged
 from tidemark.log.disk import Disk, write_whole
-from tidemark.source.identity import Identity, Switch
+from tidemark.postgres.identity import Identity, Switch
 
 NAME = "mirror.json"
 

@@ -14,11 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.decode.changes import ChangeBatch, Limits, Undecodable
-from tidemark.decode.extents import Said
-from tidemark.decode.kernels import Bytes, Longs
-from tidemark.decode.rows import COMMITS, Assembled, Rows, joined_rows
-from tidemark.decode.types import Types
 from tidemark.errors import RESYNC_ALL, LogBehind, LogDamaged, NotAnswerable
 from tidemark.log.blocks import Kind, blocks, view
 from tidemark.log.disk import Disk
@@ -27,6 +22,11 @@ from tidemark.log.index import hidden, shown_by_standby, unpacked
 from tidemark.log.mapped import decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
+from tidemark.pgoutput.extents import Said
+from tidemark.pgoutput.rows import COMMITS, Assembled, Rows, joined_rows
+from tidemark.values.kernels import Bytes, Longs
+from tidemark.values.types import Types
 
 
 @dataclass(slots=True)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from tidemark.clock import Lsn
-from tidemark.decode.assembly import Where
-from tidemark.decode.rows import Assembled
 from tidemark.errors import RESYNC_ALL, LogDamaged
 from tidemark.log.blocks import Block, Kind, Stamp, blocks, packed, stray_blocks, view
 from tidemark.log.disk import Disk
@@ -22,6 +20,8 @@ from tidemark.log.index import IndexPart, unpacked
 from tidemark.log.segment import INDEX, SEGMENT, Head, index_path, numbers, segment_path, unpacked_head
 from tidemark.log.tail import Tail
 from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, Lock, LogWriter, Segment, begin_segment
+from tidemark.pgoutput.assembly import Where
+from tidemark.pgoutput.rows import Assembled
 
 _NEW = ".new"
 

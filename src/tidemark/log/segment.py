@@ -12,9 +12,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.decode.rows import Assembled
 from tidemark.log.blocks import HEADER_BYTES
 from tidemark.log.index import IndexPart, unpacked
+from tidemark.pgoutput.rows import Assembled
 
 SEGMENT, INDEX = ".segment", ".index"
 _HEAD = struct.Struct("<QQ4qI")

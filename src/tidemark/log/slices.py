@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.kernels import Longs
-from tidemark.decode.rows import RELATIONS, Assembled, Rows, joined_rows
 from tidemark.log.reader import LogReader
+from tidemark.pgoutput.rows import RELATIONS, Assembled, Rows, joined_rows
+from tidemark.values.kernels import Longs
 
 
 @dataclass(frozen=True, slots=True)

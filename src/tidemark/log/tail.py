@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.assembly import Assembler, Where
-from tidemark.decode.frames import HEAD, framed
-from tidemark.decode.kernels import Bytes, read_only
-from tidemark.decode.rows import RELATIONS, Assembled, Rows
 from tidemark.errors import MalformedMessage
 from tidemark.log.index import widened
 from tidemark.log.segment import FRAMES_AT, Head
+from tidemark.pgoutput.assembly import Assembler, Where
+from tidemark.pgoutput.frames import HEAD, framed
+from tidemark.pgoutput.rows import RELATIONS, Assembled, Rows
+from tidemark.values.kernels import Bytes, read_only
 
 _Key = tuple[int, int]
 

@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.clock import Lsn, Xid8
-from tidemark.decode.assembly import Where
-from tidemark.decode.kernels import Bytes
-from tidemark.decode.rows import Assembled, Rows
 from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
 from tidemark.log.disk import Disk, File, failure
 from tidemark.log.index import IndexPart
 from tidemark.log.segment import Head, index_path, segment_path
 from tidemark.log.tail import Tail
+from tidemark.pgoutput.assembly import Where
+from tidemark.pgoutput.rows import Assembled, Rows
+from tidemark.values.kernels import Bytes
 
 LOCK = "lock"
 SEGMENT_BYTES = 128 << 20

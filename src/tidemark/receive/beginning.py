@@ -9,10 +9,10 @@ from tidemark.errors import RESYNC_ALL, LogDamaged, NotTheSameSource, ObjectExis
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import NAME, Mirror, read_mirror, write_mirror
 from tidemark.log.segment import SEGMENT, numbers
+from tidemark.postgres.session import Session
+from tidemark.postgres.slot import SlotWait, create_slot, end_creation, read_slot
 from tidemark.receive.checks import check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
-from tidemark.source.session import Session
-from tidemark.source.slot import SlotWait, create_slot, end_creation, read_slot
 
 
 def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:

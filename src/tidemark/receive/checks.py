@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.clock import Lsn, Xid8
-from tidemark.decode.binary import decoded_from_binary
 from tidemark.errors import (
     RESYNC_ALL,
     ObjectInUse,
@@ -19,12 +18,12 @@ from tidemark.errors import (
     SlotMissing,
     SlotRecreated,
 )
-from tidemark.schema.table import Column, PgType
-from tidemark.source.catalog import read_catalog
-from tidemark.source.dsn import Dsn
-from tidemark.source.identity import Identity, check_same, locate
-from tidemark.source.names import MirrorNames
-from tidemark.source.publication import (
+from tidemark.pgoutput.binary import decoded_from_binary
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import Identity, check_same, locate
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.publication import (
     ALL_OPERATIONS,
     INSERT_OPERATIONS,
     PRINT_SETUP,
@@ -33,11 +32,12 @@ from tidemark.source.publication import (
     read_marks,
     read_publication,
 )
-from tidemark.source.requirements import Mode, capacity_requirements, require, server_requirements
-from tidemark.source.requirements.objects import slot_requirement
-from tidemark.source.requirements.reading import read_server
-from tidemark.source.session import Session
-from tidemark.source.slot import Slot, read_slot
+from tidemark.postgres.requirements import Mode, capacity_requirements, require, server_requirements
+from tidemark.postgres.requirements.objects import slot_requirement
+from tidemark.postgres.requirements.reading import read_server
+from tidemark.postgres.session import Session
+from tidemark.postgres.slot import Slot, read_slot
+from tidemark.schema.table import Column, PgType
 
 
 @dataclass(frozen=True, slots=True)

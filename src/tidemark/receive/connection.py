@@ -17,7 +17,6 @@ import psycopg
 from psycopg import pq, sql
 
 from tidemark.clock import Lsn
-from tidemark.decode.kernels import Bytes
 from tidemark.errors import (
     RESYNC_ALL,
     ConnectionLost,
@@ -25,10 +24,11 @@ from tidemark.errors import (
     PublicationDiffers,
     SourceError,
 )
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import error_for, translated
+from tidemark.postgres.waiting import answered
 from tidemark.receive.drain import Drain, Dry
-from tidemark.source.session import Session
-from tidemark.source.sqlstate import error_for, translated
-from tidemark.source.waiting import answered
+from tidemark.values.kernels import Bytes
 
 _STATUS = struct.Struct("!cQQQqB")
 _EPOCH_S = 946_684_800  # PostgreSQL counts from 2000

@@ -12,10 +12,10 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tidemark.decode.frames import HEAD, framed
-from tidemark.decode.kernels import Bytes
 from tidemark.errors import UntranslatableText
-from tidemark.source.session import Session
+from tidemark.pgoutput.frames import HEAD, framed
+from tidemark.postgres.session import Session
+from tidemark.values.kernels import Bytes
 
 NOT_UTF8 = b"\xff"
 _CONVERT = """

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.decode.frames import HEAD
-from tidemark.decode.kernels import Bytes, Longs, kernel
 from tidemark.errors import MalformedMessage
-from tidemark.source.compiled import consume_input, copy_memory, free_memory, get_copy_data, link
-from tidemark.source.libpq import libpq
+from tidemark.pgoutput.frames import HEAD
+from tidemark.postgres.compiled import consume_input, copy_memory, free_memory, get_copy_data, link
+from tidemark.postgres.libpq import libpq
+from tidemark.values.kernels import Bytes, Longs, kernel
 
 _XLOG_HEADER, _KEEPALIVE = 25, 18
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemark.decode.binary import decoded_from_binary
-from tidemark.decode.messages import Reader, read_relation
 from tidemark.errors import NotAllBinary
+from tidemark.pgoutput.binary import decoded_from_binary
+from tidemark.pgoutput.messages import Reader, read_relation
 from tidemark.schema.table import PgType
 
 

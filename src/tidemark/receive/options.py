@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
-from tidemark.source.dsn import Dsn
-from tidemark.source.names import MirrorNames
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.units import format_size
 
 BUDGET_BYTES, WAL_LIMIT_BYTES = 64 << 30, 32 << 30

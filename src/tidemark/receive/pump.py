@@ -14,13 +14,13 @@ from contextlib import suppress
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.decode.kernels import Bytes
 from tidemark.errors import SourceError
 from tidemark.receive.connection import Replication
 from tidemark.receive.drain import Dry
 from tidemark.receive.points import Point, reached
 from tidemark.receive.station import IDLE_S, Station
 from tidemark.units import format_size
+from tidemark.values.kernels import Bytes
 
 # Who waits in poll is woken by every message, which costs the server, too: rather we nap, longer while much comes.
 FIRST_NAP_S, NAP_S, BULK_NAP_S = 0.0003, 0.001, 0.006

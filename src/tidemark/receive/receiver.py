@@ -20,6 +20,8 @@ from tidemark.log.disk import Disk
 from tidemark.log.mirror import Mirror, write_mirror
 from tidemark.log.recovery import open_log
 from tidemark.log.writer import Lock, LogWriter
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.slot import SlotWait
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import Source, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
@@ -31,8 +33,6 @@ from tidemark.receive.pump import Pump
 from tidemark.receive.station import Station, stop_signal
 from tidemark.receive.watch import drop_if_told, not_published, stated
 from tidemark.receive.writing import Progress
-from tidemark.source.session import Session, Timeouts
-from tidemark.source.slot import SlotWait
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 

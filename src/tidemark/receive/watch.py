@@ -26,10 +26,10 @@ from tidemark.errors import (
     WalLimitReached,
     policy_of,
 )
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.checks import check_marks, check_publications, check_slot_alive, read_xid
 from tidemark.receive.options import ReceiveOptions, WalPolicy
-from tidemark.source.session import Session, Timeouts
-from tidemark.source.slot import drop_slot_when_free
 from tidemark.units import format_size
 
 PREFIX = "tidemark"

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.clock import Lsn, Xid8
-from tidemark.decode.kernels import Bytes, read_only
 from tidemark.errors import SourceError
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
 from tidemark.receive.options import BUFFER_BYTES, BUFFERS
 from tidemark.receive.points import Point, reached
+from tidemark.values.kernels import Bytes, read_only
 
 
 @dataclass(frozen=True, slots=True)

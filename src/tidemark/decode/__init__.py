@@ -1,1 +1,0 @@
-"""Decode: PostgreSQL's bytes to typed Arrow. Pure: bytes in, columns out, no I/O, no clock, no Spark."""

@@ -1,0 +1,257 @@
+"""What is known of one row of a table: who is asked for, and the steps that its versions are made of (`lives`).
+
+Only rows of one key are taken out of Spark. To these come the rows of keys that it came from, if it took values along
+that were not sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, MalformedValue
+from tidemark.lake.columns import OURS, TEXT_SUFFIX, free_name
+from tidemark.lake.identities import numbers_of
+from tidemark.lake.rows import POSTIMAGE, PREIMAGE
+from tidemark.mirror.lives import AT_FIRST, LIFE, STEP, lives, positions_of, with_whole_keys
+from tidemark.reads.changes import celled, literal
+from tidemark.reads.contents import may_be_marked
+from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.shape import Shape, ShownColumn, is_marked
+from tidemark.reads.shown import missing_value, shape_of, shown_names
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark.types import spark_type
+from tidemark.values.types import Types, decoding_of
+
+Value = object
+_NAMED = "as PostgreSQL prints it, with TimeZone UTC and DateStyle ISO"
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """Where what is known begins: the rows that a table had there, and how they had come, or nothing."""
+
+    lsn: Lsn
+    kind: str
+    rows: DataFrame | None
+
+
+class Biography:
+    """One table's columns for readers, and the key of one of its rows."""
+
+    def __init__(self, table: Fingerprint, types: Types, key: Value) -> None:
+        name = f"{table.schema}.{table.name}"
+        if not table.key:
+            raise InvalidValue(
+                f"{name} has no primary key or replica identity index, and its rows cannot be identified",
+                f"Run ALTER TABLE {name} ADD PRIMARY KEY (…) on the source.",
+            )
+        columns = list(shown_names(table.columns, types.version_num))
+        self._names = {column.attnum: shown for column, shown in columns}
+        self._types = {column.attnum: decoding_of(column.type.oid, column.typmod, types).arrow for column, _ in columns}
+        by_attnum = {column.attnum: column for column in table.columns}
+        values = _values(key, [by_attnum[attnum].name for attnum in table.key], name)
+        self._table, self._version_num = table, types.version_num
+        self._key: dict[str, pa.Array] = {}
+        for attnum, text in zip(table.key, values, strict=True):
+            column = by_attnum[attnum]
+            try:
+                found = missing_value(text, column, types)
+            except MalformedValue as error:
+                kind = column.type.name.removeprefix("pg_catalog.")
+                raise InvalidValue(
+                    f"invalid value for column {column.name} of {name}, type {kind}: {text!r}",
+                    f"Write the value {_NAMED}.",
+                ) from error
+            assert found is not None  # noqa: S101
+            self._key[f"v{attnum}"] = found.array
+            self._key[f"t{attnum}"] = found.exact if found.exact is not None else pa.nulls(1, pa.string())
+
+    @property
+    def equalities(self) -> Equalities:
+        """The same for who looks for the row's bucket, as far as it can be said."""
+        said: dict[str, Literal] = {}
+        for attnum in self._table.key:
+            value = self._key[f"v{attnum}"][0].as_py() if self._is_plain(attnum) else None
+            if isinstance(value, int):
+                said[self._names[attnum].lower()] = Literal(Kind.INTEGER, str(value))
+            elif isinstance(value, str) and not {"'", "\\"} & set(value):
+                said[self._names[attnum].lower()] = Literal(Kind.STRING, f"'{value}'")
+        return said
+
+    def versions(self, spark: SparkSession, first: First, changes: DataFrame) -> DataFrame:
+        """Every version that the row had since."""
+        frames = [changes, *([first.rows] if first.rows is not None else [])]
+        asked = [attnum for attnum in self._table.key if self._key[f"t{attnum}"].null_count == 0]
+        there = {name for frame in frames for name in frame.columns}
+        shape = shape_of(self._table, self._version_num, there, asked)
+        schema = self._schema(shape)
+        key = pa.table([self._key[cell].cast(schema.field(cell).type) for cell in shape.key_cells], shape.key_cells)
+        since = celled(changes, shape, dict(zip(OURS.names, STEP, strict=True))).where(
+            F.col("commit") > first.lsn.value
+        )
+        steps, keys = _Changes(since, shape, schema).of(key)
+        if first.rows is not None:
+            rows = celled(first.rows, shape, {}).where(_is_one_of(keys, shape, ()))
+            steps = pa.concat_tables([_steps(rows, schema, first), steps])
+        found = lives(steps, key, shape)
+        taken = set(LIFE.names)
+        names = [free_name(c.name, c.attnum, taken) + suffix for c in shape.columns for suffix in _suffixes(c)]
+        found = found.rename_columns([*names, *LIFE.names])
+        fields = [spark_types.StructField(field.name, spark_type(field.type)) for field in found.schema]
+        return spark.createDataFrame(found, spark_types.StructType(fields))
+
+    def _is_plain(self, attnum: int) -> bool:
+        kind = self._types[attnum]
+        return bool(pa.types.is_signed_integer(kind) or pa.types.is_string(kind))
+
+    def _schema(self, shape: Shape) -> pa.Schema:
+        fields = []
+        for column in shape.columns:
+            kinds = (self._types[column.attnum], pa.string())
+            fields += [pa.field(cell, kind) for cell, kind in zip(column.cells, kinds, strict=False)]
+        return pa.schema([*fields, *(pa.field(name, ours.type) for name, ours in zip(STEP, OURS, strict=True))])
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """A table's changes, of which few are wanted."""
+
+    rows: DataFrame
+    shape: Shape
+    schema: pa.Schema
+
+    def of(self, key: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """What a key's versions are made of; and all keys whose rows at first they may need."""
+        found, keys, asked = self._with_keys(key), key, set[tuple[int, int]]()
+        while True:
+            unsettled = _marked(found) - asked
+            if unsettled:
+                asked |= unsettled
+                found = _distinct([found, self._old_rows(unsettled)])
+            new = _came_from(found, keys, self.shape)
+            if not len(new):
+                return found, keys
+            found, keys = _distinct([found, self._with_keys(new)]), pa.concat_tables([keys, new])
+
+    def _with_keys(self, keys: pa.Table) -> pa.Table:
+        large, _ = may_be_marked(self.rows, self.shape)
+        wanted = _is_one_of(keys, self.shape, large) | F.col("truncates").isNotNull()
+        return self._collected(self.rows.where(wanted))
+
+    def _old_rows(self, positions: Iterable[tuple[int, int]]) -> pa.Table:
+        """What rows were before these updates, where it was sent."""
+        places = self.rows.sparkSession.createDataFrame(sorted(positions), "commit long, ordinal long")
+        old = self.rows.where(F.col("kind") == PREIMAGE)
+        return self._collected(old.join(F.broadcast(places), ["commit", "ordinal"], "left_semi"))
+
+    def _collected(self, rows: DataFrame) -> pa.Table:
+        return rows.select(*self.schema.names).toArrow().cast(self.schema)
+
+
+def _values(key: Value, names: Sequence[str], table: str) -> list[str]:
+    """PostgreSQL's text of each column of a key: one value, several in the key's order, or by their names."""
+    columns = f"the key of {table} is ({', '.join(names)})"
+    if isinstance(key, Mapping):
+        if set(key) != set(names):
+            given = ", ".join(map(str, key)) or "no column"
+            raise InvalidValue(f"{columns}, but {given} was given", "Give a value for each column of the key.")
+        values = [key[name] for name in names]
+    else:
+        values = list(key) if isinstance(key, list | tuple) else [key]
+    if len(values) != len(names):
+        raise InvalidValue(
+            f"{columns}, but {len(values)} value{'s were' if len(values) != 1 else ' was'} given",
+            "Give a value for each column of the key, in this order.",
+        )
+    return [_text(value) for value in values]
+
+
+def _text(value: Value) -> str:
+    """A value as PostgreSQL prints it."""
+    if value is None:
+        raise InvalidValue("a key cannot be null", f"Write the value {_NAMED}.")
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, bytes | bytearray):
+        return f"\\x{value.hex()}"
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, datetime):
+        zoned = value.tzinfo is not None
+        plain = value.astimezone(UTC).replace(tzinfo=None) if zoned else value
+        return plain.isoformat(" ") + "+00" * zoned
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _suffixes(column: ShownColumn) -> tuple[str, ...]:
+    return ("", TEXT_SUFFIX) if column.exact else ("",)
+
+
+def _steps(rows: DataFrame, schema: pa.Schema, first: First) -> pa.Table:
+    """Rows that were there at first, as steps."""
+    found = rows.toArrow()
+    said = {"kind": first.kind, "commit": first.lsn.value, "ordinal": AT_FIRST}
+    for name in STEP:
+        found = found.append_column(name, pa.array([said.get(name)] * len(found), schema.field(name).type))
+    return found.cast(schema)
+
+
+def _is_one_of(keys: pa.Table, shape: Shape, large: Sequence[ShownColumn]) -> Column:
+    """Whether a row has one of these keys; a key column that was not sent may be anything."""
+    return reduce(or_, (_is_key(keys.slice(at, 1), shape, large) for at in range(len(keys))))
+
+
+def _is_key(key: pa.Table, shape: Shape, large: Sequence[ShownColumn]) -> Column:
+    conditions = []
+    for column in shape.of(shape.key):
+        same = [F.col(cell).eqNullSafe(literal(key[cell][0], key[cell].type)) for cell in column.cells]
+        whole = reduce(and_, same)
+        conditions.append(whole | is_marked(column) if column in large else whole)
+    return reduce(and_, conditions)
+
+
+def _marked(steps: pa.Table) -> set[tuple[int, int]]:
+    """Where updates did not send all."""
+    said = zip(positions_of(steps), steps["marks"].to_pylist(), strict=True)
+    return {position for position, marks in said if marks is not None}
+
+
+def _came_from(steps: pa.Table, keys: pa.Table, shape: Shape) -> pa.Table:
+    """The keys that rows with these had before updates that did not send all."""
+    steps = with_whole_keys(steps, shape)
+    theirs = steps.select(list(shape.key_cells))
+    numbers = numbers_of(pa.concat_tables([theirs, keys]), shape.key_cells, zeros_apart=False).tolist()
+    known, kinds, positions = set(numbers[len(steps) :]), steps["kind"].to_pylist(), positions_of(steps)
+    marked = _marked(steps)
+    moves = {
+        position
+        for position, kind, number in zip(positions, kinds, numbers[: len(steps)], strict=True)
+        if kind == POSTIMAGE and number in known and position in marked
+    }
+    new = {
+        numbers[at]: at
+        for at, (position, kind) in enumerate(zip(positions, kinds, strict=True))
+        if kind == PREIMAGE and position in moves and numbers[at] not in known
+    }
+    return theirs.take(pa.array(list(new.values()), pa.int64()))
+
+
+def _distinct(parts: Sequence[pa.Table]) -> pa.Table:
+    """Each step once."""
+    steps = pa.concat_tables(parts)
+    seen = {
+        (*position, kind): at
+        for at, (position, kind) in enumerate(zip(positions_of(steps), steps["kind"].to_pylist(), strict=True))
+    }
+    return steps.take(pa.array(sorted(seen.values()), pa.int64()))

@@ -1,0 +1,173 @@
+"""A mirror held against its source: every table by its digest, at one snapshot, both engines at work at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from pyspark.errors import PySparkException
+
+from tidemark.clock import Boundary
+from tidemark.errors import InvalidValue, TidemarkError
+from tidemark.lake.columns import TEXT_SUFFIX
+from tidemark.lake.history import TableHistory, types_of
+from tidemark.lake.polls import Poll
+from tidemark.mirror.compare.digest import WHOLE, Digest
+from tidemark.mirror.compare.holding import Held
+from tidemark.mirror.compare.looking import HeldLook
+from tidemark.mirror.compare.mirror_side import MirrorSide
+from tidemark.mirror.compare.narrowing import Found, narrowed
+from tidemark.mirror.compare.polled import HeldPoll
+from tidemark.mirror.compare.source_side import SourceSide
+from tidemark.mirror.compare.table import ComparedTable
+from tidemark.mirror.failures import explained
+from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.moment import Moment
+from tidemark.postgres.dsn import Dsn
+from tidemark.reads.canonical import ComparedColumn
+from tidemark.reads.shown import shown_names
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.values.types import Types, decoding_of
+
+
+class Verdict(Enum):
+    """How a table came out."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How it is done. `sample` of ten thousand rows are looked at; `limit` differences are shown of each table.
+
+    The snapshot is waited for as long as it commonly takes if `wait_s` does not say otherwise.
+    """
+
+    sample: int = WHOLE
+    parallel: int = 2
+    timeout_s: float = 3600.0
+    wait_s: float | None = None
+    limit: int = 100
+    values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One table: what either side has of it, and what differs, or why it was not compared.
+
+    A table from which others inherit is compared twice: as a session sees it, and `only` its own rows.
+    """
+
+    table: str
+    verdict: Verdict
+    seconds: float
+    source: Digest | None = None
+    mirror: Digest | None = None
+    found: Found | None = None
+    reason: str = ""
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is compared: a table alone, or with the rows of its children; and whether it has any."""
+
+    history: TableHistory
+    children: bool = False
+    is_parent: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.history.fingerprint.schema}.{self.history.fingerprint.name}"
+
+    @property
+    def only(self) -> bool:
+        return self.is_parent and not self.children
+
+
+class Comparison:
+    """Compares tables at one snapshot of the source.
+
+    Its `boundary`, and the poll by which the mirror `observed` it, if it is polled, are known when the first table is
+    told.
+    """
+
+    def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
+        self._mirror, self._options = mirror, options
+        kind = HeldLook if mirror._last_poll is None else HeldPoll
+        self._held: Held = kind(source, mirror, options.timeout_s)
+        self.boundary: Boundary | None = None
+        self.observed: Poll | None = None
+
+    def run(self, names: Sequence[str] = ()) -> Iterator[Compared]:
+        """Compare these tables, or all; each is told when it is done, in their order."""
+        with self._held as held:
+            moment = held.moment(self._options.wait_s)
+            self.boundary, self.observed = moment.boundary, moment.observed
+            with moment, ThreadPoolExecutor(self._options.parallel) as tables, ThreadPoolExecutor() as sides:
+                futures = [tables.submit(self._compared, moment, each, sides) for each in _chosen(moment, names)]
+                try:
+                    for future in futures:
+                        yield future.result()
+                finally:
+                    tables.shutdown(cancel_futures=True)
+
+    def _compared(self, moment: Moment, subject: _Subject, sides: ThreadPoolExecutor) -> Compared:
+        begin, name, only = time.monotonic(), subject.name, subject.only
+        try:
+            fingerprint, frame = moment._exact(subject.history, only=not subject.children)
+            members = moment._members(subject.history) if subject.children else (fingerprint,)
+            table = self._table(fingerprint, frame.columns, children=subject.children)
+            here = MirrorSide(frame, table)
+            digesting = sides.submit(here.whole)
+            with self._there(members, table) as there:
+                source = there.whole()
+            mirror = digesting.result()
+            if source.is_same(mirror):
+                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror, only=only)
+            with self._there(members, table) as there:
+                found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
+            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found, only=only)
+        except TidemarkError as error:
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error), only=only)
+        except PySparkException as error:
+            reason = explained(error).message
+            return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=reason, only=only)
+
+    @contextmanager
+    def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[SourceSide]:
+        with self._held.seeing(*members) as session:
+            yield SourceSide(session, table, utf8=session.stores_utf8)
+
+    def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
+        lake = self._mirror._lake
+        types = Types(types_of(lake.tables().values()), lake.version_num)
+        columns = {
+            column.attnum: ComparedColumn(
+                column.name,
+                name,
+                decoding_of(column.type.oid, column.typmod, types).arrow,
+                name + TEXT_SUFFIX if name + TEXT_SUFFIX in there else None,
+            )
+            for column, name in shown_names(fingerprint.columns, lake.version_num)
+        }
+        key = () if children else tuple(columns[attnum] for attnum in fingerprint.key)
+        return ComparedTable(fingerprint, tuple(columns.values()), key, self._options.sample, children)
+
+
+def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
+    """The tables that hold rows, a partitioned one's partitions in its place; parents also with their children's."""
+    leaves = [leaf for name in names for leaf in moment._leaves(name)] if names else moment._leaves()
+    if not leaves:
+        raise InvalidValue("no table to compare", "Run `tidemark status LAKE`, which lists the tables.")
+    for leaf in {leaf.fingerprint.oid: leaf for leaf in leaves}.values():
+        is_parent = moment._is_parent(leaf)
+        if is_parent:
+            yield _Subject(leaf, children=True, is_parent=True)
+        yield _Subject(leaf, is_parent=is_parent)

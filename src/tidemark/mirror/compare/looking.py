@@ -1,0 +1,61 @@
+"""The snapshot of a mirror that follows the stream: any that we take, as the log tells what it sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.mirror.compare.holding import Held
+from tidemark.mirror.gate import LIMIT_S
+from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.moment import Moment
+from tidemark.mirror.present import open_source
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.look import Look, look_within, replayed_by
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
+
+
+class HeldLook(Held):
+    """Snapshots that were looked at, until it is settled which of them is compared."""
+
+    def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
+        super().__init__(dsn, mirror, timeout_s)
+        self._looks: list[tuple[Look, Session]] = []
+
+    def moment(self, wait_s: float | None) -> Moment:
+        """At the first look that can be answered; the others are let go."""
+        moment = self._mirror._seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
+        for look, session in self._looks:
+            if look is moment._look:
+                self._keep(session, look.snapshot)
+            else:
+                session.close()
+        self._looks = []
+        return moment
+
+    def _forget(self, look: Look) -> None:
+        """One that was asked for in vain; there may be many, and a server does not hold many sessions for one."""
+        for each, session in self._looks:
+            if each is look:
+                session.close()
+        self._looks = [held for held in self._looks if held[0] is not look]
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for _, session in self._looks:
+            session.close()
+        super().close()
+
+    def _look(self) -> Look:
+        """Take a snapshot, and see how tables are defined in it."""
+        lake = self._mirror._lake
+        session = open_source(self._dsn, "compare", lake, self._mirror._view().reader, self._timeouts)
+        try:
+            replayed = replayed_by(session)
+            session.begin()
+            look = replace(look_within(session, MirrorNames(lake.mirror)), replayed=replayed)
+        except BaseException:
+            session.close()
+            raise
+        self._looks.append((look, session))
+        return look

@@ -1,0 +1,134 @@
+"""The snapshot of a mirror that polls: only one by which a poll was read, since nothing tells what another one sees.
+
+Whoever polls hands over the snapshot of his next poll (`lake.holds`). Where nobody polls, the source must show what the
+last poll saw: on a primary an equal snapshot says that it does, on a standby nothing does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tidemark.clock import Lsn, Snapshot
+from tidemark.errors import NotAnswerable, ObjectMissing
+from tidemark.lake.holds import Asked, Handed
+from tidemark.lake.lock import is_held, read_owner
+from tidemark.lake.polls import Poll
+from tidemark.mirror.compare.holding import Held
+from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.moment import Moment
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import Identity, locate
+from tidemark.postgres.look import replayed_by
+from tidemark.postgres.session import Session
+from tidemark.schema.fingerprint import Fingerprint
+
+LIMIT_S = 300.0  # a poll may be under way, and then comes ours
+_PAUSE_S, _LOOK_S = 0.05, 2.0
+_ATTEMPTS = 3
+_SYNC = "Run `tidemark sync SOURCE LAKE --once` just before, or retry while `tidemark sync` is running."
+
+
+class HeldPoll(Held):
+    """The snapshot of a poll."""
+
+    def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
+        super().__init__(dsn, mirror, timeout_s)
+        self._filenodes: dict[int, int] = {}
+
+    def moment(self, wait_s: float | None) -> Moment:
+        """At the next poll, or at the last one where nobody polls."""
+        until = time.monotonic() + (LIMIT_S if wait_s is None else wait_s)
+        return self._mirror.at(self._settled(until))
+
+    @contextmanager
+    def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
+        """The same; a table that was emptied or rewritten before the poll lies elsewhere than where it was told of."""
+        present = (replace(each, filenode=self._filenodes.get(each.oid, each.filenode)) for each in tables)
+        with super().seeing(*present) as session:
+            yield session
+
+    def _settled(self, until: float) -> Lsn:
+        lake, missing = self._mirror._lake.path, ""
+        for _ in range(_ATTEMPTS):
+            try:
+                handed = self._handed_over(until) if is_held(lake) else None
+            except ObjectMissing as error:  # he has ended, or we are somewhere else
+                missing = error.message
+            else:
+                return handed if handed is not None else self._last()
+        raise NotAnswerable(
+            f"the snapshot of {read_owner(lake)} cannot be imported: {missing}", "Connect to the server that is polled."
+        )
+
+    def _handed_over(self, until: float) -> Lsn | None:
+        """By the snapshot that whoever polls has; None if nobody polls any more."""
+        lake = self._mirror._lake.path
+        look_at = time.monotonic() + _LOOK_S
+        with Asked(lake) as asked:
+            while is_held(lake):
+                handed = asked.answer()
+                if handed is not None:
+                    self._take_over(handed)
+                    return handed.lsn
+                if time.monotonic() >= look_at:
+                    look_at += _LOOK_S
+                    if self._mirror._last_poll is None:
+                        raise NotAnswerable(f"{lake} changed from polling to logical decoding", "Retry the command.")
+                if time.monotonic() >= until:
+                    raise NotAnswerable(
+                        f"timed out waiting for the next poll of {read_owner(lake)}",
+                        "Use a longer `--wait`, or retry the command later.",
+                    )
+                time.sleep(_PAUSE_S)
+        return None
+
+    def _take_over(self, handed: Handed) -> None:
+        session, _ = self._opened()
+        session.begin(snapshot_id=handed.snapshot_id)
+        if (found := _seen_by(session)) != handed.snapshot:
+            raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found}, not {handed.snapshot}")
+        if found.hides_who_runs:
+            raise NotAnswerable(
+                f"snapshot {found} of the standby does not list running transactions", "Retry the command later."
+            )
+        self._keep(session, found)
+
+    def _last(self) -> Lsn:
+        """By a snapshot that we take, if it is the last poll's."""
+        poll = self._mirror._last_poll
+        session, identity = self._opened()
+        if replayed_by(session) is not None:
+            raise NotAnswerable(
+                "no process polls this source, and a snapshot of a standby cannot be compared with the last poll", _SYNC
+            )
+        session.begin()
+        if poll is None or not _is_same(poll, snapshot := _seen_by(session), identity):
+            raise NotAnswerable(f"no process polls this source, and it may have changed since {poll}", _SYNC)
+        self._keep(session, snapshot)
+        return poll.lsn
+
+    def _opened(self) -> tuple[Session, Identity]:
+        """A session on the mirror's own source, in the place of one that was of no use."""
+        self.close()
+        self._session = session = Session.open(self._dsn, "compare", self._timeouts)
+        identity = locate(session, self._dsn, may_replicate=False).identity
+        self._mirror._lake.require_own(identity)
+        return session, identity
+
+    def _keep(self, session: Session, snapshot: Snapshot) -> None:
+        self._filenodes = {table.oid: table.filenode for table in read_catalog(session).tables}
+        super()._keep(session, snapshot)
+
+
+def _seen_by(session: Session) -> Snapshot:
+    (text,) = session.row("select pg_current_snapshot()::text")
+    return Snapshot.parse(text)
+
+
+def _is_same(poll: Poll, snapshot: Snapshot, identity: Identity) -> bool:
+    """Whether a primary shows what a poll saw of it."""
+    return (poll.seen.snapshot, poll.seen.timeline) == (snapshot, identity.timeline)

@@ -1,0 +1,110 @@
+"""The source's rows of a table, digested where they are: only counts and sums come over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from tidemark.mirror.compare.digest import DIGITS, WHOLE, Digest, Range, Row
+from tidemark.mirror.compare.table import ComparedTable
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import translated
+from tidemark.reads.canonical import source_row
+
+# The table and all tables below it, as the session's snapshot has them. The planner takes the children of a parent as
+# they are now, and so may miss one that left it since the snapshot, or take in one that joined it.
+_TREE = """
+    with recursive tree(oid) as (
+        select %s::oid
+        union select i.inhrelid from pg_inherits i join tree on i.inhparent = tree.oid
+    )
+    select n.nspname, c.relname
+      from tree join pg_class c on c.oid = tree.oid join pg_namespace n on n.oid = c.relnamespace
+     where c.relpersistence <> 't'
+     order by c.oid
+"""
+_FIGURES = sql.SQL("count(*), coalesce(sum({hash}), 0), coalesce(min(at), 0), coalesce(max(at), 0)")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSide:
+    """One table in a session that has the comparison's snapshot, and a lock on all whose rows are read."""
+
+    session: Session
+    table: ComparedTable
+    utf8: bool
+
+    def whole(self) -> Digest:
+        """All rows."""
+        ((rows, total, low, high),) = self._rows(sql.SQL("select {} from {}").format(self._figures(), self._from(None)))
+        return Digest(rows, int(total), int(low), int(high))
+
+    def parts(self, within: Range) -> Mapping[int, Digest]:
+        """By parts of a range."""
+        query = sql.SQL("select div(at::numeric - {}, {})::int, {} from {} group by 1").format(
+            sql.Literal(within.low), sql.Literal(within.step), self._figures(), self._from(within)
+        )
+        return {
+            part: Digest(rows, int(total), int(low), int(high)) for part, rows, total, low, high in self._rows(query)
+        }
+
+    def rows(self, within: Range, *, values: bool) -> Counter[Row]:
+        """One by one."""
+        key = source_row(self.table.key) if self.table.key else sql.SQL("null")
+        said = sql.SQL("row_text") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("row_text")))
+        query = sql.SQL("select {}, {} from {}").format(
+            sql.SQL("key"), said, self._from(within, sql.SQL("{} key").format(key))
+        )
+        return Counter(Row(key, said) for key, said in self._rows(query))
+
+    def _figures(self) -> sql.Composed:
+        return _FIGURES.format(hash=self._hash(sql.SQL("row_text")))
+
+    def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
+        """Rows: what each says, where it lies, and whatever else is wanted."""
+        position = self._position()
+        conditions: list[sql.Composable] = []
+        if within is not None:
+            conditions.append(
+                sql.SQL("{} between {} and {}").format(position, sql.Literal(within.low), sql.Literal(within.high))
+            )
+        if self.table.sample < WHOLE:
+            located = self._hash(source_row(self.table.located))
+            conditions.append(
+                sql.SQL("{} % {} < {}").format(located, sql.Literal(WHOLE), sql.Literal(self.table.sample))
+            )
+        return sql.SQL("(select {} row_text, {} at{} from {}{}) rows").format(
+            source_row(self.table.columns),
+            position,
+            sql.SQL(", {}").format(also) if also is not None else sql.SQL(""),
+            self._rows_read(),
+            sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
+        )
+
+    def _rows_read(self) -> sql.Composable:
+        """The table's own rows, or those of all tables below it as well, as an item of a FROM."""
+        fingerprint = self.table.fingerprint
+        if not self.table.children:
+            return sql.SQL("only {}").format(sql.Identifier(fingerprint.schema, fingerprint.name))
+        columns = sql.SQL(", ").join(sql.Identifier(column.source_name) for column in self.table.columns)
+        tables = self.session.rows(_TREE, [fingerprint.oid])
+        each = (sql.SQL("select {} from only {}").format(columns, sql.Identifier(*table)) for table in tables)
+        return sql.SQL("({}) tree").format(sql.SQL(" union all ").join(each))
+
+    def _position(self) -> sql.Composable:
+        if (key := self.table.by_value) is not None:
+            return sql.Identifier(key.source_name)
+        return self._hash(source_row(self.table.located))
+
+    def _hash(self, text: sql.Composable) -> sql.Composed:
+        encoded = text if self.utf8 else sql.SQL("convert_to({}, 'UTF8')").format(text)
+        return sql.SQL("('x0' || left(md5({}), {}))::bit(64)::bigint").format(encoded, sql.Literal(DIGITS))
+
+    def _rows(self, query: sql.Composed) -> list[tuple[Any, ...]]:
+        name = f"{self.table.fingerprint.schema}.{self.table.fingerprint.name}"
+        with translated(f"comparing {name}"):
+            return self.session.connection.execute(query).fetchall()

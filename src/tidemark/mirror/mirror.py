@@ -1,0 +1,373 @@
+"""The mirror as one reads it: `tidemark.open(lake).at(lsn).table("public.orders")`.
+
+A handle stands at one boundary, and all it gives stands there, however far the mirror has moved on. Handles know
+nothing of each other. What they give are ordinary DataFrames, on a Spark session of one's own or on one that is made.
+
+`at("now")` is what a session on the source sees at this moment, `at(snapshot=…, lsn=…)` what one saw that read both in
+one statement. What makes either unanswerable may pass in a moment: then `now` is taken again.
+
+A mirror that is polled knows what polls saw, and no more: there is no now, and every moment says what it was `observed`
+by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import HOLD_S, Lease, require_hold
+from tidemark.lake.paths import local_path
+from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.status import TableStatus, tables_of
+from tidemark.log.reader import LogReader
+from tidemark.mirror.gate import LIMIT_S, Passed, pass_gate
+from tidemark.mirror.html import mirror_html
+from tidemark.mirror.moment import Moment
+from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
+from tidemark.mirror.present import Present
+from tidemark.mirror.times import Committed, position_of, time_of
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.look import Look
+from tidemark.reads.snapshot import LakeView, log_reader
+from tidemark.spark import SparkOptions, require_pinned, spark_session
+
+_PAUSE_S = 0.05
+_PAGE_HEADER_BYTES = 40
+
+
+class Mirror:
+    """A lake that is open for reading; `tidemark.open` returns one.
+
+    Use it with `with`, or call `close` when you are done: it may hold a connection to the source.
+
+        with tidemark.open("/data/lake") as mirror:
+            mirror.sql("select count(*) from orders").show()
+            mirror.at("-1h").table("orders").show()
+
+    A position is an LSN (`"16/B374D848"`, an `Lsn`, or its number), a time (a `datetime`, or a text such as
+    `"2026-01-31 09:00"`, `"-5m"` or `"yesterday 09:00"`), a `Boundary`, `"latest"` or `"now"`. Times without a zone are
+    in UTC.
+    """
+
+    def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
+        require_pinned(spark)
+        self._hold_s = require_hold(hold_s)
+        self._lake = Lake.open(lake)
+        self._spark = spark
+        self._reader = log_reader(self._lake)
+        self._present = Present(source, self._lake, self._reader) if source is not None else None
+        self._streamed_from: Lsn | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection to the source, if there is one. DataFrames stay usable."""
+        if self._present is not None:
+            self._present.close()
+
+    def __repr__(self) -> str:
+        return f"<Mirror of database {self._lake.database} in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """The latest position and the tables, for notebooks."""
+        view = self._view()
+        committed = self._committed(view.answerable)
+        return mirror_html(self._lake, view.answerable, committed.time if committed is not None else None, self.tables)
+
+    @property
+    def path(self) -> Path:
+        """The directory of the lake."""
+        return self._lake.path
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session of all DataFrames."""
+        return self._spark
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        """The tables of the mirror: whether each can be read, its columns, and otherwise the reason and the remedy."""
+        return tuple(tables_of(self._lake))
+
+    def at(
+        self,
+        when: Position = LATEST,
+        *,
+        snapshot: str | Snapshot | None = None,
+        lsn: str | Lsn | None = None,
+        wait: Duration = LIMIT_S,
+    ) -> Moment:
+        """The mirror at a position: every table and query of the returned `Moment` is read there.
+
+            with mirror.at("2026-01-31 09:00") as moment:
+                moment.sql("select sum(total) from orders").show()
+
+        Instead of a position, `snapshot` is what pg_current_snapshot() returned in some session, and `lsn` the
+        pg_current_wal_insert_lsn() of the same statement: the moment is then exactly what that session saw.
+
+        `wait` limits how long the method waits for `"now"`, or for a snapshot, to be received: seconds, or a text such
+        as `"30s"`. `"latest"` never waits.
+        """
+        limit_s = seconds_of(wait)
+        if isinstance(when, str):
+            when = parse_position(when, datetime.now(UTC))
+        if snapshot is not None or lsn is not None:
+            if snapshot is None or lsn is None or when != LATEST:
+                raise InvalidValue(
+                    "snapshot and lsn must be given together, and without another position",
+                    "Call `mirror.at(snapshot=…, lsn=…)`.",
+                )
+            self._require_stream()
+            return self._at_snapshot(
+                Snapshot.parse(snapshot) if isinstance(snapshot, str) else snapshot,
+                Lsn.parse(lsn) if isinstance(lsn, str) else lsn,
+                limit_s,
+            )
+        if when == NOW:
+            self._require_stream()
+            return self._seen_by(self._now, limit_s)
+        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._view()))
+        return self._moment(boundary)
+
+    def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
+        """A table at the latest position; see `Moment.table`."""
+        return self.at().table(name, only=only, text=text)
+
+    def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
+        """The result of a query in Spark's SQL at the latest position; see `Moment.sql`."""
+        return self.at().sql(statement, text=text)
+
+    def changes(
+        self,
+        table: str,
+        from_: Position | None = None,
+        to: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
+    ) -> DataFrame:
+        """The changes of a table committed after `from_`, up to and including `to`; see `Moment.changes`.
+
+        mirror.changes("orders", "yesterday", "today").groupBy("_change_type").count().show()
+        """
+        return self.at(to).changes(table, from_, only=only, text=text)
+
+    def diff(
+        self,
+        table: str,
+        from_: Position,
+        to: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
+    ) -> DataFrame:
+        """The net difference of a table between two positions; see `Moment.diff`.
+
+        mirror.diff("orders", "-1h").show()
+        """
+        return self.at(to).diff(table, from_, only=only, text=text)
+
+    def history(
+        self,
+        table: str,
+        key: object,
+        at: Position = LATEST,
+        *,
+        only: bool = False,
+        text: str | Iterable[str] = (),
+    ) -> DataFrame:
+        """Every version of one row up to a position, oldest first; see `Moment.history`.
+
+        mirror.history("orders", 17).show()
+        """
+        return self.at(at).history(table, key, only=only, text=text)
+
+    def time_of(self, when: Position) -> Committed:
+        """The last commit at or before a position: its LSN, time and transaction id.
+
+        Commit times are not in the order of LSNs. `latest` of the result is the greatest commit time up to there: a
+        read at that time includes everything that a read at the position includes.
+        """
+        view = self._view()
+        return time_of(when.lsn if isinstance(when, Boundary) else position_of(when, view), view)
+
+    def _committed(self, lsn: Lsn) -> Committed | None:
+        """The last commit at or before a position, if its time is known."""
+        try:
+            return time_of(lsn, self._view())
+        except NotAnswerable:
+            return None
+
+    def _boundary_of(self, when: Position) -> Boundary:
+        """The boundary of a position, without a claim that it can be read."""
+        if isinstance(when, Boundary):
+            return when
+        if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
+            with self.at(NOW) as now:
+                return now.boundary
+        return Boundary(position_of(when, self._view()))
+
+    @property
+    def _last_poll(self) -> Poll | None:
+        """What it shows latest, if it is polled."""
+        return read_polls(self._lake.path).last
+
+    @property
+    def _streamed_above(self) -> Lsn | None:
+        """Where the stream took over from polls, if there were any; None while it is polled, or nothing was told.
+
+        A mirror that follows the stream stays so: all polls and cycles are read until then, and not again.
+        """
+        if self._streamed_from is None:
+            polls = read_polls(self._lake.path)
+            if len(polls) and polls.last is None:
+                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
+        return self._streamed_from
+
+    def _view(self) -> LakeView:
+        """The lake and the log as they are now."""
+        return LakeView(self._lake, self._reader)
+
+    def _seen_by(
+        self, looking: Callable[[], Look], limit_s: float = LIMIT_S, forget: Callable[[Look], None] = lambda _: None
+    ) -> Moment:
+        """What a session sees that looks; it looks again while that cannot be answered for a reason that may pass.
+
+        If it does not pass in time, the tables that it concerns are refused, and all others are read. `forget` is told
+        of looks that are not needed any more.
+        """
+        reader = self._log()
+        until = time.monotonic() + limit_s
+        taken: Moment | None = None
+        while True:
+            look = looking()
+            try:
+                passed = pass_gate(reader, self._lake.log, _needed(look), max(0.0, until - time.monotonic()))
+            except NotAnswerable:
+                if taken is None:
+                    raise
+                return taken
+            try:
+                moment = self._moment(_boundary(reader, look, passed), look, passed, _surely_seen(look))
+            except NotAnswerable:  # it does not see a commit that lies below the window, or does not say what it sees
+                if time.monotonic() >= until:
+                    raise
+                forget(look)
+            else:
+                if taken is not None and taken._look is not None:
+                    taken.close()
+                    forget(taken._look)
+                if not moment._unclear or time.monotonic() >= until:
+                    return moment
+                taken = moment
+            time.sleep(_PAUSE_S)
+
+    def _now(self) -> Look:
+        if self._present is None:
+            raise InvalidValue(
+                "reading at `now` requires the source",
+                "Use `--source` or the variable TIDEMARK_SOURCE; in Python `tidemark.open(lake, source=…)`.",
+            )
+        return self._present.look()
+
+    def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
+        """What a session saw elsewhere. How tables were defined there is known when the mirror has looked."""
+        reader = self._log()
+        until = time.monotonic() + limit_s
+        passed = pass_gate(reader, self._lake.log, lsn, limit_s)
+        boundary = reader.given(snapshot, passed.lsn)
+        while self._view().answerable < boundary.lsn and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+        return self._moment(boundary, passed=passed, snapshot=snapshot)
+
+    def _moment(
+        self,
+        boundary: Boundary,
+        look: Look | None = None,
+        passed: Passed | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Moment:
+        view = self._view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
+        # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
+        needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
+        lease = Lease(self._lake.path, needed, self._hold_s)
+        try:
+            view.require(boundary, defined=look is not None)
+            return Moment(self, boundary, lease, view, look, passed, snapshot)
+        except BaseException:
+            lease.close()
+            raise
+
+    def _require_stream(self) -> None:
+        """Refuse what only the stream can tell."""
+        if self._streamed_above is None and (poll := self._last_poll) is not None:
+            raise NotAnswerable(
+                f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
+                "Use `latest`, an LSN or a time; `tidemark sync` polls the source again.",
+            )
+
+    def _log(self) -> LogReader:
+        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have one by now
+        if self._reader is None:
+            raise NotAnswerable(
+                f"the log directory {self._lake.log} cannot be read, and `now` and snapshots require it",
+                "Use `latest`, or run the command on the host of the log.",
+            )
+        return self._reader
+
+
+def _needed(look: Look) -> Lsn:
+    """How far the log must come to tell what a look sees: on a standby beyond the record that it may be replaying."""
+    return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
+
+
+def _surely_seen(look: Look) -> Snapshot:
+    """What a session sees for certain: a standby's snapshot does not list who was running."""
+    return look.snapshot if look.replayed is None else Snapshot(look.snapshot.xmin, look.snapshot.xmin)
+
+
+def _boundary(reader: LogReader, look: Look, passed: Passed) -> Boundary:
+    if look.replayed is None:
+        return reader.boundary(look.snapshot, passed.lsn)
+    found = reader.boundary_on_standby(look.snapshot, look.replayed, look.lsn)
+    if found is None:
+        raise NotAnswerable(
+            f"the snapshot {look.snapshot} of the standby does not determine which commits it includes at {look.lsn}",
+            "Retry the command, or connect to the primary.",
+        )
+    return found
+
+
+def open_mirror(
+    lake: str | Path,
+    spark: SparkSession | None = None,
+    options: SparkOptions | None = None,
+    source: str | Dsn | None = None,
+    hold_s: float = HOLD_S,
+) -> Mirror:
+    """Open a lake for reading.
+
+        with tidemark.open("/data/lake") as mirror:
+            mirror.sql("select * from orders").show()
+
+    `spark` is the Spark session to use; by default the active one, or a new one with these `options`. `source` is the
+    connection string of the mirrored database, for reads at `"now"`. For `hold_s` seconds `tidemark expire` keeps the
+    files that a moment reads; after that the moment is refused.
+    """
+    dsn = Dsn(source) if isinstance(source, str) else source
+    path = local_path(lake)
+    Lake.open(path)  # before Spark is started
+    return Mirror(path, spark if spark is not None else spark_session(options), dsn, hold_s)

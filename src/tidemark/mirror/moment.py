@@ -1,0 +1,452 @@
+"""The mirror at one boundary: everything that is read there stays the same, however far the mirror moves on."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.columns import COMMIT_VERSION
+from tidemark.lake.history import Kind, Span, TableHistory, types_of
+from tidemark.lake.leases import Lease
+from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.registers import read_retained
+from tidemark.mirror.biography import Biography, First
+from tidemark.mirror.failures import explaining
+from tidemark.mirror.gate import Passed
+from tidemark.mirror.html import moment_html
+from tidemark.mirror.lives import BEFORE, COPIED
+from tidemark.mirror.positions import Position
+from tidemark.mirror.sql import bind
+from tidemark.postgres.look import Look
+from tidemark.reads.changes import seen
+from tidemark.reads.difference import difference
+from tidemark.reads.equalities import Equalities
+from tidemark.reads.names import find, names_at, parsed
+from tidemark.reads.reading import Reading
+from tidemark.reads.shown import is_alike, shape_of, shown_names
+from tidemark.reads.snapshot import LakeView
+from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
+from tidemark.reads.union import shared_equalities, together
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.spark import require_pinned
+from tidemark.values.types import Types
+
+if TYPE_CHECKING:
+    from tidemark.mirror.mirror import Mirror
+
+_KINDS = {True: "partitions", False: "inheritance children"}
+_OF_PARTITIONS = "Read it for each partition; `tidemark tables LAKE` lists them."
+TextColumns = tuple[tuple[str, ...], ...]
+_LATER = "Use a later LSN, or a later snapshot with its LSN; or retry the command."
+
+
+class Moment:
+    """The mirror at one position; `Mirror.at` returns one.
+
+    Every table and query of it is read at that position. Use it with `with`, or call `close`: until then, and for as
+    long as a DataFrame of it is referenced, `tidemark expire` removes nothing that it may need.
+
+        with mirror.at("16/B374D848") as moment:
+            moment.table("orders").show()
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        boundary: Boundary,
+        lease: Lease,
+        view: LakeView,
+        look: Look | None = None,
+        passed: Passed | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self.boundary, self._look, self._passed, self._snapshot = boundary, look, passed, snapshot
+        self._mirror, self._lease = mirror, lease
+        self._closing = weakref.finalize(self, lease.close)
+        self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
+        self._histories = mirror._lake.tables()
+        self._names = names_at(self._histories.values(), boundary.lsn)
+        types, defined = types_of(self._histories.values()), look is not None
+        self._reading = Reading(mirror.spark, mirror._view, types, boundary, lease, view, defined=defined)
+        if (boundary.excluded or snapshot is not None) and self.observed is not None:
+            raise NotAnswerable(
+                f"the mirror was polled at {boundary.lsn} and has only {self.observed}, not other snapshots",
+                "Use an LSN or a time.",
+            )
+
+    def close(self) -> None:
+        """Release the files that the moment needs: `tidemark expire` may remove them."""
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Moment at {self.boundary} of {self._mirror!r}>"
+
+    def _repr_html_(self) -> str:
+        """The position, its time and the tables, for notebooks."""
+        tables = [(f"{schema}.{name}", self._described(history)) for (schema, name), history in self._names.items()]
+        return moment_html(self._mirror._lake, self.boundary, self.time, sorted(tables))
+
+    def _described(self, history: TableHistory) -> str:
+        """The columns of a table, or the reason why it cannot be read."""
+        try:
+            columns = self._clear(history).fingerprint.columns
+        except NotAnswerable as error:
+            return error.message
+        return ", ".join(f"{column.name} {column.type.name.removeprefix('pg_catalog.')}" for column in columns)
+
+    @property
+    def lsn(self) -> Lsn:
+        """The position."""
+        return self.boundary.lsn
+
+    @cached_property
+    def time(self) -> datetime | None:
+        """The time of the last commit at or before the position, or of the poll; None if it is not known."""
+        committed = self._mirror._committed(self.lsn)
+        return committed.time if committed is not None else None
+
+    @cached_property
+    def observed(self) -> Poll | None:
+        """The poll whose rows are read here; None where the mirror uses logical decoding."""
+        told = any(event.observed for history in self._histories.values() for event in history.events)
+        return read_polls(self._mirror.path).at(self.lsn) if told else None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables at this position, as schema.table; `Mirror.tables` has more about each."""
+        return tuple(sorted(f"{schema}.{name}" for schema, name in self._names))
+
+    @property
+    def _unclear(self) -> tuple[str, ...]:
+        """The tables that the mirror follows and that cannot be answered here: a later boundary may answer them."""
+        followed = [history for history in self._histories.values() if history.live]
+        unclear = [history.fingerprint for history in followed if not self._is_clear(history)]
+        return tuple(f"{each.schema}.{each.name}" for each in unclear)
+
+    def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
+        """The rows of a table, with those of its partitions and of the tables that inherit from it.
+
+            moment.table("crm.customers").where("country = 'DE'").show()
+            moment.table("orders", text=["due"])
+
+        `only` means what ONLY means in PostgreSQL: the table's own rows. `text` are columns to read as PostgreSQL's
+        text: a column with a value that Spark's type cannot hold, such as `infinity`, can be read in no other way.
+        """
+        self._require_usable()
+        key, wanted = parsed(name), text_columns(text)
+        return self._remembering(self._table(key, wanted=wanted, only=only))
+
+    def _leaves(self, name: str | None = None) -> tuple[TableHistory, ...]:
+        """The mirrored tables that hold the rows of one, or all that are followed."""
+        if name is None:
+            followed = (each for each in self._histories.values() if each.last.kind is not Kind.DROPPED)
+            return tuple(sorted((each for each in followed if not each.is_union), key=lambda each: each.path))
+        mirrored = self._tree(find(self._names, parsed(name)), whole=False)
+        return tuple(each for each in mirrored if not each.is_union)
+
+    def _is_parent(self, history: TableHistory) -> bool:
+        """Whether tables inherit from it there, as far as that is known."""
+        return not history.is_union and self._is_clear(history) and bool(history.at(self.lsn).fingerprint.children)
+
+    def _members(self, history: TableHistory) -> tuple[Fingerprint, ...]:
+        """The tables whose rows a reader of one sees there, as they are defined."""
+        return tuple(each.at(self.lsn).fingerprint for each in self._tree(history) if not each.is_union)
+
+    def _exact(self, history: TableHistory, *, only: bool) -> tuple[Fingerprint, DataFrame]:
+        """A table as it is defined there, and its rows, with the texts of values without a twin beside them."""
+        self._require_usable()
+        return history.at(self.lsn).fingerprint, self._remembering(self._frame(history, {}, only=only))
+
+    def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
+        """The result of a query in Spark's SQL, every table of it at this position.
+
+            moment.sql("select status, count(*) from orders group by status").show()
+            moment.sql("select * from orders", text=["orders.due"])
+
+        Tables are named schema.table, or table for one in public; ONLY is PostgreSQL's. `text` are columns to read as
+        PostgreSQL's text, as in `table`; in the statement itself, `select /*+ TEXT(orders.due) */ …` does the same.
+        """
+        self._require_usable()
+        bound = bind(statement, list(self._names))
+        wanted = (*text_columns(text), *bound.as_text)
+        frames: dict[str, Any] = {}
+        found: set[tuple[str, ...]] = set()
+        for placeholder, key in bound.tables.items():
+            columns = self._columns_of(key) if wanted else ()
+            of_table = chosen(wanted, key, columns)
+            found |= of_table.keys()
+            frames[placeholder] = self._kept(
+                key, bound.lookups[placeholder], tuple(sorted(set(of_table.values()))), only=placeholder in bound.only
+            )
+        require_found(wanted, found, "the tables of the query")
+        with explaining(bound):
+            frame = self._mirror.spark.sql(bound.text, **frames)
+        vars(frame)["_tidemark_statement"] = bound
+        return self._remembering(frame)
+
+    def changes(
+        self, table: str, from_: Position | None = None, *, only: bool = False, text: str | Iterable[str] = ()
+    ) -> DataFrame:
+        """The changes of a table committed after `from_`, up to and including this position.
+
+            mirror.at("today").changes("orders", "yesterday").orderBy("_commit_version", "_ordinal").show()
+
+        Without `from_`, all changes that the lake has. Besides the columns of the table at this position:
+        `_change_type` (insert, update_preimage, update_postimage, delete, truncate), `_commit_version` (the commit LSN,
+        as a number), `_commit_timestamp`, `_ordinal`, `_xid`. A large value that PostgreSQL did not send because it did
+        not change is null, and `_unchanged` lists its column by attnum. For a table from which others inherit, `only`
+        is required: these are the changes of its own rows. `text` are columns to read as PostgreSQL's text.
+        """
+        self._require_usable()
+        key, wanted = parsed(table), text_columns(text)
+        history = find(self._names, key)
+        if history.is_union:
+            raise NotAnswerable(f"{table} is partitioned and has no changes of its own", _OF_PARTITIONS)
+        span = history.at(self.lsn)
+        if (why := self._redefined(history, span)) is not None:
+            raise NotAnswerable(f"{table} {why}", _LATER)
+        retained = read_retained(self._mirror.path)
+        begun_empty = not (span.copied or span.emptied) and span.base == history.spans()[0].base
+        earliest = max(retained, Lsn.ZERO if begun_empty else span.base.lsn)
+        since = Boundary(earliest) if from_ is None else self._mirror._boundary_of(from_)
+        spans = [
+            each for each in history.spans() if each.begin <= self.lsn and (each.end is None or each.end > since.lsn)
+        ]
+        _require_alone(table, spans, "changes", only=only)
+        if since.floor < earliest:
+            raise NotAnswerable(
+                f"changes of {table} after {since.floor} are not complete: they are kept from {earliest} on",
+                f"Read the changes from {earliest} on.",
+            )
+        rows = self._reading.changes(history, span)
+        if since.floor < (retained := read_retained(self._mirror.path)):  # it may have moved since
+            raise NotAnswerable(f"changes of {table} are kept from {retained} on", "Retry the command.")
+        rows = seen(rows, since, self.boundary, None)
+        return self._remembering(guarded(self._with_text(rows, key, wanted), key))
+
+    def history(self, table: str, key: object, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
+        """Every version of one row up to this position, oldest first.
+
+            moment.history("orders", 17).show()
+            moment.history("lines", (17, 3))
+            moment.history("lines", {"order_id": 17, "line": 3})
+
+        `key` is the value of the primary key or replica identity: one value, several in the key's order, or a mapping
+        by column. Each version has the columns of the table at this position and the commits that began and ended it:
+        `_begin_lsn`, `_begin_timestamp`, `_begin_xid`, `_begin_type`, and the same with `_end`. LSNs are numbers, as in
+        the lake: `Lsn(row["_begin_lsn"])`. The type `copy` is a row that the initial copy found, `before` one that is
+        older than the retained history. A value that Spark's type cannot hold is null, with PostgreSQL's text in
+        `<column>~text`; `text` are columns to read as text altogether. For a table from which others inherit, `only` is
+        required.
+        """
+        self._require_usable()
+        wanted = text_columns(text)
+        name = parsed(table)
+        history = find(self._names, name)
+        if history.is_union:
+            raise NotAnswerable(f"{table} is partitioned and has no row history of its own", _OF_PARTITIONS)
+        span = history.at(self.lsn)
+        _require_alone(table, [span], "row history", only=only)
+        if (why := self._hindrance(history, span)) is not None:
+            raise NotAnswerable(f"{table} {why}", _LATER)
+        versions = self._versions(history, span, key)
+        return self._remembering(self._with_text(versions, name, wanted))
+
+    def _versions(self, history: TableHistory, span: Span, key: object) -> DataFrame:
+        types = Types(types_of(self._histories.values()), self._mirror._lake.version_num)
+        row = Biography(span.fingerprint, types, key)
+        retained = read_retained(self._mirror.path)
+        if not span.copied and retained <= span.base.floor:
+            first = First(span.base.floor, BEFORE, None)
+            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+        lsn = max(span.base.lsn, retained)
+        with self._mirror.at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
+            kind = COPIED if span.copied and lsn == span.base.lsn else BEFORE
+            first = First(lsn, kind, early._reading.table(history, span, row.equalities))
+            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+
+    def diff(self, table: str, from_: Position, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
+        """The net difference of a table between `from_` and this position.
+
+            mirror.at("today").diff("orders", "yesterday").show()
+
+        `_change_type` is insert, delete, and for a table with a key update_preimage and update_postimage, in the order
+        of the key. Rows that were changed in between and are equal at both positions are left out. A value that Spark's
+        type cannot hold is null, with PostgreSQL's text in `<column>~text`; `text` are columns to read as text
+        altogether. The rows of child tables are included, unless `only`; with children there are no updates, because
+        no key identifies rows.
+        """
+        self._require_usable()
+        key, wanted = parsed(table), text_columns(text)
+        early = self._mirror.at(from_)
+        if early.lsn > self.lsn:
+            raise InvalidValue(f"{early.lsn} is after {self.lsn}", "Give the earlier position first.")
+        history = find(self._names, key)
+        span, there = history.at(self.lsn), history.at(early.lsn)
+        if not is_alike(there.fingerprint, span.fingerprint):
+            since = history.alike_since(span, is_alike)
+            raise NotAnswerable(
+                f"{table} was altered between {early.lsn} and {since}", f"Compare positions from {since} on."
+            )
+        rows = early._frame(history, {}, only=only), self._frame(history, {}, only=only)
+        inherited = not history.is_union and not only and (span.fingerprint.children or there.fingerprint.children)
+        alone = not history.is_union and not inherited
+        changes = None
+        if alone and span.base == there.base and not (self.boundary.excluded or early.boundary.excluded):
+            changes = self._reading.changes(history, span).where(F.col(COMMIT_VERSION) > early.lsn.value)
+        names = {column for frame in rows for column in frame.columns}
+        keyed = replace(span.fingerprint, key=()) if inherited else span.fingerprint
+        shape = shape_of(keyed, self._mirror._lake.version_num, names)
+        return self._remembering(self._with_text(difference(*rows, changes, shape), key, wanted), early)
+
+    def _require_usable(self) -> None:
+        """Refuse a handle whose time is over, and a session whose options have become such as change an answer."""
+        self._lease.require_in_force()
+        require_pinned(self._mirror.spark)
+
+    def _remembering(self, frame: DataFrame, *others: Moment) -> DataFrame:
+        vars(frame)["_tidemark_moment"] = self, *others
+        return frame
+
+    def _kept(self, key: Key, equalities: Equalities, columns: tuple[str, ...], *, only: bool) -> DataFrame:
+        """The same for every query of this handle: it is planned once. What asks for one key is planned for that."""
+        wanted = tuple((column,) for column in columns)
+        if equalities:
+            return self._table(key, equalities, wanted, only=only)
+        if (key, only, columns) not in self._frames:
+            self._frames[key, only, columns] = self._table(key, wanted=wanted, only=only)
+        return self._frames[key, only, columns]
+
+    def _table(
+        self, key: Key, equalities: Equalities | None = None, wanted: TextColumns = (), *, only: bool
+    ) -> DataFrame:
+        rows = self._frame(find(self._names, key), equalities or {}, only=only)
+        return guarded(self._with_text(rows, key, wanted), key)
+
+    def _with_text(self, rows: DataFrame, key: Key, wanted: TextColumns) -> DataFrame:
+        """The rows with these columns as PostgreSQL's text."""
+        if not wanted:
+            return rows
+        found = chosen(wanted, key, self._columns_of(key))
+        require_found(wanted, found, ".".join(key))
+        return read_as_text(rows, found.values())
+
+    def _columns_of(self, key: Key) -> list[str]:
+        """The columns of a table as readers see them."""
+        columns = find(self._names, key).at(self.lsn).fingerprint.columns
+        return [name for _, name in shown_names(columns, self._mirror._lake.version_num)]
+
+    def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
+        """The rows of a table and, unless `only`, of every table below it, under the columns of the table itself."""
+        span, spark, version_num = self._clear(history), self._mirror.spark, self._mirror._lake.version_num
+        if not history.is_union and (only or not span.fingerprint.children):
+            return self._reading.table(history, span, equalities)
+        root = span.fingerprint
+        holding = [] if only else [each for each in self._tree(history) if not each.is_union]
+        parts = []
+        for each in holding:
+            part = each.at(self.lsn)
+            its = shared_equalities(equalities, root, part.fingerprint, version_num)
+            parts.append((part.fingerprint, self._reading.table(each, part, its)))
+        return together(spark, root, parts, version_num)
+
+    def _clear(self, history: TableHistory) -> Span:
+        """The table as it is at this boundary; refused if that is not known."""
+        span = history.at(self.lsn)
+        if (why := self._hindrance(history, span)) is not None:
+            raise NotAnswerable(f"{span.fingerprint.schema}.{span.fingerprint.name} {why}", _LATER)
+        return span
+
+    def _is_clear(self, history: TableHistory) -> bool:
+        try:
+            self._clear(history)
+        except NotAnswerable:
+            return False
+        return True
+
+    def _hindrance(self, history: TableHistory, span: Span) -> str | None:
+        """Why a table that can be read at this position cannot be at this boundary."""
+        hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
+        if hidden and not history.is_union:
+            return f"was copied at {span.base.lsn}, with the commit at {hidden[0]}, which is not visible here"
+        if span.emptied and span.base.lsn in self.boundary.excluded:
+            return f"was truncated at {span.base.lsn}, which is not visible here"
+        return self._redefined(history, span)
+
+    def _redefined(self, history: TableHistory, span: Span) -> str | None:
+        """Why it is not known that a table is here as it is at this position, but for what the log tells."""
+        # Polls told of no commits: nothing can be taken out of what they saw.
+        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._mirror._streamed_above or Lsn.ZERO))
+        if polled:
+            return f"was polled with the commit at {polled[0]}, which is not visible here"
+        if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):
+            return f"was copied or altered up to {span.begin}, and the snapshot may be older than that"
+        if self._look is not None:
+            there = (self._look.roots if history.is_union else self._look.tables).get(span.fingerprint.oid)
+            same = (
+                there == span.fingerprint
+                if history.is_union
+                else compare(span.fingerprint, there).effect is Effect.SAME
+            )
+            if not same:
+                return "was altered or removed from the publication, and the mirror has not read the new definition yet"
+        elif span.begin > self.boundary.floor and (history.is_union or span.begin > span.base.lsn):
+            return f"was altered up to {span.begin}, and it is not known whether that is visible here"
+        return None
+
+    def _tree(self, root: TableHistory, *, whole: bool = True) -> list[TableHistory]:
+        """A table and every mirrored table below it here, each once, however many parents it has.
+
+        The `whole` of it is refused if a table below is not mirrored or cannot be read: its rows would be missing.
+        """
+        found = {root.fingerprint.oid: root}
+        for history in (reached := [root]):
+            try:
+                children = self._clear(history).fingerprint.children
+            except NotAnswerable as error:
+                if history is root and (whole or root.is_union):
+                    raise
+                if whole:
+                    raise self._incomplete(root, error.message, error.hint) from error
+                continue
+            for child in children:
+                below = self._histories.get(child.oid)
+                if below is None and whole:
+                    what = f"{child.name} (oid {child.oid}), one of its {_KINDS[root.is_union]}, is not mirrored"
+                    raise self._incomplete(root, what, f"Mirror {child.name}, unless it is foreign or unlogged.")
+                if below is not None and child.oid not in found:
+                    found[child.oid] = below
+                    reached.append(below)
+        return list(found.values())
+
+    def _incomplete(self, root: TableHistory, why: str, hint: str) -> NotAnswerable:
+        table = root.at(self.lsn).fingerprint
+        name = f"{table.schema}.{table.name}"
+        own = "Or read the other partitions by their names." if root.is_union else f"Or read ONLY {name}."
+        return NotAnswerable(f"{name} cannot be read at {self.lsn}: {why}", f"{hint} {own}")
+
+
+def _require_alone(name: str, spans: Iterable[Span], what: str, *, only: bool) -> None:
+    """Refuse what is kept of one table at a time, for a table that others inherit from, unless `only` it is meant."""
+    children = sorted({child.name for span in spans for child in span.fingerprint.children})
+    if children and not only:
+        raise NotAnswerable(
+            f"{', '.join(children)} inherit{'s' * (len(children) == 1)} from {name}: its {what} must be read alone",
+            f"Use `--only`, or `only=True` in Python, for {name} itself, and the name of {children[0]} for its own.",
+        )

@@ -1,0 +1,78 @@
+"""The present, as a session on the source sees it: its snapshot, where that stands, and how tables are defined there.
+
+All of it is read in one transaction. So it needs nobody else's look at the source: a table that is defined there as the
+lake has it last can be read.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from tidemark.clock import Lsn
+from tidemark.errors import SourceError
+from tidemark.lake.lake import Lake
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
+from tidemark.log.reader import LogReader
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import check_same, locate
+from tidemark.postgres.look import Look, Watched, take_look
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session, Timeouts
+
+_MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user"
+
+
+class Present:
+    """Asks the source of a lake; connected when it is first asked, and again when the connection was lost."""
+
+    def __init__(self, dsn: Dsn, lake: Lake, reader: LogReader | None) -> None:
+        self._dsn, self._lake, self._reader = dsn, lake, reader
+        self._names = MirrorNames(lake.mirror)
+        self._session: Session | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def look(self) -> Look:
+        """What a session sees now."""
+        with self._one_at_a_time:
+            try:
+                return take_look(self._connected(), self._names, Watched(), lambda _: ())
+            except SourceError:
+                self._hang_up()
+                raise
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._one_at_a_time:
+            self._hang_up()
+
+    def _connected(self) -> Session:
+        if self._session is not None and self._session.connection.closed:
+            self._hang_up()
+        if self._session is None:
+            self._session = open_source(self._dsn, "query", self._lake, self._reader)
+        return self._session
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def open_source(
+    dsn: Dsn, purpose: str, lake: Lake, reader: LogReader | None, timeouts: Timeouts | None = None
+) -> Session:
+    """A session on the source of a lake, or on a standby of it, which may lag; refused if it is another one."""
+    session = Session.open(dsn, purpose, timeouts)
+    try:
+        may_replicate, in_recovery = session.row(_MAY_REPLICATE)
+        mirror = read_mirror(lake.log, Disk())
+        if mirror is not None:
+            durable = reader.received if reader is not None else Lsn.ZERO
+            found = locate(session, dsn, may_replicate=may_replicate)
+            check_same(mirror.identity, replace(found, position=durable) if in_recovery else found, durable)
+    except BaseException:
+        session.close()
+        raise
+    return session

@@ -1,0 +1,50 @@
+"""From the user's SQL to a statement: read it, find its tables twice, say which they are, splice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tidemark.mirror.sql.catalog import Catalog, TableKey
+from tidemark.mirror.sql.hints import without_text_hints
+from tidemark.mirror.sql.limits import check_is_one_query, check_is_plain
+from tidemark.mirror.sql.lookups import Lookups
+from tidemark.mirror.sql.mentions import Mentions
+from tidemark.mirror.sql.references import Finder, without_marks
+from tidemark.mirror.sql.refusal import refuse
+from tidemark.mirror.sql.splice import Statement, spliced
+from tidemark.mirror.sql.tokens import read
+from tidemark.mirror.sql.tree import agreed, is_cte, parse
+
+
+def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("public",)) -> Statement:
+    """Find each table of one query among those of the mirror, and put a placeholder in its place.
+
+    A table that is not known, a name with two meanings, and a text in which a table could be overlooked are refused.
+    """
+    typed = sql
+    sql, as_text = without_text_hints(sql)
+    tokens, masked = read(sql)
+    check_is_one_query(sql, tokens)
+    references = Finder(sql, tokens).references()
+    tokens, masked = without_marks(tokens, masked, references)
+    for reference in references:
+        check_is_plain(sql, tokens, reference)
+    nodes = agreed(sql, references, parse(sql, masked))
+    names = {token.start: token.name for token in tokens if token.is_name}
+    catalog = Catalog(sql, tuple(known), tuple(search_path))
+    bound: dict[int, TableKey] = {}
+    for reference in references:
+        if not is_cte(reference, nodes[reference.start], names):
+            bound[reference.start] = catalog.find(reference)
+        elif reference.marks:
+            refuse(
+                sql,
+                reference.start,
+                f"ONLY and * cannot be applied to {reference}, which is defined by WITH",
+                f"Write {reference} alone.",
+            )
+    mentions = Mentions(sql, references, bound, nodes, names, catalog).edits()
+    statement = spliced(sql, references, bound, mentions)
+    lookups = Lookups(tokens, nodes).of_tables(statement.tables, bound)
+    return replace(statement, lookups=lookups, typed=typed, as_text=as_text)

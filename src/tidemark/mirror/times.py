@@ -1,0 +1,166 @@
+"""From a time to a position: the last commit up to which no commit was later than that time; and back.
+
+Commit times are not monotonic, so the running maximum decides: the commits at or below the answer are those of the
+longest prefix of the commit order that lies entirely at or before the time.
+
+Back, a position has the time of its last commit, and `latest`: the greatest time of all commits up to there. A read at
+`latest` sees all that a read at the position sees, and besides only commits that follow it and are no later than that
+time; where the next commit is later, both see the same. A read at the commit's own time may see less. No JVM is needed.
+
+A mirror that is polled knows no commits. There polls stand in their place: a time means the last poll up to which none
+was later by the source's clock, and a position the poll that a read there shows. So it is in the past of a mirror that
+was polled and follows the stream now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.lake.polls import Polls, read_polls
+from tidemark.mirror.positions import NOW, parse_position, zoned
+from tidemark.pgoutput.messages import EPOCH
+from tidemark.pgoutput.rows import Rows
+from tidemark.reads.snapshot import LakeView
+
+_LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."
+_NEWER = "Use `latest`, or run `tidemark sync` and retry the command."
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last commit at or below a position: where, when and whose; `latest` is the greatest time up to it.
+
+    Or the last poll: that is nobody's, and has no `xid`.
+    """
+
+    lsn: Lsn
+    time: datetime
+    xid: int | None
+    latest: datetime
+
+
+def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | None) -> Lsn:
+    """The position of a time. `seen_at` is the source's clock when everything up to `answerable` was there."""
+    since = time - EPOCH
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    latest = np.maximum.accumulate(commits["micros"])
+    before = int(np.searchsorted(latest, micros, side="right"))
+    if before == 0:
+        raise NotAnswerable(f"{_shown(time)} is before the first commit in the mirror", _LATER)
+    if before < len(commits):
+        return Lsn(int(commits["lsn"][before - 1]))
+    if seen_at is None or seen_at < time:
+        upto = f"is complete up to {_shown(seen_at)}" if seen_at is not None else "has not received any commit"
+        raise NotAnswerable(f"{_shown(time)} is too recent: the mirror {upto}", _NEWER)
+    return answerable
+
+
+def committed_at(lsn: Lsn, commits: Rows) -> Committed:
+    """The last commit at or below a position."""
+    count = int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))
+    if count == 0:
+        raise NotAnswerable(f"{lsn} is before the first commit whose time is known", "Use a later LSN, or `latest`.")
+    last = commits[count - 1]
+    latest = int(commits["micros"][:count].max())
+    return Committed(Lsn(int(last["lsn"])), _time(int(last["micros"])), int(last["xid"]), _time(latest))
+
+
+def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
+    """The position of the last poll up to which none was later than a time."""
+    last, latest = polls.last, polls.latest
+    before = int(np.searchsorted(latest, _plain(time), side="right"))
+    if before == 0:
+        raise NotAnswerable(f"{_shown(time)} is before the first poll", _LATER)
+    if latest[-1] < _plain(time):
+        raise NotAnswerable(f"{_shown(time)} is after the last poll, {last}", _NEWER)
+    return Lsn(int(polls.positions[before - 1]))
+
+
+def polled_at(lsn: Lsn, polls: Polls) -> Committed:
+    """The poll that a read at a position shows."""
+    poll = polls.at(lsn)
+    if poll is None:
+        raise NotAnswerable(f"{lsn} is before the first poll", "Use a later LSN, or `latest`.")
+    latest = polls.latest[np.searchsorted(polls.positions, lsn.value, side="right") - 1]
+    return Committed(poll.lsn, poll.time, None, latest.astype(datetime).replace(tzinfo=UTC))
+
+
+def position_of(when: str | int | Lsn | datetime, view: LakeView) -> Lsn:
+    """The position of an LSN, a time or `latest`; `positions` lists the forms of text."""
+    found = parse_position(when, datetime.now(UTC)) if isinstance(when, str) else when
+    if isinstance(found, datetime):
+        return _position_at(zoned(found), view)
+    if isinstance(found, int):
+        return Lsn(found)
+    if found == NOW:
+        raise InvalidValue("`now` is a position of the source, not of the lake", "Use `latest`.")
+    return view.answerable if isinstance(found, str) else found
+
+
+def time_of(lsn: Lsn, view: LakeView) -> Committed:
+    """When the last commit at or below a position came about. Refused above what is known, where more may come."""
+    if lsn > view.answerable:
+        raise NotAnswerable(
+            f"{lsn} cannot be read yet: the mirror is complete up to {view.answerable}",
+            f"Use `latest` or an LSN up to {view.answerable}, or retry the command later.",
+        )
+    polls = read_polls(view.lake.path)
+    if polls.last is not None:
+        return polled_at(lsn, polls)
+    if polls.handed_over is None:
+        return committed_at(lsn, _commits(view))
+    handed, time = polls.handed_over
+    if lsn < handed:
+        return polled_at(lsn, polls)
+    commits = _after(handed, _commits(view))
+    if not len(commits) or lsn.value < int(commits["lsn"][0]):
+        return Committed(handed, time, None, time)
+    return committed_at(lsn, commits)
+
+
+def _position_at(time: datetime, view: LakeView) -> Lsn:
+    polls = read_polls(view.lake.path)
+    if polls.last is not None:
+        return lsn_of_poll(time, polls)
+    if polls.handed_over is None:
+        return lsn_at(time, _commits(view), view.answerable, polls.seen_at)
+    handed, since = polls.handed_over
+    if time < since:
+        return lsn_of_poll(time, polls)
+    commits = _after(handed, _commits(view))
+    if not len(commits) or time < _time(int(commits["micros"][0])):
+        return handed
+    return lsn_at(time, commits, view.answerable, polls.seen_at)
+
+
+def _after(lsn: Lsn, commits: Rows) -> Rows:
+    """The commits that the stream told after polls: those before were seen by the last one."""
+    return commits[np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right") :]
+
+
+def _commits(view: LakeView) -> Rows:
+    if view.reader is None:
+        raise NotAnswerable(
+            f"commit times are not available: the log directory {view.lake.log} cannot be read",
+            "Use an LSN or `latest`, or run the command on the host of the log.",
+        )
+    return view.reader.commits()
+
+
+def _shown(time: datetime) -> str:
+    """A time for people, in UTC."""
+    return time.astimezone(UTC).isoformat(" ").removesuffix("+00:00") + " UTC"
+
+
+def _plain(time: datetime) -> np.datetime64:
+    """In UTC, and without saying so."""
+    return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "us")
+
+
+def _time(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)

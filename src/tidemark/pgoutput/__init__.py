@@ -1,0 +1,1 @@
+"""PostgreSQL's logical replication protocol: frames, messages, transactions and their changes. Pure."""

@@ -1,0 +1,301 @@
+"""Changes of one table as Arrow columns: what was changed how, by which transaction, in which order, and the values.
+
+A batch holds changes of one relation as it was described at one time. Where a transaction changed several tables, or a
+table was altered in between, `commit_lsn` and `ordinal` say in which order the changes of all batches belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.clock import Lsn
+from tidemark.errors import MalformedValue, UnknownRelation, UnsupportedMessage
+from tidemark.pgoutput.letters import ORIGIN, RELATION, TRUNCATE, TYPE
+from tidemark.pgoutput.messages import Reader, Relation, read_origin, read_relation, read_truncate, read_type
+from tidemark.pgoutput.relations import Scope
+from tidemark.pgoutput.rows import Rows
+from tidemark.pgoutput.scan import Format, Messages, RowCells, find_values
+from tidemark.values.cells import MOST_CELLS, UNCHANGED, Cells, Column
+from tidemark.values.failure import BatchTooLarge, decoding_column
+from tidemark.values.kernels import Bytes, Flags, Ints, Longs
+from tidemark.values.types import Decoding, Types, decoding_of
+
+BINARY = ord("b")
+SPECIAL = np.array([ORIGIN, RELATION, TRUNCATE, TYPE], np.uint8)
+FULL_ROW = ord("O")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a batch may become. A single change that is larger is a batch of its own."""
+
+    rows: int = 65_536
+    bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Changes of one relation in order. `new` and `unchanged` have a row for each; `old` only for those that sent one.
+
+    `kinds` are the letters I, U, D and T. A deletion and a truncate have no new row: nulls stand there. `unchanged`
+    marks values that were not sent because they are large and did not change; None where a column has no such mark. Old
+    rows belong to the changes `old_of`; where `old_full` is false only the key's columns were sent. `truncate_options`
+    are a truncate's: 1 for CASCADE, 2 for RESTART IDENTITY.
+    """
+
+    relation: Relation
+    kinds: Bytes
+    ordinals: Longs
+    xids: Longs
+    commit_lsns: npt.NDArray[np.uint64]
+    commit_micros: Longs
+    truncate_options: Bytes
+    new: tuple[Column, ...]
+    unchanged: tuple[Flags | None, ...]
+    old: tuple[Column, ...]
+    old_of: Longs
+    old_full: Flags
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """A change with a value that cannot be decoded. Later changes of the relation may be missing from the sequence."""
+
+    relation: Relation
+    commit_lsn: Lsn
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Committed transactions, a place in each array for each."""
+
+    xids: Longs
+    commit_lsns: npt.NDArray[np.uint64]
+    commit_micros: Longs
+
+    @classmethod
+    def of(cls, commits: Rows) -> Transactions:
+        """As they were assembled."""
+        return cls(commits["xid"].astype(np.int64), commits["lsn"].copy(), commits["micros"].copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Messages of committed transactions in order; for each its transaction, by index, and its ordinal in it.
+
+    They lie in one place, and are either of plain transactions or all of the streamed one `stream`.
+    """
+
+    messages: Messages
+    transactions: Transactions
+    owner: Longs
+    ordinals: Longs
+    place: int
+    stream: int | None
+
+
+def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch | Undecodable]:
+    """Decode a sequence, a batch for each relation. Relation messages in it change `scope` as they are met.
+
+    A relation with a value that cannot be decoded ends there, with the first change that has one; the others go on.
+    """
+    messages = sequence.messages
+    version = np.full(len(messages), -1, np.int32)
+    relations = _Relations(types)
+    options = np.zeros(len(messages), np.uint8)
+    truncated = _assign_relations(sequence, scope, version, relations, options)
+    rows = np.flatnonzero(messages.changes)
+    if truncated:
+        extra = np.array([at for at, _ in truncated], np.int64)
+        rows = np.concatenate([rows, extra])
+        version = np.concatenate([version[rows[: -len(extra)]], np.array([v for _, v in truncated], np.int32)])
+        order = np.argsort(rows, kind="stable")
+        rows, version = rows[order], version[order]
+    else:
+        version = version[rows]
+    for number, (relation, decodings) in enumerate(zip(relations.known, relations.decodings, strict=True)):
+        chosen = rows[version == number]
+        step = max(1, MOST_CELLS // max(1, len(decodings)))
+        for at in range(0, len(chosen), step):
+            yield from _batches(sequence, chosen[at : at + step], relation, decodings, options)
+
+
+class _Relations:
+    """The descriptions met in one sequence, numbered, each with how its columns are decoded."""
+
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._numbers: dict[Relation, int] = {}
+        self.known: list[Relation] = []
+        self.decodings: list[tuple[Decoding, ...]] = []
+
+    def number(self, relation: Relation) -> int:
+        if relation not in self._numbers:
+            self._numbers[relation] = len(self.known)
+            self.known.append(relation)
+            columns = relation.columns
+            self.decodings.append(tuple(decoding_of(c.type_oid, c.typmod, self._types) for c in columns))
+        return self._numbers[relation]
+
+
+def _assign_relations(
+    sequence: Sequence, scope: Scope, version: Ints, relations: _Relations, options: Bytes
+) -> list[tuple[int, int]]:
+    """Give every change its relation as described where it stands; what truncates concern, as (message, relation)."""
+    messages, stream = sequence.messages, sequence.stream
+    prefix = 0 if stream is None else 4
+    truncated: list[tuple[int, int]] = []
+    done = 0
+    letters = messages.letters
+    special = np.flatnonzero(np.isin(letters, SPECIAL))
+    for at in (*special.tolist(), len(messages)):
+        _resolve(messages, slice(done, at), scope, stream, version, relations)
+        done = at
+        if at == len(messages):
+            break
+        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
+        if letters[at] == ORIGIN:
+            read_origin(reader)
+            continue
+        reader.bytes(prefix)
+        if letters[at] == RELATION:
+            scope.describe(read_relation(reader), (sequence.place, int(messages.starts[at])), stream)
+        elif letters[at] == TYPE:
+            read_type(reader)
+        else:
+            truncate = read_truncate(reader)
+            options[at] = truncate.cascade | truncate.restart_identity << 1
+            found = (_find(messages, at, oid, scope, stream) for oid in truncate.relations)
+            truncated.extend((at, relations.number(relation)) for relation in found)
+    return truncated
+
+
+def _resolve(
+    messages: Messages, where: slice, scope: Scope, stream: int | None, version: Ints, relations: _Relations
+) -> None:
+    changed = messages.changes[where]
+    oids, position = messages.relations[where], np.arange(where.start, where.stop)
+    if not changed.any():
+        return
+    concerned_oids = oids[changed]
+    first_oid = concerned_oids[0]
+    for oid in [first_oid] if (concerned_oids == first_oid).all() else np.unique(concerned_oids):
+        concerned = changed & (oids == oid)
+        first = int(position[concerned][0])
+        version[where][concerned] = relations.number(_find(messages, first, int(oid), scope, stream))
+
+
+def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | None) -> Relation:
+    relation = scope.find(oid, stream)
+    if relation is None:
+        offset = int(messages.starts[at])
+        raise UnknownRelation(
+            f"change at offset {offset} of relation {oid}, for which there was no Relation message",
+            "Run `tidemark log LOG` to check the log for damage.",
+            offset,
+        )
+    return relation
+
+
+def _batches(
+    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
+) -> Iterator[ChangeBatch | Undecodable]:
+    """Decode these changes; in halves where they become too large, and to find the first that cannot be decoded."""
+    try:
+        yield _batch(sequence, chosen, relation, decodings, options)
+    except (BatchTooLarge, MalformedValue, UnsupportedMessage) as error:
+        if len(chosen) == 1:
+            lsn = Lsn(int(sequence.transactions.commit_lsns[sequence.owner[chosen[0]]]))
+            yield Undecodable(relation, lsn, str(error.args[0]))
+            return
+        middle = len(chosen) // 2
+        for half in (chosen[:middle], chosen[middle:]):
+            for item in _batches(sequence, half, relation, decodings, options):
+                yield item
+                if isinstance(item, Undecodable):
+                    return
+
+
+def _batch(
+    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
+) -> ChangeBatch:
+    messages = sequence.messages.some(chosen)
+    rows = _values(messages, len(decodings))
+    owner, by = sequence.owner[chosen], sequence.transactions
+    with_old = np.flatnonzero(rows.old_kinds)
+    old_offsets = np.ascontiguousarray(rows.old_offsets[:, with_old])
+    old_lengths = np.ascontiguousarray(rows.old_lengths[:, with_old])
+    return ChangeBatch(
+        relation=relation,
+        kinds=messages.letters,
+        ordinals=sequence.ordinals[chosen],
+        xids=by.xids[owner],
+        commit_lsns=by.commit_lsns[owner],
+        commit_micros=by.commit_micros[owner],
+        truncate_options=options[chosen],
+        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, relation, decodings),
+        unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
+        old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, relation, decodings)
+        if len(with_old)
+        else (),
+        old_of=with_old,
+        old_full=rows.old_kinds[with_old] == FULL_ROW,
+    )
+
+
+def _values(messages: Messages, columns: int) -> RowCells:
+    """Where the values lie; a truncate has none."""
+    tuples = messages.letters != TRUNCATE
+    if tuples.all():
+        return find_values(messages, columns)
+    found = find_values(messages.some(tuples), columns)
+    rows = RowCells.empty(columns, len(messages), len(messages))
+    rows.new_offsets[:, tuples], rows.new_lengths[:, tuples] = found.new_offsets, found.new_lengths
+    if found.old_kinds.any():
+        rows.old_offsets[:, tuples], rows.old_lengths[:, tuples] = found.old_offsets, found.old_lengths
+    rows.new_formats[:], rows.old_formats[:] = found.new_formats, found.old_formats
+    rows.old_kinds[tuples] = found.old_kinds
+    return rows
+
+
+def _marks(lengths: Ints) -> Flags | None:
+    unchanged = lengths == UNCHANGED
+    return unchanged if unchanged.any() else None
+
+
+def _columns(
+    buffer: Bytes,
+    offsets: Longs,
+    lengths: Ints,
+    formats: Bytes,
+    relation: Relation,
+    decodings: tuple[Decoding, ...],
+) -> tuple[Column, ...]:
+    columns = []
+    for k, (column, decoding) in enumerate(zip(relation.columns, decodings, strict=True)):
+        with decoding_column(column.name):
+            columns.append(_column(Cells(buffer, offsets[k], lengths[k]), Format(int(formats[k])), decoding))
+    return tuple(columns)
+
+
+def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:
+    """Decode a column by the format its values came in; both occur where a stream was restarted with other options."""
+    if came != Format.TEXT | Format.BINARY:
+        return decoding.decode(cells, came == Format.BINARY)
+    binary = (cells.lengths >= 0) & (cells.buffer[np.maximum(cells.offsets - 5, 0)] == BINARY)
+    halves = decoding.decode(cells.where(~binary), False), decoding.decode(cells.where(binary), True)
+    position = pa.array(np.arange(len(cells)) + binary * len(cells))
+    exact = None
+    if any(half.exact is not None for half in halves):
+        nothing = pa.nulls(len(cells), pa.string())
+        exact = pa.concat_arrays([half.exact if half.exact is not None else nothing for half in halves]).take(position)
+    return Column(pa.concat_arrays([half.array for half in halves]).take(position), exact)

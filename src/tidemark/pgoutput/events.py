@@ -1,0 +1,153 @@
+"""Walking frames for what matters to who commits: begins, ends, stream blocks, aborts and descriptions.
+
+Changes are only counted. Order is checked here, once and for all: a message that stands where it cannot is refused.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from tidemark.pgoutput.frames import HEAD, frame_length
+from tidemark.pgoutput.letters import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    MESSAGE,
+    ORIGIN,
+    RELATION,
+    STREAM_ABORT,
+    STREAM_COMMIT,
+    STREAM_START,
+    STREAM_STOP,
+    TRUNCATE,
+    TYPE,
+    UPDATE,
+)
+from tidemark.values.kernels import OK, Bytes, Longs, kernel
+
+
+class Kind(IntEnum):
+    """What the kernel met. An event says where its frames start and end and how many changes they hold."""
+
+    COMMIT = 0
+    EXTENT = 1
+    STREAM_START = 2
+    STREAM_STOP = 3
+    STREAM_COMMIT = 4
+    STREAM_ABORT = 5
+    RELATION = 6
+    SAID = 7
+
+
+# The kernel's state between calls. In a stream block `_XID` is the top-level transaction's.
+_MODE, _XID, _FINAL, _CHANGES = STATE = range(4)
+_OUTSIDE, _PLAIN, _STREAM = range(3)
+NO_END = 2**63 - 1
+NOBODY, SOMEONE = -2, -1  # in an event's xid: outside of any transaction, and inside the plain one
+
+_E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (int(kind) for kind in Kind)
+
+
+@kernel
+def _number(buffer: Bytes, at: int, size: int) -> Any:
+    value = np.int64(0)
+    for i in range(size):
+        value = value << 8 | np.int64(buffer[at + i])
+    return value
+
+
+@kernel
+def _emit(
+    events: Longs, count: int, kind: int, start: int, end: int, changes: int, xid: int, lsn: int, more: int
+) -> Any:
+    events[count, 0], events[count, 1], events[count, 2], events[count, 3] = kind, start, end, changes
+    events[count, 4], events[count, 5], events[count, 6] = xid, lsn, more
+    return count + 1
+
+
+@kernel
+def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events: Longs) -> Any:
+    """Walk frames to the end, while there is room for events, and up to a commit above `endpos`.
+
+    How many events there are, where to go on, what is bad, and whether a commit is beyond.
+    """
+    count, begun, beyond = 0, at, False
+    while at < end:
+        if count + 2 >= len(events):
+            break
+        length = frame_length(buffer, at, end)
+        if length < 0:
+            return count, at, at, False
+        body = at + HEAD
+        stop, letter, mode = body + length, buffer[body], state[_MODE]
+        if letter == INSERT or letter == UPDATE or letter == DELETE or letter == TRUNCATE:
+            if mode == _OUTSIDE or length < (5 if mode == _PLAIN else 9):
+                return count, at, at, False
+            state[_CHANGES] += 1
+        elif letter == BEGIN:
+            if mode != _OUTSIDE or length != 21:
+                return count, at, at, False
+            if _number(buffer, body + 1, 8) >= endpos:  # the record's start: its end, which counts, is above
+                beyond = True
+                break
+            state[_MODE], state[_FINAL], state[_CHANGES] = _PLAIN, _number(buffer, body + 1, 8), 0
+            state[_XID] = _number(buffer, body + 17, 4)
+            begun = at
+        elif letter == COMMIT:
+            if mode != _PLAIN or length != 26 or buffer[body + 1] or _number(buffer, body + 2, 8) != state[_FINAL]:
+                return count, at, at, False
+            lsn, micros = _number(buffer, body + 10, 8), _number(buffer, body + 18, 8)
+            if lsn < 0:
+                return count, at, at, False
+            if lsn > endpos:
+                beyond = True
+                break
+            count = _emit(events, count, _E_COMMIT, begun, stop, state[_CHANGES], state[_XID], lsn, micros)
+            state[_MODE] = _OUTSIDE
+        elif letter == STREAM_START:
+            if mode != _OUTSIDE or length != 6 or buffer[body + 5] > 1:
+                return count, at, at, False
+            state[_MODE], state[_XID], state[_CHANGES] = _STREAM, _number(buffer, body + 1, 4), 0
+            count = _emit(events, count, _E_START, at, stop, 0, state[_XID], 0, buffer[body + 5])
+            begun = stop
+        elif letter == STREAM_STOP:
+            if mode != _STREAM or length != 1:
+                return count, at, at, False
+            count = _emit(events, count, _E_STOP, begun, at, state[_CHANGES], state[_XID], 0, 0)
+            state[_MODE] = _OUTSIDE
+        elif letter == STREAM_COMMIT:
+            if mode != _OUTSIDE or length != 30 or buffer[body + 5]:
+                return count, at, at, False
+            lsn, micros = _number(buffer, body + 14, 8), _number(buffer, body + 22, 8)
+            if lsn < 0:
+                return count, at, at, False
+            if lsn > endpos:
+                beyond = True
+                break
+            count = _emit(events, count, _E_STREAM_COMMIT, at, stop, 0, _number(buffer, body + 1, 4), lsn, micros)
+        elif letter == STREAM_ABORT:
+            if mode != _OUTSIDE or (length != 9 and length != 25):
+                return count, at, at, False
+            top, sub = _number(buffer, body + 1, 4), _number(buffer, body + 5, 4)
+            count = _emit(events, count, _E_ABORT, at, stop, 0, top, 0, sub)
+        elif letter == RELATION:
+            skip = 5 if mode == _STREAM else 1
+            if length < skip + 4:
+                return count, at, at, False
+            owner = NOBODY if mode == _OUTSIDE else (SOMEONE if mode == _PLAIN else state[_XID])
+            count = _emit(events, count, _E_RELATION, at, stop, 0, owner, 0, _number(buffer, body + skip, 4))
+        elif letter == MESSAGE:
+            if mode == _OUTSIDE:
+                count = _emit(events, count, _E_SAID, at, stop, 0, NOBODY, 0, 0)
+        elif letter != ORIGIN and letter != TYPE:
+            return count, at, at, False
+        at = stop
+    if state[_MODE] != _OUTSIDE and at > begun:
+        owner = state[_XID] if state[_MODE] == _STREAM else np.int64(SOMEONE)
+        count = _emit(events, count, _E_EXTENT, begun, at, state[_CHANGES], owner, 0, 0)
+        state[_CHANGES] = 0
+    return count, at, OK, beyond

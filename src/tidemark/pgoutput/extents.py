@@ -1,0 +1,141 @@
+"""Assembled transactions to batches of changes, a window of messages at a time.
+
+Each extent is read alone: what it takes to know of its transaction (who it is, the ordinal of the first change) stands
+in the assembled rows. So memory is bounded by a window, whatever the size of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tidemark.clock import Lsn
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Sequence, Transactions, Undecodable, decode_changes
+from tidemark.pgoutput.frames import HEAD, Window, windows
+from tidemark.pgoutput.letters import MESSAGE, TRUNCATE
+from tidemark.pgoutput.messages import LogicalMessage, Reader, Transaction, read_message, read_relation
+from tidemark.pgoutput.relations import Scope
+from tidemark.pgoutput.rows import Assembled, Rows
+from tidemark.pgoutput.scan import Messages, scan
+from tidemark.values.kernels import Bytes, Longs
+from tidemark.values.types import Types
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A logical message, and the transaction it belongs to if it is transactional.
+
+    In a streamed transaction a message carries the transaction's own xid, not its subtransaction's. So one that was
+    rolled back to a savepoint cannot be told from one that was not: such a message is not `certain`.
+    """
+
+    message: LogicalMessage
+    transaction: Transaction | None
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What extents are read with: the bytes of each place, and how to understand them."""
+
+    buffers: Mapping[int, Bytes]
+    scope: Scope
+    types: Types
+    limits: Limits
+
+
+def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeBatch | Undecodable | Said]:
+    """Decode transactions in commit order, with what stands before them outside of any."""
+    describe(assembled.standing, reading.buffers, reading.scope)
+    for place, start, end in assembled.said.tolist():
+        yield Said(read_message(Reader(reading.buffers[place], start + HEAD, end - start - HEAD)), None)
+    for part in _runs(assembled):
+        streamed = bool(part.commits["streamed"][0])
+        yield from _decode(part, reading, streamed)
+        if streamed:
+            reading.scope.commit(int(part.commits["xid"][0]))
+
+
+def describe(relations: Rows, buffers: Mapping[int, Bytes], scope: Scope) -> None:
+    """Make these descriptions count, each from its place on."""
+    for place, _, start, end, _, streamed in relations.tolist():
+        reader = Reader(buffers[place], start + HEAD, end - start - HEAD)
+        reader.bytes(4 if streamed else 0)
+        scope.describe(read_relation(reader), (place, start), None)
+
+
+def _runs(assembled: Assembled) -> Iterator[Assembled]:
+    """Plain transactions as many as follow each other, streamed ones one by one."""
+    streamed = assembled.commits["streamed"] != 0
+    borders = np.flatnonzero(streamed | np.concatenate([[True], streamed])[: len(streamed)])
+    for first, last in pairwise([*borders.tolist(), len(streamed)]):
+        yield assembled.some(first, last)
+
+
+def _decode(part: Assembled, reading: Reading, streamed: bool) -> Iterator[ChangeBatch | Undecodable | Said]:
+    extents = part.extents
+    owner = np.repeat(np.arange(len(part.commits)), part.commits["extents"])
+    transactions = Transactions.of(part.commits)
+    borders = np.flatnonzero(np.diff(extents["place"].astype(np.int64), prepend=-1))
+    for first, last in pairwise([*borders.tolist(), len(extents)]):
+        there = extents[first:last]
+        place = int(there["place"][0])
+        buffer, counting = reading.buffers[place], _Counting(there["ordinal"].astype(np.int64))
+        limits = reading.limits
+        starts, ends = there["start"].astype(np.int64), there["end"].astype(np.int64)
+        for window in windows(buffer, starts, ends, limits.rows, limits.bytes):
+            messages = scan(buffer, window.starts, window.lengths, streamed)
+            ordinals = counting.ordinals(window, _counted(messages))
+            chosen = _kept(messages, part.aborted) if len(part.aborted) else slice(None)
+            sequence = Sequence(
+                messages.some(chosen),
+                transactions,
+                owner[first:last][window.piece][chosen],
+                ordinals[chosen],
+                place,
+                int(part.commits["xid"][0]) if streamed else None,
+            )
+            yield from decode_changes(sequence, reading.scope, reading.types)
+            yield from _said(sequence)
+
+
+class _Counting:
+    """Ordinals of messages, by the ordinal of their extent's first change; an extent may go on in the next window."""
+
+    def __init__(self, first: Longs) -> None:
+        self._next = first.copy()
+
+    def ordinals(self, window: Window, counted: Any) -> Longs:
+        before = np.cumsum(counted) - counted
+        begins = np.flatnonzero(np.diff(window.piece, prepend=-1))
+        sizes = np.diff(np.append(begins, len(counted)))
+        ordinals: Longs = before + np.repeat(self._next[window.piece[begins]] - before[begins], sizes)
+        last = int(window.piece[-1])
+        self._next[last] = ordinals[-1] + int(counted[-1])
+        return ordinals
+
+
+def _counted(messages: Messages) -> Any:
+    return messages.changes | (messages.letters == TRUNCATE)
+
+
+def _kept(messages: Messages, aborted: Rows) -> Any:
+    """All but what aborted subtransactions changed or said. What they described was described nevertheless."""
+    dropped = np.isin(messages.xids, aborted)
+    return ~dropped | ~(_counted(messages) | (messages.letters == MESSAGE))
+
+
+def _said(sequence: Sequence) -> Iterator[Said]:
+    messages = sequence.messages
+    for at in np.flatnonzero(messages.letters == MESSAGE).tolist():
+        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
+        reader.bytes(int(messages.bodies[at] - messages.starts[at] - 1))
+        message, by = read_message(reader), int(sequence.owner[at])
+        lsn, micros = Lsn(int(sequence.transactions.commit_lsns[by])), int(sequence.transactions.commit_micros[by])
+        transaction = Transaction(int(sequence.transactions.xids[by]), lsn, micros)
+        certain = not message.transactional or messages.xids[at] == 0
+        yield Said(message, transaction if message.transactional else None, certain)

@@ -1,0 +1,193 @@
+r"""pgoutput's messages, but for the changes themselves, which are too many to be objects. Protocol versions 1 to 4.
+
+    B Begin          int64 start of the commit record, int64 commit time, int32 xid
+    C Commit         int8 0, int64 start of the commit record, int64 its end: the commit LSN, int64 commit time
+    O Origin         int64 LSN, name\0
+    R Relation       int32 oid, schema\0, name\0, int8 replica identity, int16 columns, each: int8 key, name\0,
+                     int32 type, int32 modifier
+    Y Type           int32 oid, schema\0, name\0
+    T Truncate       int32 relations, int8 options (1 CASCADE, 2 RESTART IDENTITY), int32 oids
+    M Message        int8 transactional, int64 LSN, prefix\0, int32 length, content
+    S Stream Start   int32 xid, int8 first
+    E Stream Stop
+    c Stream Commit  int32 xid, then as Commit
+    A Stream Abort   int32 xid, int32 subtransaction's xid, in version 4 also int64 LSN and int64 time
+    I, U, D          changes: see `scan`
+    b P K r p        two-phase decoding: stays off, refused
+
+Between Stream Start and Stream Stop every message but these two has the xid of its (sub)transaction, int32, after its
+letter.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from tidemark.clock import Lsn
+from tidemark.errors import UnsupportedMessage
+from tidemark.values.failure import bad_message
+from tidemark.values.kernels import Bytes
+
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+MOST_COLUMNS = 1600  # MaxHeapAttributeNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A committed transaction: its top-level xid, its commit LSN and its commit time."""
+
+    xid: int
+    commit_lsn: Lsn
+    commit_micros: int
+
+    @property
+    def commit_time(self) -> datetime:
+        """When it was committed, by the source's clock."""
+        return EPOCH + timedelta(microseconds=self.commit_micros)
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as a Relation message has it: no attnum, which the fingerprint supplies."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the stream describes it."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """TRUNCATE of several tables at once."""
+
+    relations: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What pg_logical_emit_message put into the stream."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+
+
+class Reader:
+    """Reads one message front to back; too short or too long is an error at its place."""
+
+    def __init__(self, buffer: Bytes, start: int, length: int) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._raw = buffer[start : start + length].tobytes()
+        self._at = 1
+
+    def take(self, form: str) -> int:
+        """One number, by its struct letter."""
+        size = struct.calcsize("!" + form)
+        if self._at + size > len(self._raw):
+            self.fail("message too short")
+        (value,) = struct.unpack_from("!" + form, self._raw, self._at)
+        self._at += size
+        return int(value)
+
+    def string(self) -> str:
+        r"""Text up to a NUL; bytes that are not UTF-8, which a database without an encoding may have, as `\xff`."""
+        end = self._raw.find(b"\0", self._at)
+        if end < 0:
+            self.fail("unterminated string")
+        raw, self._at = self._raw[self._at : end], end + 1
+        return raw.decode(errors="backslashreplace")
+
+    def bytes(self, size: int) -> bytes:
+        """So many bytes."""
+        if size > len(self._raw) - self._at:
+            self.fail("message too short")
+        self._at += size
+        return self._raw[self._at - size : self._at]
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._at != len(self._raw):
+            self.fail("message too long")
+
+    def fail(self, what: str) -> NoReturn:
+        """Give up here."""
+        bad_message(what, self._buffer, self._start)
+
+
+def read_relation(reader: Reader) -> Relation:
+    """Relation, after its xid if it has one."""
+    oid, schema, name, identity = reader.take("I"), reader.string(), reader.string(), chr(reader.take("B"))
+    if identity not in "dnfi":
+        reader.fail("relation with an unknown replica identity")
+    columns, count = [], reader.take("H")
+    if count > MOST_COLUMNS:
+        reader.fail(f"relation with {count} columns, more than a table can have,")
+    for _ in range(count):
+        key = reader.take("B")
+        if key > 1:
+            reader.fail("column with unknown flags")
+        columns.append(RelationColumn(reader.string(), reader.take("I"), reader.take("i"), bool(key)))
+    reader.end()
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+def read_origin(reader: Reader) -> tuple[Lsn, str]:
+    """Origin: where the transaction came from, if this server itself received it. It has no xid in a stream either."""
+    read = Lsn(reader.take("Q")), reader.string()
+    reader.end()
+    return read
+
+
+def read_type(reader: Reader) -> tuple[int, str, str]:
+    """Type: its oid, schema and name."""
+    read = reader.take("I"), reader.string() or "pg_catalog", reader.string()
+    reader.end()
+    return read
+
+
+def read_truncate(reader: Reader) -> Truncate:
+    """Truncate, after its xid if it has one."""
+    count, options = reader.take("I"), reader.take("B")
+    if options > 3:
+        reader.fail("TRUNCATE with unknown options")
+    raw = reader.bytes(4 * count)
+    reader.end()
+    return Truncate(tuple(dict.fromkeys(struct.unpack(f"!{count}I", raw))), bool(options & 1), bool(options & 2))
+
+
+def read_message(reader: Reader) -> LogicalMessage:
+    """Message, after its xid if it has one."""
+    flags = reader.take("B")
+    if flags > 1:
+        reader.fail("logical message with unknown flags")
+    lsn, prefix = Lsn(reader.take("Q")), reader.string()
+    content = reader.bytes(reader.take("I"))
+    reader.end()
+    return LogicalMessage(bool(flags), lsn, prefix, content)
+
+
+def refuse_two_phase(letter: int, offset: int) -> NoReturn:
+    """Two-phase decoding stays off: a prepared transaction is to arrive whole, when it is committed."""
+    raise UnsupportedMessage(
+        f"message of two-phase decoding ({chr(letter)}) at offset {offset}",
+        "Create the slot without the option two_phase.",
+        offset,
+    )

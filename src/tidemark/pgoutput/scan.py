@@ -1,0 +1,237 @@
+"""Finding changes in a buffer of pgoutput messages, and the values in changes, without an object for either.
+
+Insert   I [xid] int32 relation, N row
+Update   U [xid] int32 relation, K key or O old row or neither, N row
+Delete   D [xid] int32 relation, K key or O old row
+row      int16 columns, then for each: n NULL, u not sent because unchanged, t text or b binary with int32 length
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any
+
+import numpy as np
+
+from tidemark.pgoutput.letters import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    MESSAGE,
+    ORIGIN,
+    RELATION,
+    TRUNCATE,
+    TYPE,
+    UPDATE,
+)
+from tidemark.values.cells import NULL, UNCHANGED
+from tidemark.values.failure import bad_message
+from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages in a buffer: where each lies, its letter, and for a change its relation and where its rows begin."""
+
+    buffer: Bytes
+    starts: Longs
+    lengths: Longs
+    letters: Bytes
+    xids: Longs
+    relations: Longs
+    bodies: Longs
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def some(self, chosen: Any) -> Messages:
+        """These of them, by index, slice or mask."""
+        return Messages(
+            self.buffer,
+            self.starts[chosen],
+            self.lengths[chosen],
+            self.letters[chosen],
+            self.xids[chosen],
+            self.relations[chosen],
+            self.bodies[chosen],
+        )
+
+    @property
+    def changes(self) -> Any:
+        """Which of them are changes of rows."""
+        return (self.letters == INSERT) | (self.letters == UPDATE) | (self.letters == DELETE)
+
+
+def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messages:
+    """Look at each message's letter. All are of transactions, and all came in stream blocks or none did."""
+    letters = buffer[starts]
+    xids, relations, bodies = (np.zeros(len(starts), np.int64) for _ in range(3))
+    bad = _classify(buffer, starts, lengths, letters, streamed, xids, relations, bodies)
+    if bad != OK:
+        bad_message("message unknown, too short or out of order", buffer, int(starts[bad]))
+    return Messages(buffer, starts, lengths, letters, xids, relations, bodies)
+
+
+class Format(IntFlag):
+    """How the values of a column came."""
+
+    TEXT = 1
+    BINARY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RowCells:
+    """The values of changes to one relation, a row of arrays for each column, and the formats that occur in it.
+
+    `old_kinds` is K, O or 0.
+    """
+
+    new_offsets: Longs
+    new_lengths: Ints
+    new_formats: Bytes
+    old_offsets: Longs
+    old_lengths: Ints
+    old_formats: Bytes
+    old_kinds: Bytes
+
+    @classmethod
+    def empty(cls, columns: int, count: int, old: int) -> RowCells:
+        """Room for so many changes, with no values yet; `old` is `count`, or 0 where no change can have an old row."""
+        return cls(
+            np.zeros((columns, count), np.int64),
+            np.full((columns, count), NULL, np.int32),
+            np.zeros(columns, np.uint8),
+            np.zeros((columns, old), np.int64),
+            np.full((columns, old), NULL, np.int32),
+            np.zeros(columns, np.uint8),
+            np.zeros(count, np.uint8),
+        )
+
+
+def find_values(messages: Messages, columns: int) -> RowCells:
+    """Walk the rows of changes that all belong to one relation with so many columns.
+
+    A row has at least a byte for each column, so what is allocated is bounded by what was received.
+    """
+    short = np.flatnonzero(messages.lengths < columns)
+    if len(short):
+        bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[short[0]]))
+    inserts = bool((messages.letters == INSERT).all())
+    rows = RowCells.empty(columns, len(messages), 0 if inserts else len(messages))
+    ends = messages.starts + messages.lengths
+    bad = _walk(
+        messages.buffer, messages.bodies, ends, messages.letters, rows.new_offsets, rows.new_lengths, rows.new_formats,
+        rows.old_offsets, rows.old_lengths, rows.old_formats, rows.old_kinds,
+    )  # fmt: skip
+    if bad != OK:
+        bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[bad]))
+    return rows
+
+
+@kernel
+def _uint32(buffer: Bytes, at: int) -> Any:
+    return (
+        np.int64(buffer[at]) << 24
+        | np.int64(buffer[at + 1]) << 16
+        | np.int64(buffer[at + 2]) << 8
+        | np.int64(buffer[at + 3])
+    )
+
+
+@kernel
+def _classify(
+    buffer: Bytes,
+    starts: Longs,
+    lengths: Longs,
+    letters: Bytes,
+    streamed: bool,
+    xids: Longs,
+    relations: Longs,
+    bodies: Longs,
+) -> Any:
+    for i in range(len(starts)):
+        letter, at, end = letters[i], starts[i] + 1, starts[i] + lengths[i]
+        if letter == ORIGIN or (not streamed and (letter == BEGIN or letter == COMMIT)):
+            continue
+        if streamed:
+            if end - at < 4:
+                return i
+            xids[i] = _uint32(buffer, at)
+            at += 4
+        if letter == INSERT or letter == UPDATE or letter == DELETE:
+            if end - at < 4:
+                return i
+            relations[i] = _uint32(buffer, at)
+            at += 4
+        elif letter != RELATION and letter != TYPE and letter != TRUNCATE and letter != MESSAGE:
+            return i
+        bodies[i] = at
+    return OK
+
+
+@kernel
+def _row(
+    buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, formats: Bytes, row: int, partial: bool
+) -> Any:
+    """Read one row from `at`; where it ends, or -1 if it is none. Only in a `partial` one may values be left out."""
+    columns = offsets.shape[0]
+    if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
+        return np.int64(-1)
+    at += 2
+    for k in range(columns):
+        if at >= end:
+            return np.int64(-1)
+        kind = buffer[at]
+        at += 1
+        if kind == 116 or kind == 98:  # t, b
+            if end - at < 4:
+                return np.int64(-1)
+            size = _uint32(buffer, at)
+            at += 4
+            if size > end - at:
+                return np.int64(-1)
+            offsets[k, row] = at
+            lengths[k, row] = size
+            formats[k] |= 1 if kind == 116 else 2
+            at += size
+        elif kind == 117 and partial:  # u
+            lengths[k, row] = UNCHANGED
+        elif kind != 110:  # n
+            return np.int64(-1)
+    return np.int64(at)
+
+
+@kernel
+def _walk(
+    buffer: Bytes,
+    bodies: Longs,
+    ends: Longs,
+    letters: Bytes,
+    new_offsets: Longs,
+    new_lengths: Ints,
+    new_formats: Bytes,
+    old_offsets: Longs,
+    old_lengths: Ints,
+    old_formats: Bytes,
+    old_kinds: Bytes,
+) -> Any:
+    for i in range(len(bodies)):
+        at, end, letter = bodies[i], ends[i], letters[i]
+        if at >= end:
+            return i
+        if letter != INSERT and (buffer[at] == 75 or buffer[at] == 79):  # K, O
+            old_kinds[i] = buffer[at]
+            at = _row(buffer, at + 1, end, old_offsets, old_lengths, old_formats, i, False)
+            if at < 0:
+                return i
+        elif letter == DELETE:
+            return i
+        if letter != DELETE:
+            if at >= end or buffer[at] != 78:  # N
+                return i
+            at = _row(buffer, at + 1, end, new_offsets, new_lengths, new_formats, i, letter == UPDATE)
+        if at != end:
+            return i
+    return OK

@@ -1,0 +1,45 @@
+"""Compiling every kernel ahead of the first value, into the cache on disk that later processes load from."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from tidemark.pgoutput.frames import framed
+from tidemark.pgoutput.scan import scan
+from tidemark.pgoutput.stream import StreamDecoder
+from tidemark.values.cells import Cells
+from tidemark.values.copy import SIGNATURE, CopyDecoder
+from tidemark.values.kernels import read_only
+from tidemark.values.types import BY_OID, TYPES, Types, decoding_of
+
+_NUMERIC_12_2 = (12 << 16 | 2) + 4
+
+
+def warm() -> None:
+    """Run each decoder on nothing: that is enough to have it compiled, or loaded if it was compiled before."""
+    nothing = Cells(read_only(np.empty(0, np.uint8)), np.empty(0, np.int64), np.empty(0, np.int32))
+    for row in TYPES:
+        for oid in (row.oid, row.array_oid):
+            for binary in (False, True):
+                decoding_of(oid, -1, Types()).decode(nothing, binary)
+    for binary in (False, True):
+        decoding_of(1700, _NUMERIC_12_2, Types()).decode(nothing, binary)
+    scan(nothing.buffer, nothing.offsets, nothing.offsets, False)
+    _warm_stream()
+    _warm_copy()
+
+
+def _warm_stream() -> None:
+    """One table of no columns, one insert into it."""
+    relation = b"R" + struct.pack("!I", 1) + b"s\0t\0d" + struct.pack("!H", 0)
+    messages = [b"B" + bytes(20), relation, b"I" + struct.pack("!I", 1) + b"N\0\0", b"C" + bytes(25)]
+    for _ in StreamDecoder(Types()).feed(framed(messages)):
+        pass
+
+
+def _warm_copy() -> None:
+    decoder = CopyDecoder([decoding_of(BY_OID[23].oid, -1, Types())])
+    list(decoder.feed(SIGNATURE + bytes(8) + b"\0\1\0\0\0\4\0\0\0\7\xff\xff"))
+    list(decoder.finish())

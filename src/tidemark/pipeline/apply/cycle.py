@@ -1,0 +1,167 @@
+"""One cycle: what the log has above `safe`, into every table it touches, and then the word that they have it.
+
+Every step can be done again. Files that were written for nothing are nobody's. A table that has a commit already takes
+only what lies above it. `_cycles` is told last. So a crash anywhere leaves a lake that reads as before, or as after.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.lake.columns import COMMIT_VERSION, TRUNCATE
+from tidemark.lake.commits import ChangeTable, is_there
+from tidemark.lake.lake import Lake
+from tidemark.lake.layout import Layout, layout_of
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import ALTERED_UNSEEN, undecodable
+from tidemark.lake.shared import shared_folder
+from tidemark.log.mapped import sync_segments
+from tidemark.log.slices import Plan
+from tidemark.pgoutput.messages import Relation
+from tidemark.pgoutput.rows import Rows
+from tidemark.pipeline.apply.job import PassedOver, Work, Written, write_changes
+from tidemark.pipeline.apply.tables import WrittenTables
+from tidemark.values.types import Types
+
+COMMITTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a cycle did."""
+
+    upto: Lsn
+    transactions: int
+    changes: int
+    tables: int
+    size_bytes: int
+
+
+class ChangeTables:
+    """The `changes` of every table, opened once and kept."""
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self._open: dict[str, ChangeTable] = {}
+
+    def find(self, path: str) -> ChangeTable | None:
+        """A table's changes, if it ever had one."""
+        folder = self._lake / path / CHANGES
+        if path not in self._open and is_there(folder):
+            self._open[path] = ChangeTable(folder)
+        return self._open.get(path)
+
+    def create(self, path: str, written: Sequence[Written]) -> ChangeTable:
+        """A table's changes for the first time."""
+        columns = dict.fromkeys(column for each in written for column in each.columns)
+        self._open[path] = ChangeTable.create(self._lake / path / CHANGES, list(columns))
+        reached(Point.TABLE_CREATED)
+        return self._open[path]
+
+    def applied(self, path: str) -> Lsn:
+        """Up to where a table has its changes, as far as it says so itself."""
+        table = self.find(path)
+        return table.applied if table else Lsn.ZERO
+
+
+def run_cycle(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Plan,
+    relations: Sequence[Relation],
+    tables: WrittenTables,
+    changes: ChangeTables,
+) -> Applied:
+    """Apply a plan, in which these relations are described, but for the word that it is applied."""
+    layouts = _layouts(lake, relations, tables, changes)
+    oids = {layout.oid for layout in layouts.values()}
+    applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
+    types = Types(tables.types, lake.version_num)
+    reached(Point.PLANNED)
+    told = write_changes(
+        spark, Work(shared_folder(lake.log), shared_folder(lake.path), types, layouts, applied), plan.slices
+    )
+    written = [each for each in told if isinstance(each, Written)]
+    sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
+    reached(Point.WRITTEN)
+    _give_up([each for each in told if isinstance(each, PassedOver)], plan.after, tables)
+    by_table: dict[int, list[Written]] = defaultdict(list)
+    for each in written:
+        by_table[each.oid].append(each)
+    with ThreadPoolExecutor(COMMITTERS) as pool:
+        list(pool.map(lambda item: _commit(tables.path(item[0]), item[1], plan.upto, changes), by_table.items()))
+    reached(Point.ALL_COMMITTED)
+    for oid, files in by_table.items():
+        if not tables.may_be_emptied(oid):
+            continue
+        if (lsn := _last_truncate(lake.path / tables.path(oid) / CHANGES, files)) is not None:
+            tables.truncated(oid, lsn)
+    rows = sum(each.file.rows for each in written)
+    return Applied(plan.upto, plan.transactions, rows, len(by_table), plan.size_bytes)
+
+
+def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) -> None:
+    """Tell of every table that was passed over from where on it cannot be read: from its first such change."""
+    by_table: dict[int, list[PassedOver]] = defaultdict(list)
+    for each in passed:
+        by_table[each.oid].append(each)
+    for oid, found in sorted(by_table.items()):
+        bad = [each.first for each in found if each.first is not None]
+        if len(bad) < len(found):
+            tables.give_up(oid, after, tables.flaw(oid) or ALTERED_UNSEEN)
+        else:
+            first = min(bad, key=lambda each: each.commit_lsn)
+            message = f"{first.reason}, committed at {first.commit_lsn}"
+            if (history := tables.histories.get(oid)) is not None:
+                tables.give_up(oid, Lsn(first.commit_lsn.value - 1), undecodable(history.fingerprint, message))
+
+
+def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTables) -> None:
+    table = changes.find(path) or changes.create(path, written)
+    table.require_columns([column for each in written for column in each.columns])
+    table.append([each.file for each in written], upto)
+
+
+def _last_truncate(folder: Path, written: Sequence[Written]) -> Lsn | None:
+    """The last commit in these files that truncated the table."""
+    found: list[int] = []
+    for each in written:
+        if json.loads(each.file.stats)["nullCount"][TRUNCATE] < each.file.rows:
+            rows = pq.read_table(folder / each.file.path, columns=[COMMIT_VERSION, TRUNCATE])
+            found += rows.filter(pc.field(TRUNCATE).is_valid())[COMMIT_VERSION].to_pylist()
+    return Lsn(max(found)) if found else None
+
+
+def _layouts(
+    lake: Lake, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
+) -> Mapping[Relation, Layout]:
+    """How each relation of the plan is written. One that fits no definition of its table is left out."""
+    found: dict[Relation, Layout] = {}
+    types = Types(tables.types, lake.version_num)
+    for relation in relations:
+        fingerprint = tables.fingerprint_of(relation)
+        if fingerprint is None:
+            continue
+        path = tables.path(relation.oid)
+        table = changes.find(path)
+        stored = table.columns if table else ()
+        earlier = [column for layout in found.values() if layout.oid == relation.oid for column in layout.columns]
+        stored = tuple(dict.fromkeys([*stored, *earlier]))
+        found[relation] = layout_of(relation, fingerprint, path, stored, types)
+    return found
+
+
+def _places(extents: Rows) -> list[int]:
+    return [int(place) for place in np.unique(extents["place"])]

@@ -1,0 +1,40 @@
+"""What a writer of a lake is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import InvalidValue
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+
+CYCLE_BYTES, CYCLE_S = 64 << 20, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """Which log into which lake, and all limits. Seconds and bytes.
+
+    Few large cycles are faster than many small ones: a cycle costs a Spark job and a commit for each table, whatever is
+    in it. But what a cycle holds is visible only when it ends: it is made smaller where that takes longer than
+    `cycle_s`, if it holds more than one transaction. A slice is what one task reads.
+    """
+
+    source: Dsn
+    log: Path
+    lake: Path
+    names: MirrorNames
+    cycle_bytes: int = CYCLE_BYTES
+    cycle_s: float = CYCLE_S
+    slice_bytes: int = 16 << 20
+    look_interval_s: float = 1.0
+    idle_interval_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("cycle_bytes", "cycle_s", "slice_bytes", "look_interval_s", "idle_interval_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidValue(f"invalid {name}: {getattr(self, name)}", "Use a value greater than 0.")
+        for name in ("log", "lake"):
+            if not getattr(self, name).is_absolute():
+                raise InvalidValue(f"{getattr(self, name)} is not an absolute path", "Use a path that starts with /.")

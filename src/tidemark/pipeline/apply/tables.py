@@ -1,0 +1,504 @@
+"""The tables of a mirror as its writer knows them: what looks at the source say, held against what the lake has told.
+
+What a look finds changed is pending until the log is applied up to there: by then it is known which changes came under
+which definition. Meanwhile `known`, the position up to which all definitions are known, stays where it was, so nobody
+reads what might have to be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.clock import Lsn, Snapshot, Xid8
+from tidemark.lake.generation import Generation
+from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.layout import fitting
+from tidemark.lake.paths import table_path
+from tidemark.lake.reasons import (
+    NO_REASON,
+    NOT_COPIED,
+    NOT_YET,
+    ONCE_DROPPED,
+    UNION_ALTERED,
+    UNION_DROPPED,
+    Reason,
+    altered,
+    needs_copy,
+    no_replica_identity,
+    not_supported,
+    open_transactions,
+)
+from tidemark.lake.registers import Cycle, Tables
+from tidemark.log.reader import LogReader
+from tidemark.pgoutput.messages import Relation
+from tidemark.postgres.look import Look, Watched
+from tidemark.postgres.names import MirrorNames
+from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.schema.table import PgType
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change of a table's definition, somewhere above `after` and at or below `lsn`; seen on the way: `between`.
+
+    `snapshot` is the one in which it was seen last.
+    """
+
+    old: Fingerprint
+    between: tuple[Fingerprint, ...]
+    new: Fingerprint | None
+    comparison: Comparison
+    after: Lsn
+    lsn: Lsn
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A table that was seen empty: it begins there as soon as the log tells which commits that snapshot did not see."""
+
+    fingerprint: Fingerprint
+    snapshot: Snapshot
+    lsn: Lsn
+
+
+class WrittenTables:
+    """All that is published, or was. One writer; `known` never goes back."""
+
+    def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, cycle: Cycle) -> None:
+        self._register, self._names = register, names
+        self.known, safe = cycle.known, cycle.safe
+        self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
+        histories = self.histories.items()
+        tables = {oid: each for oid, each in histories if not each.is_union and each.last.kind is not Kind.DROPPED}
+        self._present = {oid: each.fingerprint for oid, each in tables.items()}
+        self._described: dict[int, list[tuple[Lsn, Relation]]] = {}
+        self._blind = safe
+        self._last: Look | None = None
+        self._published: dict[int, tuple[object, Snapshot]] = {}
+        self._beginnings: dict[int, Beginning] = {}
+        self._copying: dict[int, Lsn] = {}
+        self._whole_since: dict[int, Lsn] = {}  # the stream has every change of a table that is copied, and which
+        self._truncated: dict[int, Lsn] = {}
+        self._asked_for: set[int] = set()
+        self._restarted = {oid for oid, each in histories if each.restarted}
+        self._untold: list[Event] = []
+        self.pending: dict[int, Pending] = {}
+
+    @property
+    def histories(self) -> dict[int, TableHistory]:
+        """What became of every table."""
+        return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
+
+    @property
+    def types(self) -> Mapping[int, PgType]:
+        """Every type that a table has or had."""
+        columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
+        seen = {column.type.oid: column.type for column in columns}
+        return seen | dict(self._last.types if self._last else {})
+
+    @property
+    def limit(self) -> Lsn | None:
+        """Where the log is to be applied up to before anything above: the first pending change."""
+        return min((pending.lsn for pending in self.pending.values()), default=None)
+
+    @property
+    def wanted(self) -> Lsn:
+        """Up to where the log must reach before all that was seen can be told."""
+        waiting = [each.lsn for each in self.pending.values()] + [each.lsn for each in self._beginnings.values()]
+        return max(waiting, default=Lsn.ZERO)
+
+    @property
+    def watched(self) -> Watched:
+        """What a look at the source is to watch the locks of.
+
+        DROP TABLE and NO INHERIT lock the child and not its parent; a child that is not mirrored has no events.
+        """
+        types = [self.types[oid] for oid in self.types]
+        children = {child.oid for events in self._events.values() for child in events[-1].fingerprint.children}
+        tables = tuple(self._events.keys() | children)
+        return Watched(tables, tuple({each.oid for outer in types for each in outer.whole()}))
+
+    def history(self, oid: int) -> TableHistory:
+        """What became of a table."""
+        return TableHistory(tuple(self._events[oid]))
+
+    def path(self, oid: int) -> str:
+        """Where a table lies."""
+        return self._events[oid][-1].path
+
+    def asked(self, look: Look) -> list[int]:
+        """The tables that begin if they are empty: published to us since before every running transaction."""
+        return [oid for oid, table in look.tables.items() if self._may_begin(oid, table) and self._ripe(oid, look)]
+
+    def to_copy(self) -> dict[int, Fingerprint]:
+        """The tables that can only begin by a copy, and that nobody copies: whoever does, says so by `copying`.
+
+        What a snapshot does not see that is taken from now on will be in the stream whole.
+        """
+        look = self._last
+        if look is None:
+            return {}
+        return {
+            oid: table
+            for oid, table in look.tables.items()
+            if self._needs_copy(oid, table) and self._ripe(oid, look) and oid not in self._copying
+        }
+
+    def unripe(self) -> dict[int, Xid8]:
+        """The tables that can only begin, or be copied, when every transaction older than this one has ended."""
+        look = self._last
+        if look is None:
+            return {}
+        meant = [oid for oid, table in look.tables.items() if self._may_begin(oid, table) or oid in self._asked_for]
+        return {oid: self._published[oid][1].xmax for oid in meant if not self._ripe(oid, look)}
+
+    @property
+    def restarting(self) -> frozenset[int]:
+        """The tables that the mirror was started over for, and that have not begun again, as far as they can."""
+        tables = self._last.tables if self._last is not None else self._present
+        return frozenset(oid for oid in self._restarted if oid in tables and self._is_whole(tables[oid]))
+
+    def readable_upto(self, safe: Lsn, look: Look | None) -> Lsn:
+        """Up to where all tables can be read, if nothing is received any more.
+
+        That is `safe`, where all of them had their changes, if `look` proves that they are defined as they were.
+        """
+        upto = safe if look is not None and self._is_as_told(look) else min(self.known, safe)
+        earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
+        return min([upto, *(lsn for lsn in earlier if lsn >= self.known)])
+
+    def start_over(self, after: Lsn, reason: Reason) -> None:
+        """Tell that tables can be read up to a position, and above only when each has begun again."""
+        for history in self.histories.values():
+            if history.live:
+                self._tell(Kind.RESTARTED, history.fingerprint, after, after, reason)
+        self._tell_all()
+
+    def _is_as_told(self, look: Look) -> bool:
+        """Whether every table that can be read is defined as it was when it was last seen, and nobody alters one."""
+        live = {oid: each for oid, each in self.histories.items() if each.live}
+        tables = {oid: each.fingerprint for oid, each in live.items() if not each.is_union}
+        roots = {oid: each.fingerprint for oid, each in live.items() if each.is_union}
+        same = all(_but_for_filenode(table, look.tables.get(oid)) for oid, table in tables.items())
+        return same and all(look.roots.get(oid) == root for oid, root in roots.items()) and look.confirms(look)
+
+    def lacking(self) -> dict[int, str]:
+        """The tables that are published whole and cannot be read up to the present, and why, as far as it is told."""
+        tables = self._last.tables if self._last else {}
+        lacking = [oid for oid, table in tables.items() if self._is_whole(table) and not self.history(oid).live]
+        return {oid: self.history(oid).last.reason for oid in lacking}
+
+    def resync(self, oid: int) -> bool:
+        """Have a table copied anew, though it can be read; not one that is not there, or not published whole."""
+        table = self._present.get(oid)
+        if table is not None and self._is_whole(table):
+            self._asked_for.add(oid)
+        return oid in self._asked_for
+
+    def _needs_copy(self, oid: int, table: Fingerprint) -> bool:
+        if oid in self._asked_for:
+            return oid not in self.pending and self._is_whole(table)
+        return self._may_begin(oid, table) and not self.history(oid).last.reason.startswith(NOT_YET)
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether every table that is published whole can be read, or is known to need a copy."""
+        if self._last is None:
+            return False
+        undecided = (
+            oid
+            for oid, table in self._last.tables.items()
+            if oid in self.pending or (self._may_begin(oid, table) and not self._needs_copy(oid, table))
+        )
+        return not self._beginnings and not any(True for _ in undecided)
+
+    def copying(self, oid: int, safe: Lsn) -> None:
+        """Take note that a table is copied from now on, with everything up to `safe` applied.
+
+        What is passed over in its changes spoils the copy.
+        """
+        self._copying[oid] = safe
+        if self._last is not None:
+            self._whole_since.setdefault(oid, self._last.lsn)
+
+    def stopped_copying(self, oid: int) -> None:
+        """Take note that nobody copies it any more."""
+        self._copying.pop(oid, None)
+
+    def needs_copy(self, oid: int) -> bool:
+        """Whether a table is there that can only be read, or read on, by a copy."""
+        table = self._present.get(oid)
+        return table is not None and self._needs_copy(oid, table)
+
+    def may_be_emptied(self, oid: int) -> bool:
+        """Whether a table could begin at a TRUNCATE, without the copy that it waits for."""
+        return oid in self._whole_since
+
+    def truncated(self, oid: int, lsn: Lsn) -> None:
+        """Take note that a commit truncated such a table."""
+        if lsn > self._whole_since[oid]:
+            self._truncated[oid] = lsn
+
+    def emptied(self) -> dict[int, Lsn]:
+        """The tables that can begin at a TRUNCATE: a look after it found them as they were before it."""
+        upto = self._last.lsn if self._last else Lsn.ZERO
+        return {oid: lsn for oid, lsn in self._truncated.items() if lsn <= upto and oid not in self.pending}
+
+    def begin_emptied(self, oid: int, lsn: Lsn) -> None:
+        """Tell that a table can be read from a commit on that truncated it."""
+        self._beginnings.pop(oid, None)
+        self._asked_for.discard(oid)
+        self._forget_copy(oid)
+        self._tell(Kind.EMPTIED, self._present[oid], max(lsn, self.known), lsn, excluded=frozenset({lsn}))
+        self._tell_all()
+
+    def _forget_copy(self, oid: int) -> None:
+        self._copying.pop(oid, None)
+        self._whole_since.pop(oid, None)
+        self._truncated.pop(oid, None)
+
+    def may_take(self, generation: Generation) -> bool:
+        """Whether a copy is of the table as it still is, and all that came after it is there."""
+        oid, present = generation.fingerprint.oid, self._present.get(generation.fingerprint.oid)
+        same = _but_for_filenode(generation.fingerprint, present)
+        if not same or oid not in self._copying or oid in self.pending:
+            return False
+        return not self._has_gap(oid) or generation.base.floor >= self._copying[oid]
+
+    def _has_gap(self, oid: int) -> bool:
+        """Whether changes of a table may have been passed over: what begins anew must hold all of them."""
+        return oid in self._events and self.history(oid).in_gap
+
+    def taken(self, generation: Generation) -> None:
+        """Tell that a table can be read by a copy, which lies among its versions."""
+        base = generation.base
+        before = max(base.lsn, self.known)  # who reads there already goes by what it was
+        self._beginnings.pop(generation.fingerprint.oid, None)
+        self._forget_copy(generation.fingerprint.oid)
+        self._asked_for.discard(generation.fingerprint.oid)
+        held, seen = base.excluded, generation.snapshot
+        self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
+        self._tell_all()
+
+    def wait(self, oids: Iterable[int], reason: Reason) -> None:
+        """Say why tables cannot be read yet, if that is news."""
+        for oid in oids:
+            history = self.history(oid)
+            if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason.text:
+                self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
+        self._tell_all()
+
+    def take(self, look: Look) -> None:
+        """Go by what was seen."""
+        last, self._last = self._last, look
+        changed = self._compare_roots(look)
+        for oid in sorted(look.tables.keys() | self._present.keys()):
+            changed |= self._compare(oid, look)
+        for oid in look.empty:
+            self._beginnings.setdefault(oid, Beginning(look.tables[oid], look.snapshot, look.lsn))
+        for oid, table in look.tables.items():
+            if self._published.get(oid, (None,))[0] != table.memberships:
+                self._published[oid] = (table.memberships, look.snapshot)
+        self._tell_all()
+        if last is not None and look.confirms(last) and not changed and not self.pending:
+            self.known = max(self.known, last.lsn)
+
+    def described(self, relations: Iterable[Relation], upto: Lsn) -> None:
+        """Take note that transactions up to there described these tables anew: they may have been altered before it."""
+        for oid, said in self._described.items():
+            self._described[oid] = [each for each in said if each[0] > self.known]
+        for relation in relations:
+            self._described.setdefault(relation.oid, []).append((upto, relation))
+
+    def recall(self, relations: Iterable[Relation], safe: Lsn) -> None:
+        """Take note of all that was described above `known` by what an earlier writer has applied."""
+        self.described(relations, safe)
+        self._blind = self.known
+
+    def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
+        """Tell what is certain now. `changed_at` has, for each table, up to where it may have changes."""
+        for oid, pending in list(self.pending.items()):
+            if pending.lsn <= safe:
+                del self.pending[oid]
+                changed = changed_at.get(oid, Lsn.ZERO) > pending.after
+                self._tell_change(pending, changed and self._could_be_another(oid, pending))
+        for oid, beginning in list(self._beginnings.items()):
+            if oid in self.pending or self._present.get(oid) != beginning.fingerprint:
+                del self._beginnings[oid]
+            elif beginning.lsn <= reader.received:
+                del self._beginnings[oid]
+                base = reader.boundary(beginning.snapshot, beginning.lsn)
+                if base.excluded and self._has_gap(oid):
+                    continue
+                hidden, seen = base.excluded, beginning.snapshot
+                self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=hidden, snapshot=seen)
+        self._tell_all()
+
+    def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
+        """The definition that a relation of the stream goes by."""
+        pending, present = self.pending.get(relation.oid), self._present.get(relation.oid)
+        recent = (pending.old, pending.new, *pending.between) if pending else (present,)
+        return fitting(relation, [each for each in recent if each is not None])
+
+    def flaw(self, oid: int) -> Reason | None:
+        """Why a table cannot be mirrored as it was last seen, if that is so."""
+        flaw = self._last.flaws.get(oid) if self._last is not None else None
+        return not_supported(flaw) if flaw is not None else None
+
+    def give_up(self, oid: int, after: Lsn, reason: Reason) -> None:
+        """Say that changes of a table above `after` are passed over, and why; a table that nobody saw is gone again."""
+        if oid not in self._events:
+            return
+        pending = self.pending.pop(oid, None)
+        if pending is not None:
+            after = min(after, pending.after)
+        self._forget_copy(oid)
+        self._beginnings.pop(oid, None)
+        history = self.history(oid)
+        if not history.in_gap:
+            self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
+            self._tell_all()
+
+    def _may_begin(self, oid: int, table: Fingerprint) -> bool:
+        live = oid in self._events and self.history(oid).live
+        return self._is_whole(table) and not live and oid not in self.pending and oid not in self._beginnings
+
+    def _ripe(self, oid: int, look: Look) -> bool:
+        """Whether it has been published to us since before every transaction that runs."""
+        seen = self._published.get(oid)
+        return seen is not None and seen[0] == look.tables[oid].memberships and look.snapshot.xmin >= seen[1].xmax
+
+    def _is_whole(self, table: Fingerprint) -> bool:
+        return table.is_in(self._names.publication)
+
+    def _compare_roots(self, look: Look) -> bool:
+        """Hold partitioned tables against what they were; whether one is another now."""
+        there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        for oid, root in look.roots.items():
+            if oid not in there:
+                self._tell(Kind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
+            elif there[oid] != root:
+                self._tell(Kind.UNION, root, self.known, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
+        for oid in there.keys() - look.roots.keys():
+            self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, UNION_DROPPED)
+        return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
+
+    def _compare(self, oid: int, look: Look) -> bool:
+        """Hold a table against what it was; whether that matters to those who read it."""
+        old, new = self._present.get(oid), look.tables.get(oid)
+        if old is None and new is not None:
+            self._present[oid] = new
+            reason = open_transactions() if self._is_whole(new) else no_replica_identity(new)
+            self._tell(Kind.WAITING, new, look.lsn, look.lsn, reason)
+            return False
+        if old is None or old == new:
+            self._say_if_not_empty(oid, look)
+            return False
+        return self._changed(oid, old, new, look)
+
+    def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: Look) -> bool:
+        earlier = self.pending.get(oid)
+        base = earlier.old if earlier else old
+        comparison = compare(base, new)
+        live = self.history(oid).live
+        if new is None:
+            self._present.pop(oid)
+        else:
+            self._present[oid] = new
+        if earlier is None and _but_for_filenode(old, new):
+            return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
+        self._forget_copy(oid)
+        if not live:
+            self._tell_unread(oid, old, new, comparison, look)
+            return False
+        after = earlier.after if earlier else self.known
+        between = (*earlier.between, old) if earlier else ()
+        self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn, look.snapshot)
+        return True
+
+    def _tell_unread(
+        self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
+    ) -> None:
+        """Tell of a change to a table that cannot be read up to the present; what could be above `known` ends there."""
+        ends = [span.end for span in self.history(oid).spans()]
+        if new is None:
+            self._tell(Kind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
+        elif any(end is not None and end > self.known for end in ends):
+            self._tell(Kind.GAP, new, self.known, look.lsn, needs_copy("; ".join(comparison.reasons)))
+        else:
+            self._tell(Kind.SEEN, new, self.known, look.lsn)
+
+    def _why_gone(self, oid: int) -> Reason:
+        return self.flaw(oid) or ONCE_DROPPED
+
+    def _say_if_not_empty(self, oid: int, look: Look) -> None:
+        """Once it is clear that it cannot begin by itself, say so."""
+        table = look.tables.get(oid)
+        if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
+            return
+        if self._ripe(oid, look) and self.history(oid).last.reason.startswith(NOT_YET):
+            self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_COPIED)
+
+    def _could_be_another(self, oid: int, pending: Pending) -> bool:
+        """Whether changes may have come under a definition that nobody saw and that is described like one of these.
+
+        Columns are described in the order of their attnums, and an attnum never comes back. So a table described like
+        the old one is the old one while no column of it is gone, and one described like the new one is the new one if
+        no other column was added in between: then the new attnums follow the highest that was ever seen.
+        """
+        if pending.new is None:
+            return False
+        old, new = ({column.attnum for column in each.columns} for each in (pending.old, pending.new))
+        seen = [*pending.between, pending.old, *(event.fingerprint for event in self._events[oid])]
+        highest = max((column.attnum for each in seen for column in each.columns), default=0)
+        added = sorted(attnum for attnum in new if attnum > highest)
+        said = [relation for upto, relation in self._described.get(oid, []) if upto > pending.after]
+        blind = self._blind > pending.after
+        like_old = blind or any(fitting(relation, [pending.old]) for relation in said)
+        like_new = blind or any(fitting(relation, [pending.new]) for relation in said)
+        gone, skipped = not old <= new, added != list(range(highest + 1, highest + 1 + len(added)))
+        return (like_old and gone) or (like_new and skipped)
+
+    def _tell_change(self, pending: Pending, uncertain: bool) -> None:
+        old, new = pending.old, pending.new
+        reasons = "; ".join(pending.comparison.reasons)
+        if new is None:
+            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
+        elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
+            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, altered(reasons), snapshot=pending.snapshot)
+        else:
+            self._tell(Kind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
+
+    def _tell(
+        self,
+        kind: Kind,
+        fingerprint: Fingerprint,
+        after: Lsn,
+        lsn: Lsn,
+        reason: Reason = NO_REASON,
+        excluded: frozenset[Lsn] = frozenset(),
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        """Note an event; whoever is called from outside ends with `_tell_all`."""
+        oid = fingerprint.oid
+        path, why, fix = table_path(oid), reason.text, reason.fix
+        event = Event(kind, fingerprint, path, after, lsn, excluded, why, snapshot, fix=fix)
+        self._untold.append(event)
+        if kind is Kind.RESTARTED:
+            self._restarted.add(oid)
+        elif kind in (Kind.BEGUN, Kind.COPIED, Kind.DROPPED):
+            self._restarted.discard(oid)
+        self._events.setdefault(oid, []).append(event)
+
+    def _tell_all(self) -> None:
+        """Tell what was noted, in one commit: a database may have thousands of tables."""
+        if self._untold:
+            self._register.tell(*self._untold)
+            self._untold = []
+
+
+def _but_for_filenode(table: Fingerprint, other: Fingerprint | None) -> bool:
+    """Whether two definitions are one to readers. TRUNCATE and VACUUM FULL change the filenode only."""
+    return other is not None and replace(table, filenode=other.filenode) == other

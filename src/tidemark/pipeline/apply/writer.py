@@ -1,0 +1,344 @@
+"""The one who writes a lake: looks at the source, applies what was received, tells how far it has come; and again.
+
+It needs the source only to look. While that cannot be reached it goes on applying, and what nobody has looked at is not
+shown to readers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    Blocker,
+    LakeInUse,
+    LakeMissing,
+    LogBehind,
+    LogDamaged,
+    LogTrimmed,
+    NotAnswerable,
+    ReceiveFailed,
+    Retry,
+    SourceError,
+    policy_of,
+)
+from tidemark.lake.catalog import CatalogUpdates
+from tidemark.lake.generation import Generation
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import leases_in_force, needed_from
+from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import open_transactions
+from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
+from tidemark.lake.shared import shared_folder
+from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.log.disk import Disk
+from tidemark.log.mapped import descriptions
+from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.reader import LogReader
+from tidemark.log.slices import plan
+from tidemark.pgoutput.rows import RELATIONS, joined_rows
+from tidemark.pipeline.apply.cycle import Applied, ChangeTables, run_cycle
+from tidemark.pipeline.apply.options import ApplyOptions
+from tidemark.pipeline.apply.pace import Pace
+from tidemark.pipeline.apply.reach import require_reach
+from tidemark.pipeline.apply.tables import WrittenTables
+from tidemark.postgres.blockers import named, older_than
+from tidemark.postgres.look import take_look
+from tidemark.postgres.session import Session
+from tidemark.receive.client import ReceiveClient
+from tidemark.spark import require_pinned
+
+BLOCKING_S = 2.0
+_PATIENCE = 20
+
+
+class LakeWriter:
+    """Holds the lake's lock from its making to `close`.
+
+    `uncopied` are the tables that cannot be copied as things are; None where nobody copies tables. After a mirror was
+    started over, readers are shown what they saw before until every other table has begun again.
+    """
+
+    def __init__(
+        self, options: ApplyOptions, spark: SparkSession, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        require_pinned(spark)
+        self._options, self._spark, self._tell = options, spark, tell
+        self._session: Session | None = None
+        self.lake = self._made()
+        with ExitStack() as taken:  # a constructor that fails releases the lock
+            self._lock = taken.enter_context(Lock(options.lake, WRITING))
+            reached(Point.LOCKED)
+            self._cycles = Cycles(options.lake)
+            self.cycle = self._cycles.last
+            require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
+            events = read_events(options.lake)
+            register = Tables(options.lake)
+            self.tables = WrittenTables(register, events, options.names, self.cycle)
+            self._catalog = CatalogUpdates(options.lake, register)
+            self._update_catalog(at_once=True)
+            self._changes = ChangeTables(options.lake)
+            self.reader = LogReader(options.log)
+            self._recall()
+            self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
+            self._look_at = self._told_at = 0.0
+            self._blocking: dict[Blocker, float] = {}
+            self._said = ""
+            self._source_times: list[tuple[Lsn, datetime]] = []
+            self.source_position: tuple[Lsn, datetime] | None = None  # as of the last catalog snapshot
+            self._client: ReceiveClient | None = None
+            self.uncopied: frozenset[int] | None = None
+            taken.pop_all()
+
+    def step(self) -> Applied | None:
+        """Look if it is time, apply if there is something, and tell; what was applied."""
+        if time.monotonic() >= self._look_at:
+            self.look()
+        if self.tables.wanted > self.reader.received:
+            self._ask_for(self.tables.wanted, 0.5)
+        applied = self.apply()
+        if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
+            self.tell()
+        self._update_catalog()
+        return applied
+
+    def look(self) -> bool:
+        """See how the tables are defined now; whether that could be seen. If not, it is tried again later.
+
+        However large its catalogue is, we do not look more than a twentieth of the time.
+        """
+        begin = time.monotonic()
+        try:
+            if self._session is None:
+                self._session = Session.open(self._options.source, "apply")
+            look = take_look(self._session, self._options.names, self.tables.watched, self.tables.asked)
+            took_s = time.monotonic() - begin
+            self.tables.take(look)
+            self._name_blockers(self._session)
+        except SourceError as error:
+            if policy_of(error).retry is Retry.NEVER:
+                raise
+            self._hang_up()
+            self._tell(f"cannot read the source's catalog: {' '.join(error.message.split())}")
+            self._look_at = time.monotonic() + self._options.look_interval_s
+            return False
+        self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
+        self.source_position = look.lsn, look.time
+        self._source_times.append(self.source_position)
+        reached(Point.LOOKED)
+        return True
+
+    def apply(self) -> Applied | None:
+        """Apply what was received; None if there is nothing."""
+        self.reader.refresh()
+        limit = self.tables.limit
+        upto = min(self.reader.received, limit) if limit is not None else self.reader.received
+        applied = None
+        if upto > self.cycle.safe:
+            options = self._options
+            begin = time.monotonic()
+            planned = plan(self.reader, self.cycle.safe, upto, self._pace.size_bytes, options.slice_bytes)
+            relations = descriptions(planned.relations, options.log)
+            if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
+                return None  # a table that was altered, and nobody can say how
+            self.tables.described(descriptions(planned.sent, options.log), planned.last)
+            if planned.transactions:
+                applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
+                self._tell_cycle(planned.upto, applied)
+                self._pace.took(planned.size_bytes, time.monotonic() - begin)
+            else:
+                self.cycle = replace(self.cycle, safe=upto)
+        changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
+        self.tables.settle(self.cycle.safe, changed_at, self.reader)
+        self._begin_emptied()
+        return applied
+
+    def _begin_emptied(self) -> None:
+        """Have tables that were truncated while they were copied begin there."""
+        for oid, lsn in self.tables.emptied().items():
+            if read_retained(self._options.lake) < lsn <= self.cycle.safe:
+                self.tables.begin_emptied(oid, lsn)
+                table = self.tables.history(oid).fingerprint
+                self._tell(f"table {table.schema}.{table.name}: readable from {lsn} on, where it was truncated")
+
+    def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
+        """Have tables go on from copies; for each of which that can be seen, whether it can.
+
+        It can if the table is still as it was copied, and all that was changed up to the copy's position is applied.
+        """
+        ready = [each for each in generations if self.cycle.safe >= each.base.lsn]
+        if ready and self.look():
+            yield from ((each, taken) for each in ready if (taken := self._take(each)) is not None)
+
+    def _take(self, generation: Generation) -> bool | None:
+        """One, after a look; None if someone else was quicker."""
+        oid, base = generation.fingerprint.oid, generation.base
+        if not self.tables.may_take(generation) or read_retained(self._options.lake) > base.floor:
+            return False
+        folder = self._options.lake / self.tables.path(oid) / VERSIONS
+        table = VersionTable.create(folder, generation.columns)
+        try:
+            table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
+        except LakeInUse:
+            return None  # someone has folded it in this moment
+        reached(Point.GENERATION_COMMITTED)
+        self.tables.taken(generation)
+        return True
+
+    def tell(self) -> None:
+        """Tell how far it has come, if that is news."""
+        self._tell_cycle(self.cycle.safe)
+
+    def catch_up(self, upto: Lsn) -> None:
+        """Go on until everything up to a position is applied and known."""
+        while min(self.cycle.safe, self.cycle.known) < upto:
+            self.look()
+            self._ask_for(upto, 10)
+            while self.apply() is not None and self.cycle.safe < upto:
+                pass
+            self.tell()
+        self._update_catalog(at_once=True)
+
+    def close(self) -> None:
+        """Let go of the lake."""
+        self._hang_up()
+        self._leave_receiver()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._update_catalog(at_once=True)
+        finally:
+            self.close()
+
+    def _made(self) -> Lake:
+        """The lake, created if this is the first time: then the source must be there."""
+        options = self._options
+        mirror = read_mirror(options.log, Disk())
+        if mirror is None or mirror.start is None:
+            raise LakeMissing(
+                f"{options.log} is not a Tidemark log", f"Run `tidemark receive SOURCE --log {options.log}`."
+            )
+        try:
+            version_num = Lake.open(options.lake).version_num
+        except LakeMissing:
+            with Session.open(options.source, "apply") as session:
+                version_num = session.version_num
+        lake = _lake(options, mirror, version_num)
+        lake.create()
+        if read_seen(options.lake) is not None:
+            raise NotAnswerable(
+                f"{options.lake} was written by polling, and a log cannot be applied to it",
+                f"Run `tidemark sync SOURCE {options.lake}`, which changes the mirror to logical decoding.",
+            )
+        if not lake.is_continued_by(mirror.identity, mirror.start):
+            raise LogDamaged(
+                f"the log at {options.log} starts at {mirror.start}, after the applied LSN of the lake "
+                f"({lake.cycle().safe}): the changes in between are missing",
+                f"Use the log that this lake was made from. If it is lost, run "
+                f"`tidemark resync {options.lake} --all` and `tidemark sync SOURCE {options.lake}`.",
+            )
+        return lake
+
+    def _recall(self) -> None:
+        """See what was described above `known` in what an earlier writer has applied, if the log still has it."""
+        known, safe = self.cycle.known, self.cycle.safe
+        mirror = read_mirror(self._options.log, Disk())
+        if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
+            return
+        try:
+            parts = [part.relations for part in self.reader.transactions(known, safe)]
+            self.tables.recall(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
+        except (LogBehind, LogTrimmed) as error:
+            self._tell(f"the log between {known} and {safe} cannot be read: {error.message}")
+
+    def _name_blockers(self, session: Session) -> None:
+        """Say which transactions keep tables from beginning, if they have done so for a while."""
+        unripe, now = self.tables.unripe(), time.monotonic()
+        found = older_than(session, max(unripe.values())) if unripe else ()
+        self._blocking = {each: self._blocking.get(each, now) for each in found}
+        lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
+        if lasting:
+            self.tables.wait(unripe, open_transactions(lasting))
+        said = f"tables cannot be copied until these transactions end: {named(lasting)}" if lasting else ""
+        if said and said != self._said:
+            self._tell(said)
+        self._said = said
+
+    def _ask_for(self, upto: Lsn, limit_s: float) -> None:
+        """Have the log reach a position, if someone receives."""
+        try:
+            if self._client is None:
+                self._client = ReceiveClient(self._options.log)
+            self._client.wait(upto, limit_s)
+        except ReceiveFailed:
+            self._leave_receiver()
+        except LogBehind:
+            self._tell(f"waiting for the receiver to reach {upto}")
+
+    def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
+        waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
+        known = self._cycles.last.known if waited_for else self.tables.known
+        if (safe, known) == (self._cycles.last.safe, self._cycles.last.known):
+            return
+        passed = [moment for lsn, moment in self._source_times if lsn <= known]
+        self._source_times = [each for each in self._source_times if each[0] >= known]
+        self.cycle = Cycle(
+            safe,
+            known,
+            passed[-1] if passed else None,
+            applied.changes if applied else 0,
+            applied.tables if applied else 0,
+        )
+        self._cycles.tell(self.cycle)
+        self._told_at = time.monotonic()
+        self._let_go(safe)
+
+    def _update_catalog(self, *, at_once: bool = False) -> None:
+        told = self._cycles.last
+        self._catalog.keep_up(min(told.safe, told.known), at_once=at_once)
+
+    def _let_go(self, safe: Lsn) -> None:
+        """Tell the log which segments nobody needs any more, if someone is there to remove them."""
+        try:
+            if self._client is None:
+                self._client = ReceiveClient(self._options.log)
+            self._client.applied(safe, needed_from(safe, leases_in_force(self._options.lake)))
+        except ReceiveFailed:
+            self._leave_receiver()
+
+    def _leave_receiver(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _lake(options: ApplyOptions, mirror: Mirror, version_num: int) -> Lake:
+    identity = mirror.identity
+    return Lake(
+        options.lake,
+        options.names.mirror,
+        identity.system_identifier,
+        identity.database_oid,
+        identity.database,
+        version_num,
+        options.log,
+    )

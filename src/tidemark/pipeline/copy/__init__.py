@@ -1,0 +1,1 @@
+"""Copies of whole tables, in parallel, while the stream goes on."""

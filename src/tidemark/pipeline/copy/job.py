@@ -1,0 +1,111 @@
+"""The Spark job of a copy: parts of tables read, decoded and written as files on the executors.
+
+A task tells the driver what it has written; nothing is part of the lake until the driver commits it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidemark.errors import TidemarkError, in_short
+from tidemark.lake.files import DataFile
+from tidemark.lake.shared import SharedFolder
+from tidemark.pipeline.copy.lending import CopySource, Lender, read_part
+from tidemark.pipeline.copy.parts import Part
+from tidemark.pipeline.copy.reading import PartQuery, shown_columns
+from tidemark.pipeline.copy.writing import BucketFiles, CopyLayout
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column
+from tidemark.spark import in_a_task
+from tidemark.values.types import Decoding, Types, decoding_of
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """One table of a copy as a task goes by it: the columns that are copied, and where and how they are kept."""
+
+    fingerprint: Fingerprint
+    columns: tuple[Column, ...]
+    folder: Path
+    layout: CopyLayout
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWork:
+    """What a task goes by."""
+
+    lake: SharedFolder
+    types: Types
+    tables: Mapping[int, CopiedTable]
+
+    def query(self, part: Part) -> PartQuery:
+        """What is asked for of a part."""
+        table = self.tables[part.oid]
+        names = tuple(column.name for column in table.columns)
+        return PartQuery(table.fingerprint, part, names, tuple(shown_columns(table.columns, self.decodings(part))))
+
+    def decodings(self, part: Part) -> list[Decoding]:
+        """How that is decoded."""
+        return [decoding_of(column.type.oid, column.typmod, self.types) for column in self.tables[part.oid].columns]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """What a task has written of a part. `texts` are the attnums of columns with texts beside them."""
+
+    part: Part
+    rows: int
+    files: tuple[DataFile, ...]
+    texts: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPart:
+    """A part of which nothing is kept, and why."""
+
+    part: Part
+    error: TidemarkError
+
+
+def copy_parts(
+    spark: SparkSession, lender: Lender, work: CopyWork, parts: Sequence[Part]
+) -> list[CopiedPart | FailedPart]:
+    """Copy parts in one task; for each what was written, or why it was not."""
+    work = replace(work, tables={part.oid: work.tables[part.oid] for part in parts})
+    with lender.lent(map(work.query, parts)) as source:
+        told = in_a_task(spark, partial(_run, source, work, tuple(parts)))
+    return [pickle.loads(each) for each in told]  # noqa: S301 - ours
+
+
+def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
+    """Copy parts, each told when it is done."""
+    for part in parts:
+        try:
+            told = pickle.dumps(_copied(source, work, part))
+        except TidemarkError as error:
+            told = pickle.dumps(FailedPart(part, error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
+            told = pickle.dumps(FailedPart(part, in_short(error)))
+        yield told
+
+
+def _copied(source: CopySource, work: CopyWork, part: Part) -> CopiedPart:
+    table = work.tables[part.oid]
+    work.lake.verified()
+    table.folder.mkdir(parents=True, exist_ok=True)
+    files = BucketFiles(table.folder, table.layout)
+    rows = 0
+    try:
+        for batch in read_part(source, work.query(part), work.decodings(part)):
+            files.write(batch)
+            rows += batch.rows
+        return CopiedPart(part, rows, tuple(files.finished()), files.texts())
+    except Exception:
+        files.discard()
+        raise

@@ -1,0 +1,104 @@
+"""Copied rows into files of `versions`: live since the copy's position, each in the bucket of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.clock import Lsn
+from tidemark.lake.columns import StoredColumn
+from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.points import Point, reached
+from tidemark.lake.versions import prefix, version_schema
+from tidemark.pipeline.copy.hashing import buckets_of, by_bucket
+from tidemark.values.cells import Column as Values
+from tidemark.values.copy import CopyBatch
+
+GATHERED_BYTES = 96 << 20  # of rows in memory before they become row groups, over all buckets
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLayout:
+    """How a copy is kept: a stored column for each of the table's, which of them are the key, and the buckets."""
+
+    columns: tuple[StoredColumn, ...]
+    key: tuple[int, ...]
+    buckets: int
+    base: Lsn
+
+
+@dataclass(slots=True)
+class BucketFiles:
+    """The files that a task is writing: one for each bucket, and for each set of columns that have texts beside."""
+
+    folder: Path
+    layout: CopyLayout
+    _open: dict[tuple[int, tuple[str, ...]], FileWriter] = field(default_factory=dict)
+
+    def write(self, batch: CopyBatch) -> None:
+        """Take rows."""
+        buckets = self.layout.buckets
+        if buckets == 1:
+            return self._into(0, _rows(batch, self.layout))
+        order, borders = by_bucket(buckets_of(_hashed(batch, self.layout), buckets), buckets)
+        rows = _rows(batch, self.layout, pa.array(order))
+        for bucket in np.flatnonzero(np.diff(borders)).tolist():
+            start, end = int(borders[bucket]), int(borders[bucket + 1])
+            self._into(bucket, rows.slice(start, end - start))
+        return None
+
+    def finished(self) -> Iterator[DataFile]:
+        """All of them, durable."""
+        for writer in self._open.values():
+            yield writer.close()
+            reached(Point.FILE_WRITTEN)
+
+    def discard(self) -> None:
+        """Give them up."""
+        for writer in self._open.values():
+            writer.discard()
+
+    def texts(self) -> frozenset[int]:
+        """The attnums of the columns that have texts beside them in some file."""
+        there = {name for _, names in self._open for name in names}
+        return frozenset(column.attnum for column in self.layout.columns if column.companion().name in there)
+
+    def _into(self, bucket: int, rows: pa.Table) -> None:
+        names = tuple(rows.column_names)
+        key = bucket, names
+        if key not in self._open:
+            like = next((writer for (_, others), writer in self._open.items() if others == names), None)
+            name = prefix(bucket, self.layout.buckets, live=True)
+            self._open[key] = FileWriter(self.folder, name, like, text_bounds=False)
+        self._open[key].write(rows)
+        writers = self._open.values()
+        if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:
+            max(writers, key=lambda writer: writer.gathered_bytes).flush()
+
+
+def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -> pa.Table:
+    """The rows of a batch, in this order or as they come, with the interval in which they live."""
+    stored: list[StoredColumn] = []
+    arrays: list[pa.Array] = []
+    for column, values in zip(layout.columns, batch.columns, strict=True):
+        stored.append(column)
+        arrays.append(values.array)
+        if values.exact is not None:
+            stored.append(column.companion())
+            arrays.append(values.exact)
+    if order is not None:
+        arrays = [pc.take(array, order, boundscheck=False) for array in arrays]
+    begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
+    return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
+
+
+def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:
+    """The cells that say in which bucket a row lies, in their order."""
+    by_attnum = {column.attnum: values for column, values in zip(layout.columns, batch.columns, strict=True)}
+    chosen: list[Values] = [by_attnum[attnum] for attnum in layout.key or by_attnum]
+    return [cell for each in chosen for cell in (each.array, each.exact) if cell is not None]

@@ -1,0 +1,277 @@
+"""Events of a running sync. Each has a line for people (`str`) and fields for programs (`as_json`).
+
+As JSON an event is one object: `event`, its name; `time`, in ISO 8601 and UTC; and the fields of its class. LSNs are
+text as PostgreSQL prints them, sizes are bytes, durations are seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, ClassVar, TypeAlias
+
+from tidemark.clock import Lsn
+from tidemark.pipeline.fold.policy import fold_line
+from tidemark.postgres.capability import Mode
+from tidemark.units import format_duration, format_size
+
+
+class State(Enum):
+    """What a running sync does."""
+
+    STARTING = "starting"
+    COPYING = "copying"  # tables, while it also applies the stream
+    FOLLOWING = "following"  # the stream: every table has its copy
+    POLLING = "polling"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSelected:
+    """The replication mode, and the reason for it."""
+
+    event: ClassVar[str] = "mode"
+    level: ClassVar[int] = logging.INFO
+
+    mode: Mode
+    reason: str
+
+    def __str__(self) -> str:
+        return f"mode {self.mode.value}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The state is another one."""
+
+    event: ClassVar[str] = "state"
+    level: ClassVar[int] = logging.DEBUG
+
+    state: State
+
+    def __str__(self) -> str:
+        return self.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Anything without a class of its own; `part` is sync or receive."""
+
+    event: ClassVar[str] = "message"
+
+    text: str
+    part: str = "sync"
+    warning: bool = False
+
+    @property
+    def level(self) -> int:
+        """As of logging."""
+        return logging.WARNING if self.warning else logging.INFO
+
+    def __str__(self) -> str:
+        return self.text if self.part == "sync" else f"{self.part}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class CycleApplied:
+    """A cycle of the stream was applied; every commit up to `lsn` is in the lake."""
+
+    event: ClassVar[str] = "applied"
+    level: ClassVar[int] = logging.DEBUG
+
+    lsn: Lsn
+    transactions: int
+    changes: int
+    tables: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"applied up to {self.lsn}: {self.transactions:,} transactions, {self.changes:,} changes"
+
+
+@dataclass(frozen=True, slots=True)
+class PollApplied:
+    """A poll was applied. Deleted rows were detected if it is `reconciled`."""
+
+    event: ClassVar[str] = "polled"
+    level: ClassVar[int] = logging.DEBUG
+
+    lsn: Lsn
+    tables: int
+    changes: int
+    copied: int
+    reconciled: bool
+
+    def __str__(self) -> str:
+        skipped = "" if self.reconciled else "; deleted rows not checked"
+        return f"polled at {self.lsn}: {self.changes:,} changes{skipped}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopied:
+    """A table was copied as of `lsn`; from there on it follows the stream."""
+
+    event: ClassVar[str] = "copied"
+    level: ClassVar[int] = logging.INFO
+
+    table: str
+    lsn: Lsn
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        copied = f"copied {self.rows:,} row{'s' * (self.rows != 1)} in {format_duration(self.seconds)}"
+        return f"table {self.table}: {copied}, as of {self.lsn}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailed:
+    """The copy of a table failed, and starts again after `retry_s`."""
+
+    event: ClassVar[str] = "copy_failed"
+    level: ClassVar[int] = logging.WARNING
+
+    table: str
+    reason: str
+    retry_s: float
+
+    def __str__(self) -> str:
+        return f"table {self.table}: copy failed, retry in {format_duration(self.retry_s)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFolded:
+    """The changes of a table up to `lsn` were folded into its versions."""
+
+    event: ClassVar[str] = "folded"
+    level: ClassVar[int] = logging.INFO
+
+    table: str
+    lsn: Lsn
+    changes: int
+    size_bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return fold_line(self.table, self.lsn, self.changes, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopy:
+    """One table of the copies in a `Progress`; `state` is copying, copied or failed. Bytes are those of its pages."""
+
+    table: str
+    state: str
+    size_bytes: int
+    copied_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """All copies since the start. `remaining_s` is an estimate from the rate so far."""
+
+    tables_total: int
+    tables_copied: int
+    size_bytes: int
+    copied_bytes: int
+    rows: int
+    bytes_per_s: float
+    remaining_s: float | None
+    tables: tuple[TableCopy, ...]
+
+    def __str__(self) -> str:
+        remaining = f", {format_duration(self.remaining_s)} left" if self.remaining_s else ""
+        return (
+            f"copied {self.tables_copied} of {self.tables_total} tables, {format_size(self.copied_bytes)} of "
+            f"{format_size(self.size_bytes)}, {self.rows:,} rows, {format_size(self.bytes_per_s)}/s{remaining}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncProgress:
+    """The position and the lag now. `source_lsn` is the position of the source when it was last read.
+
+    Every commit at or below `applied_lsn` can be read. What is not known yet is None.
+    """
+
+    event: ClassVar[str] = "progress"
+    level: ClassVar[int] = logging.INFO
+
+    state: State
+    applied_lsn: Lsn
+    received_lsn: Lsn | None
+    source_lsn: Lsn | None
+    lag_bytes: int | None
+    lag_s: float | None
+    changes_per_s: float
+    copies: Copies
+    last_fold: TableFolded | None
+    last_fold_s: float | None
+
+    def __str__(self) -> str:
+        lag = f", lag {self.lag}" if self.lag else ""
+        copies = f"; {self.copies}" if self.copies.tables_copied < self.copies.tables_total else ""
+        return f"{self.state.value}: {self.applied_lsn}{lag}, {self.changes_per_s:,.0f} changes/s{copies}"
+
+    @property
+    def lag(self) -> str:
+        """The lag for people, as far as it is known."""
+        size = format_size(self.lag_bytes) if self.lag_bytes is not None else ""
+        return ", ".join(
+            [text for text in (size, format_duration(self.lag_s) if self.lag_s is not None else "") if text]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncEnded:
+    """The sync ended at `lsn`: complete, if it reached its end; otherwise it was stopped, `lag_bytes` behind."""
+
+    event: ClassVar[str] = "ended"
+    level: ClassVar[int] = logging.INFO
+
+    complete: bool
+    lsn: Lsn
+    lag_bytes: int | None
+
+    def __str__(self) -> str:
+        if self.complete:
+            return f"complete up to {self.lsn}"
+        return f"stopped at {self.lsn}" + ("" if self.lag_bytes is None else f"; {format_size(self.lag_bytes)} behind")
+
+
+SyncEvent: TypeAlias = (
+    ModeSelected
+    | StateChanged
+    | Message
+    | CycleApplied
+    | PollApplied
+    | TableCopied
+    | CopyFailed
+    | TableFolded
+    | SyncProgress
+    | SyncEnded
+)
+Emit: TypeAlias = Callable[[SyncEvent], None]
+
+
+def as_json(event: SyncEvent) -> dict[str, Any]:
+    """The event for `json.dumps`."""
+    return {"event": event.event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **_plain(event)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Lsn):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return round(value, 3)
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value

@@ -1,0 +1,193 @@
+"""One vacuum: the window is told first, then tables let files go, and only then are files removed from the disk.
+
+So a reader who looked before still finds what it chose, and one who looks now is told what can be read. Files stay for
+a while after they were let go, and for as long as someone reads who began before that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
+from tidemark.lake.catalog import update_catalog
+from tidemark.lake.changes import read_changes
+from tidemark.lake.commits import is_there, let_go, opened
+from tidemark.lake.history import TableHistory
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
+from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, Lock
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import Vacuums, read_retained, read_times
+from tidemark.lake.versions import VERSIONS, ends_before, read_versions
+from tidemark.log.trimming import forget
+from tidemark.pipeline.expire.rules import spans_from, unneeded
+from tidemark.receive.client import ReceiveClient
+
+ORPHAN_S = 24 * 3600.0  # a file that no table knows may belong to a job that still runs
+FORGOTTEN_S = 7 * 86400.0  # after that a table does not know any more when a file was let go
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    """What is kept: the past for some seconds or from a position on, and files for a while after they were let go."""
+
+    keep_s: float | None = 7 * 86400.0
+    before: Lsn | None = None
+    grace_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if (self.keep_s is None) == (self.before is None):
+            raise InvalidValue("exactly one of keep_s and before is required", "Pass one of `keep_s` and `before`.")
+        if self.grace_s < 0 or (self.keep_s or 0) < 0:
+            raise InvalidValue("a retention period cannot be negative", "Use a duration of 0 or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """So much of one kind of thing."""
+
+    what: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """From where on the past can be read; who keeps it from being later; and what went."""
+
+    retained: Lsn
+    wanted: Lsn
+    leases: tuple[Leased, ...]
+    removals: tuple[Removal, ...]
+
+
+def vacuum(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
+    """Let go of what is older than the window, or say what would go. One at a time."""
+    lake = Lake.open(path)
+    with Lock(path, VACUUMING):
+        return _vacuumed(lake, options, dry_run)
+
+
+def _vacuumed(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
+    path = lake.path
+    leases = leases_in_force(path)
+    cycle, before = lake.cycle(), read_retained(path)
+    wanted = min(_wanted(lake, options), cycle.safe, cycle.known)
+    retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
+    if not dry_run and retained > Lsn.ZERO:
+        Vacuums(path).tell(retained)
+    removals = [*_tables(lake, retained, dry_run)]
+    if not dry_run:
+        update_catalog(path)  # what it names is there until its files are removed
+    removals += _files(lake, options, dry_run)
+    if not dry_run:
+        update_catalog(path)
+    removals += _log(lake, retained, leases, dry_run)
+    return Expired(retained, wanted, leases, tuple(removals))
+
+
+def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
+    if options.before is not None:
+        return options.before
+    times = read_times(lake.path)
+    past = datetime.fromtimestamp(time.time() - (options.keep_s or 0), UTC)
+    safe = pc.max(times.filter(pc.field("written_at") <= past)["applied_lsn"]).as_py()
+    return Lsn(safe or 0)
+
+
+def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
+    """Have tables let files go."""
+    for history in lake.tables().values():
+        changes = read_changes(lake.path, history.path, Lsn.ZERO)
+        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained)
+        names = [file.name for file in found.versions]
+        paths = [Path(file.path).name for file in found.changes]
+        for folder, gone, sizes in (
+            (VERSIONS, names, [file.size_bytes for file in found.versions]),
+            (CHANGES, paths, [file.size_bytes for file in found.changes]),
+        ):
+            if gone and not dry_run:
+                let_go(lake.path / history.path / folder, gone)
+                reached(Point.LET_GO)
+            if gone:
+                yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
+
+
+def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
+    """Remove files from the disk that tables let go, and those of jobs that failed."""
+    held = time.time() - oldest(leases_in_force(lake.path))
+    age = max(options.grace_s, held)
+    retained = read_retained(lake.path)
+    with ExitStack() as locks:
+        orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
+        for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
+            folder, what = lake.path / history.path / name, f"{history.name} {name}"
+            if not is_there(folder):
+                continue
+            keep = _earlier(lake, history, retained) if name == VERSIONS else []
+            yield from _removed(folder, f"{what}, expired earlier", age, keep, dry_run, full=False)
+            if orphan_age < FORGOTTEN_S:
+                yield from _removed(folder, f"{what}, never committed", orphan_age, keep, dry_run, full=True)
+            if name == VERSIONS and not keep and not dry_run:
+                opened(folder).cleanup_metadata()
+
+
+def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
+    """The Delta versions at which earlier generations ended that can still be read."""
+    bases = {span.base.lsn for span in spans_from(history, retained)}
+    return ends_before(lake.path, history.path, bases)
+
+
+def _all_still(lake: Lake, locks: ExitStack) -> bool:
+    """Whether nobody writes the lake; then nobody begins to, until the locks are let go."""
+    try:
+        for name in (WRITING, FOLDING):
+            locks.enter_context(Lock(lake.path, name))
+    except LakeInUse:
+        return False
+    return True
+
+
+def _removed(folder: Path, what: str, age_s: float, keep: list[int], dry_run: bool, *, full: bool) -> Iterator[Removal]:
+    """By the library, which commits that it does so; if someone else commits just then, it goes the next time."""
+    hours = math.ceil(age_s / 3600)
+
+    def run(dry: bool) -> list[str]:
+        table = opened(folder)
+        return table.vacuum(
+            retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full, keep_versions=keep or None
+        )
+
+    sizes = [(folder / name).stat().st_size for name in run(True) if (folder / name).exists()]
+    if sizes and not dry_run:
+        try:
+            run(False)
+        except DeltaError:
+            return
+    if sizes:
+        yield Removal(what, len(sizes), sum(sizes))
+
+
+def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:
+    """Segments, by the one who writes them; and the index of those that are gone, as far as it is below the window."""
+    if not dry_run:
+        with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
+            safe = lake.cycle().safe
+            client.applied(safe, needed_from(safe, leases))
+    gone: dict[Path, int] = {}
+    with suppress(LogError):
+        gone = forget(lake.log, retained, dry_run=dry_run)
+    if gone:
+        yield Removal("commit index of the log, expired", len(gone), sum(gone.values()))

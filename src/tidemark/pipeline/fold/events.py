@@ -1,0 +1,88 @@
+"""What a fold merges, as one DataFrame: changes with everything they borrow, and versions that are to move.
+
+Each row says to which bucket it belongs. A truncate concerns all buckets, so each gets a row that says no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemark.lake.rows import INSERTED, TRUNCATED
+from tidemark.pipeline.fold.layout import VersionLayout
+from tidemark.pipeline.fold.merge import BEGIN, END, EVENTS, Merging
+from tidemark.reads.contents import by_attnum, may_be_marked, ranked
+from tidemark.reads.loans import loans, with_whole_keys
+from tidemark.reads.overlay import BEFORE, beneath
+from tidemark.reads.shape import RANK_OTHER, Facts, Shape, ShownColumn
+
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The rows to be merged, and how."""
+
+    rows: DataFrame
+    how: Merging
+
+
+def events_of(
+    changes: DataFrame,
+    shape: Shape,
+    layout: VersionLayout,
+    facts: Facts,
+    live: DataFrame | None,
+    moving: DataFrame | None,
+    retired: Collection[int],
+) -> Events:
+    """Changes upon what is `live`; versions that are `moving` to another bucket or layout come with them.
+
+    Without a key a row's bucket is that of what it has in common with the removals to come: not of `retired` columns.
+    """
+    rows = ranked(by_attnum(changes, shape))
+    truncates = _truncates(rows) if facts.truncates else ()
+    rows = rows.filter(F.col("truncates").isNull()) if facts.truncates else rows
+    large: tuple[ShownColumn, ...] = ()
+    if facts.marks and shape.key:
+        keys, large = may_be_marked(rows, shape)
+        rows = with_whole_keys(rows, keys)
+    if large and facts.preimages:
+        known = (
+            rows
+            if live is None
+            else rows.unionByName(beneath(live, rows, shape, many=facts.many), allowMissingColumns=True)
+        )
+        rows = rows.unionByName(loans(known, shape, large), allowMissingColumns=True)
+    rows = rows.withColumn(END, F.lit(None).cast("long"))
+    if moving is not None:
+        rows = rows.unionByName(_moved(moving, shape), allowMissingColumns=True)
+    gone = () if shape.key else tuple(column for column in shape.columns if column.attnum in retired)
+    there = [cell for column in shape.columns if column not in gone for cell in column.cells]
+    hashed = F.xxhash64(*(shape.key_cells or there))
+    rows = rows.withColumn(BUCKET, F.pmod(hashed, F.lit(layout.buckets)).cast("int"))
+    rows = rows.select(*shape.cells, *EVENTS.names, END, BUCKET)
+    if truncates:
+        every = rows.sparkSession.range(layout.buckets).select(F.col("id").cast("int").alias(BUCKET))
+        rows = rows.unionByName(every.withColumn("kind", F.lit(TRUNCATED)), allowMissingColumns=True)
+    marked = {column.attnum: column.cells for column in large or gone}
+    return Events(rows, Merging(shape.cells, shape.key_cells, marked, truncates))
+
+
+def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:
+    found = rows.filter(F.col("truncates").isNotNull()).select("commit", "ordinal").distinct().collect()
+    return tuple(sorted((row[0], row[1]) for row in found))
+
+
+def _moved(versions: DataFrame, shape: Shape) -> DataFrame:
+    """Versions as the changes that made them; those that have ended say when."""
+    said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "ordinal": F.lit(BEFORE).cast("long")}
+    return versions.select(
+        *shape.cells,
+        F.col(BEGIN).alias("commit"),
+        F.col(END),
+        *(value.alias(name) for name, value in said.items()),
+    )

@@ -1,0 +1,257 @@
+"""Folding: what changed in a table since it was folded last, into its versions, in one commit.
+
+Readers see the same before, during and after: they take the changes above whatever position the versions say. A fold
+that dies leaves files that nobody knows. One that finds that another has committed meanwhile has lost, and says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import LakeInUse, NotAnswerable
+from tidemark.lake.catalog import update_catalog
+from tidemark.lake.changes import ChangeFile, ChangeFiles
+from tidemark.lake.columns import UNCHANGED
+from tidemark.lake.history import Span, TableHistory, types_of
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Lease
+from tidemark.lake.lock import FOLDING, Lock
+from tidemark.lake.points import Point, reached
+from tidemark.lake.registers import read_retained
+from tidemark.lake.shared import shared_folder
+from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
+from tidemark.pipeline.fold.events import Events, events_of
+from tidemark.pipeline.fold.job import FoldedBucket, FoldWork, fold_buckets
+from tidemark.pipeline.fold.layout import VersionLayout, bucket_count, version_columns
+from tidemark.pipeline.fold.policy import Burden
+from tidemark.reads.changes import file_changes, no_changes, seen
+from tidemark.reads.shape import facts_of
+from tidemark.reads.shown import ShownTable, is_streamed, retired_columns, shown_table
+from tidemark.reads.snapshot import LakeView
+from tidemark.reads.versions import version_rows
+from tidemark.schema.table import Column
+from tidemark.spark import require_pinned
+from tidemark.values.types import Types
+
+SMALL_BYTES, MANY_FILES = 8 << 20, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Foldable:
+    """A table that has something to fold: its files of changes, and what they would be merged with."""
+
+    history: TableHistory
+    span: Span
+    upto: Lsn
+    changes: ChangeFiles
+    files: tuple[ChangeFile, ...]
+    versions: Versions | None
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
+
+    @property
+    def since(self) -> Boundary:
+        """What the versions have."""
+        return held(self.versions, self.span.base)
+
+    @property
+    def changed_rows(self) -> int:
+        """How many changes there are, at most."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def changed_bytes(self) -> int:
+        """What they take."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        """What a rewrite of everything would read."""
+        return sum(file.size_bytes for file in self.versions.live) if self.versions else 0
+
+    @property
+    def burden(self) -> Burden:
+        """What it weighs."""
+        buckets = self.versions.buckets if self.versions else 0
+        return Burden(self.changed_rows, self.changed_bytes, self.live_bytes, buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a fold did."""
+
+    name: str
+    upto: Lsn
+    changes: int
+    buckets: int
+    of_buckets: int
+    size_bytes: int
+
+
+class Folder:
+    """Folds the tables of one lake, on one Spark session. Holds the lake's lock for that until `close`.
+
+    With no more than `tasks` at a time, if that is said: the rest of Spark is for others.
+    """
+
+    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None) -> None:
+        require_pinned(spark)
+        self._lake, self._spark, self._tasks = Lake.open(lake), spark, tasks
+        self._lock = Lock(lake, FOLDING)
+        self._folded = False
+
+    def close(self) -> None:
+        """Let go of the lake; whoever reads it by its catalog finds there what was folded."""
+        try:
+            if self._folded:
+                update_catalog(self._lake.path)
+        finally:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def foldable(self) -> list[Foldable]:
+        """The tables with something to fold, or without versions, which other engines would look for in vain.
+
+        Those that cannot be read up to the present are left as they are.
+        """
+        view = LakeView(self._lake, None)
+        upto = min(view.cycle.safe, view.cycle.known)
+        found = []
+        for history in self._lake.tables().values():
+            try:
+                span = history.at(upto)
+            except NotAnswerable:
+                continue
+            present = read_versions(self._lake.path, history.path)
+            versions = present if present is not None and present.base == span.base.lsn else None
+            if versions is None and (span.copied or (present is not None and present.base > span.base.lsn)):
+                continue  # a copy that took its place, and that nobody was told of yet
+            changes = view.changes(history.path)
+            since = held(versions, span.base)
+            files = changes.between(since, Boundary(upto))
+            streamed = any(is_streamed(column, self._lake.version_num) for column in span.fingerprint.columns)
+            if (files or versions is None) and upto > since.lsn and streamed:
+                found.append(Foldable(history, span, upto, changes, files, versions))
+        return found
+
+    def fold(self, table: Foldable) -> Folded:
+        """Fold one; LakeInUse if someone else has folded it meanwhile. What it reads is not removed under it."""
+        lease = Lease(self._lake.path, table.upto)
+        try:
+            return self._fold(table)
+        finally:
+            lease.close()
+
+    def _fold(self, table: Foldable) -> Folded:
+        retired = retired_columns(table.history, table.span, read_retained(self._lake.path))
+        types = Types(types_of(self._lake.tables().values()), self._lake.version_num)
+        stored = (*table.changes.stored, *(table.versions.stored if table.versions else ()))
+        shown = shown_table(table.history, table.span.fingerprint, stored, types, retired)
+        layout = _layout(table, shown, retired)
+        target = VersionTable.create(self._lake.path / table.history.path / VERSIONS, layout.columns)
+        there = target.read()
+        expected = (table.versions.base, table.versions.folded) if table.versions is not None else None
+        if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
+            raise LakeInUse(f"table {table.name} was folded by another process at the same time", "Retry the command.")
+        way = _way(table.versions, layout)
+        done = self._written(table, shown, layout, way, retired) if table.files else []
+        reached(Point.FOLD_WRITTEN)
+        adds = [file for bucket in done for file in bucket.files]
+        if way.anew:
+            target.rewrite(adds, layout.columns, table.upto, table.span.base.lsn)
+        else:
+            touched = {bucket.bucket for bucket in done}
+            gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
+            target.replace(adds, gone, table.upto, table.span.base.lsn)
+        self._folded = True
+        reached(Point.FOLDED)
+        size = sum(file.size_bytes for file in adds)
+        return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
+
+    def _written(
+        self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: Sequence[Column]
+    ) -> list[FoldedBucket]:
+        """Files for every bucket that changes touch."""
+        events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
+        reached(Point.FOLD_PLANNED)
+        folder = self._lake.path / table.history.path / VERSIONS
+        shared = shared_folder(self._lake.path)
+        work = FoldWork(shared, folder, layout, events.how, _names(way.merged), _names(way.joined))
+        return fold_buckets(events.rows, work, self._tasks)
+
+    def _events(
+        self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: frozenset[int]
+    ) -> Events:
+        spark, versions = self._spark, table.versions
+        changes = seen(self._changes(table, shown, retired), table.since, Boundary(table.upto), table.files)
+        live = version_rows(spark, shown, versions, versions.live) if versions is not None else None
+        moving = version_rows(spark, shown, versions, way.moved) if versions is not None and way.moved else None
+        return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving, retired)
+
+    def _changes(self, table: Foldable, shown: ShownTable, retired: frozenset[int]) -> DataFrame:
+        """What changed; of a table without a key each change marks the retired columns that it says nothing of."""
+        spark, stored = self._spark, table.changes.stored
+        if shown.key or not retired:
+            return file_changes(spark, shown, table.files, stored) or no_changes(spark, shown)
+        alike: dict[str | None, list[ChangeFile]] = {}
+        for file in table.files:
+            unsaid = retired - {column.attnum for column in stored if column.name in file.columns}
+            alike.setdefault(f",{','.join(map(str, sorted(unsaid)))}," if unsaid else None, []).append(file)
+        frames = ((file_changes(spark, shown, files, stored), marks) for marks, files in alike.items())
+        marked = [rows.withColumn(UNCHANGED, F.lit(marks).cast("string")) for rows, marks in frames if rows is not None]
+        return reduce(DataFrame.unionByName, marked) if marked else no_changes(spark, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How versions are brought up to date: files merged where they are, files whose rows move, or all written anew.
+
+    Small files of closed rows are `joined` where they have become many.
+    """
+
+    merged: tuple[VersionFile, ...] = ()
+    moved: tuple[VersionFile, ...] = ()
+    joined: tuple[VersionFile, ...] = ()
+    anew: bool = False
+
+
+def _layout(table: Foldable, shown: ShownTable, retired: Sequence[Column]) -> VersionLayout:
+    """What is written anew goes through the tasks as changes do, closed rows too."""
+    columns, versions = version_columns(shown, retired), table.versions
+    moving = versions is not None and versions.stored != columns
+    moved = sum(file.size_bytes for file in versions.files) if versions is not None and moving else 0
+    buckets = bucket_count(table.live_bytes, table.changed_bytes + moved, versions.buckets if versions else 0)
+    return VersionLayout(columns, shown.shape.cells, shown.shape.key_cells, buckets)
+
+
+def _way(versions: Versions | None, layout: VersionLayout) -> _Way:
+    if versions is None or versions.stored != layout.columns:
+        return _Way(moved=versions.files if versions is not None else (), anew=True)
+    if versions.buckets not in (0, layout.buckets):
+        return _Way(moved=versions.live)
+    small = [f for f in versions.files if not f.live and f.buckets == layout.buckets and f.size_bytes < SMALL_BYTES]
+    often = Counter(file.bucket for file in small)
+    return _Way(merged=versions.live, joined=tuple(file for file in small if often[file.bucket] >= MANY_FILES))
+
+
+def _names(files: Sequence[VersionFile]) -> dict[int, tuple[str, ...]]:
+    buckets = {file.bucket for file in files}
+    return {bucket: tuple(file.name for file in files if file.bucket == bucket) for bucket in buckets}

@@ -1,0 +1,120 @@
+"""The Spark job of a fold: a partition for each bucket that changes touch, merged with what lives in it.
+
+A task reads its bucket's live rows itself, merges, writes files and tells the driver of them. Nothing is part of the
+lake until the driver commits it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.points import Point, reached
+from tidemark.lake.rows import TRUNCATED
+from tidemark.lake.shared import SharedFolder
+from tidemark.lake.versions import BEGIN_LSN, END_LSN, prefix, version_schema
+from tidemark.pipeline.fold.events import BUCKET
+from tidemark.pipeline.fold.layout import VersionLayout
+from tidemark.pipeline.fold.merge import BEGIN, END, EVENTS, Merging, merge
+
+GROUP_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class FoldWork:
+    """What a task goes by: `live` files of each bucket that it merges with, and `closed` ones that it joins."""
+
+    lake: SharedFolder
+    folder: Path
+    layout: VersionLayout
+    how: Merging
+    live: Mapping[int, tuple[str, ...]]
+    closed: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedBucket:
+    """What a task has written for a bucket in the place of its live files."""
+
+    bucket: int
+    files: tuple[DataFile, ...]
+
+
+def fold_buckets(events: DataFrame, work: FoldWork, tasks: int | None) -> list[FoldedBucket]:
+    """Run the job. `events` has the cells, what every event says, and the bucket; a task for each, or so many tasks."""
+    parted = events.repartitionById(min(tasks or work.layout.buckets, work.layout.buckets), BUCKET)
+    told = parted.mapInArrow(partial(_run, work), "written binary").collect()
+    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+
+
+def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    gathered = [batch for batch in batches if batch.num_rows]
+    if not gathered:
+        return
+    work.lake.verified()
+    events = pa.Table.from_batches(gathered)
+    del gathered
+    for bucket in sorted(pc.unique(events[BUCKET]).to_pylist()):
+        told = FoldedBucket(bucket, tuple(_folded(work, bucket, events.filter(pc.field(BUCKET) == bucket))))
+        yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
+
+
+def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]:
+    cells = _cells(work.layout)
+    events = events.filter(pc.field("kind") != TRUNCATED).drop_columns(BUCKET)
+    events = events.select([*cells.names, *EVENTS.names, END]).cast(pa.schema([*cells, *EVENTS, (END, pa.int64())]))
+    live = _rows(work, work.live.get(bucket, ()), {BEGIN_LSN: BEGIN})
+    merged = merge(work.how, live, events.filter(pc.field(END).is_null()))
+    moved = events.filter(pc.field(END).is_valid()).rename_columns({"commit": BEGIN}).select(merged.closed.column_names)
+    ended = _rows(work, work.closed.get(bucket, ()), {BEGIN_LSN: BEGIN, END_LSN: END})
+    live = _by_key(merged.live, work.layout.key)
+    yield from _written(work, bucket, live.append_column(END, pa.nulls(len(live), pa.int64())), live=True)
+    yield from _written(work, bucket, pa.concat_tables([ended, merged.closed, moved]), live=False)
+
+
+def _written(work: FoldWork, bucket: int, rows: pa.Table, *, live: bool) -> Iterator[DataFile]:
+    if not len(rows):
+        return
+    writer = FileWriter(work.folder, prefix(bucket, work.layout.buckets, live=live))
+    named = pa.table(list(rows.select([*work.layout.cells, BEGIN, END])), schema=version_schema(work.layout.columns))
+    for start in range(0, len(named), GROUP_ROWS):
+        writer.write(named.slice(start, GROUP_ROWS))
+    yield writer.close()
+    reached(Point.FILE_WRITTEN)
+
+
+def _cells(layout: VersionLayout) -> pa.Schema:
+    return pa.schema([pa.field(cell, c.type) for cell, c in zip(layout.cells, layout.columns, strict=True)])
+
+
+def _rows(work: FoldWork, paths: Iterable[str], ours: Mapping[str, str]) -> pa.Table:
+    """The rows of files, by cells."""
+    names = [*(column.name for column in work.layout.columns), *ours]
+    schema = pa.schema([*_cells(work.layout), *((name, pa.int64()) for name in ours.values())])
+    files = (pq.read_table(work.folder / path, columns=names) for path in paths)
+    return pa.concat_tables(
+        [schema.empty_table(), *(_whole(file, names).rename_columns(schema.names).cast(schema) for file in files)]
+    )
+
+
+def _whole(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """With all columns, in this order: a copied file has no texts beside a column if there were none in it."""
+    missing = [name for name in names if name not in rows.column_names]
+    for name in missing:
+        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+    return rows.select(names)
+
+
+def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """In the key's order, so that a lookup reads few pages."""
+    sortable = [cell for cell in key if not pa.types.is_nested(rows[cell].type)]
+    return rows.sort_by([(cell, "ascending") for cell in sortable]) if sortable else rows

@@ -1,0 +1,228 @@
+"""One bucket: what was live in it, and all its changes in order, to what is live now and what has ended. Pure Arrow.
+
+With a key a row's version ends where the next change of its key begins. Without one, equal rows are told apart by
+nobody: the first that was removed is taken for the first that was added. A removal does not say what the row had in
+columns that the table has no more: any row that is equal in the others will do, since where it ends they all look the
+same, and before that they all live. A truncate ends all that lives.
+
+A version that ends in the commit in which it began was never seen by anyone else and is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.errors import LakeDamaged
+from tidemark.lake.identities import may_be_among, numbers_of
+from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
+from tidemark.reads.shape import NEVER_SENT, RANK_LOAN, RANK_OTHER
+from tidemark.values.kernels import Flags, Longs
+
+BEGIN, END = "begin", "end"
+EVENTS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("commit", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("rank", pa.int32()),
+        ("marks", pa.string()),
+    ]
+)
+_RESYNC = "Run `tidemark resync LAKE TABLE`, which copies the table again."
+_NEVER = np.iinfo(np.int64).max
+_POSITION = np.dtype([("commit", np.int64), ("ordinal", np.int64)])
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """How it is done: all cells, those of the key, those of each column that may be marked, and every truncate.
+
+    With a key a mark says that a large value did not change; without one, that the table has the column no more.
+    """
+
+    cells: tuple[str, ...]
+    key: tuple[str, ...]
+    marked: Mapping[int, tuple[str, ...]]
+    truncates: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Rows with `begin`, and rows with `begin` and `end`."""
+
+    live: pa.Table
+    closed: pa.Table
+
+
+def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
+    """`live` has the cells and `begin`; `changes` the cells and what every event says. All changes are later."""
+    if how.key or changes["marks"].null_count == len(changes):
+        return _merged(how, how.key or how.cells, live, changes)
+    closed: list[pa.Table] = []
+    for stage, told_apart_by, some in _stages(how, changes):
+        merged = _merged(stage, told_apart_by, live, some)
+        live, closed = merged.live, [*closed, merged.closed]
+    return Merged(live, pa.concat_tables(closed))
+
+
+def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[str, ...], pa.Table]]:
+    """Changes of a table without a key in the order of time, as long as they say the same columns; and these."""
+    positions, marks = _positions(changes), changes["marks"].to_pylist()
+    order = np.argsort(positions, kind="stable")
+    first = [place for place, at in enumerate(order) if place == 0 or marks[at] != marks[order[place - 1]]]
+    for number, (begin, end) in enumerate(pairwise([*first, len(order)])):
+        since = positions[order[begin]] if number else None
+        until = positions[order[end]] if end < len(order) else None
+        truncates = tuple(
+            each
+            for each in how.truncates
+            if (since is None or each >= since.item()) and (until is None or each < until.item())
+        )
+        mark = marks[order[begin]] or ""
+        unsaid = {cell for attnum, cells in how.marked.items() if f",{attnum}," in mark for cell in cells}
+        told_apart_by = tuple(cell for cell in how.cells if cell not in unsaid)
+        yield replace(how, truncates=truncates), told_apart_by, changes.take(pa.array(order[begin:end]))
+
+
+def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, changes: pa.Table) -> Merged:
+    touched = np.ones(len(live), bool) if how.truncates else may_be_among(live, changes, told_apart_by)
+    events = pa.concat_tables([_as_events(live.filter(pa.array(touched)), how), changes.select(_names(how))])
+    numbers = numbers_of(events, told_apart_by, zeros_apart=not how.key)
+    epochs = _epochs(events, how.truncates)
+    order = np.lexsort((*(events[name].to_numpy() for name in ("rank", "ordinal", "commit")), epochs, numbers))
+    ordered = _Ordered(events, order, numbers[order], epochs[order])
+    sources, ends = _keyed(ordered) if how.key else _paired(ordered)
+    ends = np.where(ends == _NEVER, _truncated(ordered.epochs[sources], how.truncates), ends)
+    begins = ordered.commits[sources]
+    stays, ended = ends == _NEVER, (ends != _NEVER) & (ends > begins)
+    rows = _Values(ordered, how)
+    new = rows.taken(sources[stays]).append_column(BEGIN, pa.array(begins[stays]))
+    old = rows.taken(sources[ended]).append_column(BEGIN, pa.array(begins[ended]))
+    untouched = live.filter(pa.array(~touched)).select([*how.cells, BEGIN])
+    return Merged(pa.concat_tables([untouched, new]), old.append_column(END, pa.array(ends[ended])))
+
+
+class _Ordered:
+    """Events by row, epoch and position."""
+
+    def __init__(self, events: pa.Table, order: Longs, numbers: Longs, epochs: Longs) -> None:
+        self.events, self.order, self.numbers, self.epochs = events, order, numbers, epochs
+        self.commits: Longs = events["commit"].to_numpy()[order]
+        kinds = pc.is_in(events["kind"], value_set=pa.array([DELETED, PREIMAGE])).to_numpy()[order]
+        loans = events["rank"].to_numpy()[order] == RANK_LOAN
+        self.is_row: Flags = ~kinds & ~loans
+        self.removes: Flags = kinds
+        same = (np.diff(numbers) == 0) & (np.diff(epochs) == 0)
+        self.goes_on: Flags = np.append(same, False)  # the next event is of the same row
+        self.starts: Longs = _starts(same)
+
+
+def _starts(same: Flags) -> Longs:
+    """For each event, the first one of its row."""
+    first = np.insert(~same, 0, True)[: len(same) + 1]
+    starts: Longs = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+    return starts
+
+
+def _keyed(ordered: _Ordered) -> tuple[Longs, Longs]:
+    """Which events are versions, and where each ends: at the next event of its key."""
+    ends = np.where(ordered.goes_on, np.append(ordered.commits[1:], 0)[: len(ordered.commits)], _NEVER)
+    sources = np.flatnonzero(ordered.is_row)
+    return sources, ends[sources]
+
+
+def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
+    """Which events are versions, and where each ends: the nth removal of a content ends its nth addition."""
+    added, removed = np.flatnonzero(ordered.is_row), np.flatnonzero(ordered.removes)
+    places = {name: _places(ordered.starts[which]) for name, which in (("added", added), ("removed", removed))}
+    width = len(ordered.starts) + 1
+    of_added = ordered.starts[added] * width + places["added"]
+    of_removed = ordered.starts[removed] * width + places["removed"]
+    at = np.searchsorted(of_added, of_removed)
+    found = at < len(of_added)
+    found[found] = of_added[at[found]] == of_removed[found]
+    if not found.all():
+        raise LakeDamaged("a row was removed more often than it was added", _RESYNC)
+    ends = np.full(len(added), _NEVER, np.int64)
+    ends[at] = ordered.commits[removed]
+    return added, ends
+
+
+def _places(starts: Longs) -> Longs:
+    """For each of some events, ordered by row, how many of its row come before it."""
+    first = np.flatnonzero(np.diff(starts, prepend=-1) != 0)
+    lengths = np.diff(np.append(first, len(starts)))
+    places: Longs = np.arange(len(starts)) - np.repeat(first, lengths)
+    return places
+
+
+class _Values:
+    """The values of events, with what a change did not send found in the one before it."""
+
+    def __init__(self, ordered: _Ordered, how: Merging) -> None:
+        self._ordered, self._how = ordered, how
+        large = how.marked if how.key else {}
+        self._from = {cell: where for n, cells in large.items() for cell, where in self._sent(n, cells)}
+
+    def taken(self, events: Longs) -> pa.Table:
+        """The cells of these events, by their place in the order."""
+        ordered = self._ordered
+        columns = {}
+        for cell in self._how.cells:
+            where = self._from[cell][events] if cell in self._from else events
+            if (where < 0).any():
+                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", _RESYNC)
+            columns[cell] = ordered.events[cell].take(pa.array(ordered.order[where]))
+        return pa.table(columns) if columns else pa.table({}).take(pa.array([], pa.int64()))
+
+    def _sent(self, attnum: int, cells: Sequence[str]) -> list[tuple[str, Longs]]:
+        """For each event the newest one up to it, of the same row, that has the column's value."""
+        ordered = self._ordered
+        marked = pc.fill_null(pc.match_substring(ordered.events["marks"], f",{attnum},"), False).to_numpy()
+        if not marked.any():
+            return []
+        has = ~marked[ordered.order] & ~ordered.removes
+        newest = np.maximum.accumulate(np.where(has, np.arange(len(has)), -1))
+        where = np.where(newest >= ordered.starts, newest, -1)
+        return [(cell, where) for cell in cells]
+
+
+def _names(how: Merging) -> list[str]:
+    return [*how.cells, *EVENTS.names]
+
+
+def _as_events(live: pa.Table, how: Merging) -> pa.Table:
+    """Live rows as what made them."""
+    count = len(live)
+    said = {
+        "kind": pa.repeat(pa.scalar(INSERTED), count),
+        "commit": live[BEGIN],
+        "ordinal": pa.repeat(pa.scalar(-1, pa.int64()), count),
+        "rank": pa.repeat(pa.scalar(RANK_OTHER, pa.int32()), count),
+        "marks": pa.nulls(count, pa.string()),
+    }
+    return pa.table({**{cell: live[cell] for cell in how.cells}, **said})
+
+
+def _epochs(events: pa.Table, truncates: Sequence[tuple[int, int]]) -> Longs:
+    """How many truncates came before each event."""
+    return np.searchsorted(np.array(sorted(truncates), _POSITION), _positions(events)).astype(np.int64)
+
+
+def _positions(events: pa.Table) -> npt.NDArray[np.void]:
+    positions = np.empty(len(events), _POSITION)
+    positions["commit"], positions["ordinal"] = events["commit"].to_numpy(), events["ordinal"].to_numpy()
+    return positions
+
+
+def _truncated(epochs: Longs, truncates: Sequence[tuple[int, int]]) -> Longs:
+    """Where each epoch ended; the last has not."""
+    ends = np.array([*(commit for commit, _ in sorted(truncates)), _NEVER], np.int64)
+    return ends[epochs]

@@ -1,0 +1,454 @@
+"""A whole mirror in one process and one child: it receives, applies, folds, and copies what cannot begin otherwise.
+
+Whoever holds it calls `step` again and again. All that is told to the lake is told from there, by one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    UNREADABLE,
+    LogDamaged,
+    LogInUse,
+    NotAnswerable,
+    ReceiveFailed,
+    Retry,
+    SourceError,
+    SparkError,
+    Stopped,
+    TableChanged,
+    TaskFailed,
+    TidemarkError,
+    policy_of,
+)
+from tidemark.lake.history import tables_unreadable
+from tidemark.lake.paths import require_plain
+from tidemark.lake.reasons import copy_failed
+from tidemark.lake.registers import read_cycle
+from tidemark.lake.requests import Requests, read_restart
+from tidemark.log.disk import Disk
+from tidemark.log.emptying import empty_log
+from tidemark.log.mirror import NAME as MIRROR_FILE
+from tidemark.log.mirror import read_mirror
+from tidemark.log.writer import Lock as LogLock
+from tidemark.pipeline.apply.cycle import Applied
+from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
+from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.copy.copying import Copying, Failed
+from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.rounds import CopyOptions
+from tidemark.pipeline.copy.tracker import Tracker
+from tidemark.pipeline.events import CopyFailed, Emit, Message, TableCopied, TableFolded
+from tidemark.pipeline.fold.beside import FoldingBeside
+from tidemark.pipeline.fold.folder import Folded
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
+from tidemark.postgres.slot import drop_slot_when_free
+from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
+from tidemark.receive.process import ReceiveProcess
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark import has_ended, tasks_beside, what_failed
+
+LOG = "_log"
+REQUESTS_S = 1.0
+ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
+MOST_DEATHS = 5  # of the receiving process, in a minute
+MOST_FAILURES = 3  # of a cycle, one after the other
+_RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
+_BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MirroringOptions:
+    """From where, to where, and how far. The log lies in the lake's own folder unless it is said where."""
+
+    source: Dsn
+    lake: Path
+    names: MirrorNames
+    log: Path | None = None
+    endpos: Lsn | None = None
+    folds: bool = True
+    tasks: int | None = None
+    budget_bytes: int = BUDGET_BYTES
+    wal_limit_bytes: int = WAL_LIMIT_BYTES
+    wal_policy: WalPolicy = WalPolicy.WARN
+    accept_altered_publication: bool = False
+    cycle_bytes: int = CYCLE_BYTES
+    cycle_s: float = CYCLE_S
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the log lies."""
+        return self.log or self.lake / LOG
+
+    @property
+    def receive(self) -> ReceiveOptions:
+        """What the receiving process is told."""
+        return ReceiveOptions(
+            self.source,
+            self.log_folder,
+            self.names,
+            endpos=self.endpos,
+            budget_bytes=self.budget_bytes,
+            wal_limit_bytes=self.wal_limit_bytes,
+            wal_policy=self.wal_policy,
+            accept_altered_publication=self.accept_altered_publication,
+        )
+
+    @property
+    def apply(self) -> ApplyOptions:
+        """The options of the writer."""
+        return ApplyOptions(
+            self.source,
+            self.log_folder,
+            self.lake,
+            self.names,
+            cycle_bytes=self.cycle_bytes,
+            cycle_s=self.cycle_s,
+        )
+
+    def copy(self, free_tasks: int) -> CopyOptions:
+        """The options of the copies, which by default take all tasks that are free."""
+        return CopyOptions(self.source, self.log_folder, self.lake, self.names, self.tasks or free_tasks, self.endpos)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Positions, and how far the lake is behind the source as of its last catalog snapshot."""
+
+    source_lsn: Lsn
+    received_lsn: Lsn
+    applied_lsn: Lsn
+    lag_s: float | None
+
+    @property
+    def lag_bytes(self) -> int:
+        """The WAL that cannot be read yet."""
+        return max(0, self.source_lsn - self.applied_lsn)
+
+
+class Mirroring:
+    """Mirrors, from here to `close`. A start that fails leaves no slot at the source that it has made."""
+
+    def __init__(
+        self,
+        options: MirroringOptions,
+        spark: SparkSession,
+        tell: Callable[[str], None],
+        stopping: Callable[[], bool] = lambda: False,
+        emit: Emit | None = None,
+    ) -> None:
+        self._options, self._spark, self._stopping = options, spark, stopping
+        self._emit: Emit = emit or (lambda event: tell(str(event)))
+        self._tell: Callable[[str], None] = lambda text: self._emit(Message(text))
+        self._tracker, self._requests = Tracker(), Requests(options.lake)
+        self._received_all = False
+        self._deaths: list[float] = []
+        self._patient_until = time.monotonic() + ORPHAN_S
+        self._failures = 0
+        self._unable: dict[int, TidemarkError] = {}
+        self._asked_at = 0.0
+        self.restart_is_asked_for = False
+        self.progress = Progress()
+        log = options.log_folder
+        require_log(options.lake, log)
+        require_plain(options.lake)
+        options.lake.mkdir(parents=True, exist_ok=True)
+        self._receive = options.receive
+        with ExitStack() as held:
+            if not has_begun(log):
+                held.push(self._undo)
+            self._receiving = self._started()
+            held.callback(lambda: self._receiving.close())
+            self._wait_for_log()
+            self.writer = held.enter_context(LakeWriter(options.apply, spark, self._tell))
+            self.writer.uncopied = frozenset()
+            if options.folds:
+                held.enter_context(FoldingBeside(options.lake, spark, self._tell, partial(emit_fold, self._emit)))
+            self._copying = held.enter_context(Copying(options.copy(tasks_beside(spark)), spark, self.progress))
+            self._held = held.pop_all()
+
+    def step(self) -> Applied | None:
+        """Do what there is to do now; what was applied."""
+        self._require_receiving()
+        self._require_spark()
+        applied = self._applied()
+        self._look_at_requests()
+        self._take_copies()
+        self._start_copies()
+        return applied
+
+    def rest(self) -> None:
+        """Let some time pass, when there was nothing to do; less if a copy is done."""
+        self._copying.wait(_REST_S)
+
+    @property
+    def lake(self) -> Path:
+        """Its lake."""
+        return self._options.lake
+
+    @property
+    def copies(self) -> int:
+        """How many tables are being copied, or are to be."""
+        return len(self._tracker.busy() | self.writer.tables.to_copy().keys())
+
+    @property
+    def unable(self) -> dict[int, TidemarkError]:
+        """Those of them that cannot be copied as things are, and why. It is tried again all the same."""
+        wanted = self._tracker.busy() | self.writer.tables.to_copy().keys()
+        return {oid: error for oid, error in self._unable.items() if oid in wanted}
+
+    def require_copied(self) -> None:
+        """Refuse to call it done while a table cannot be read that should be."""
+        if self._altered_beyond_the_end:
+            raise NotAnswerable(
+                f"tables were altered after {self.writer.cycle.known}, perhaps after --endpos: they can be read up to "
+                f"{self.writer.cycle.known}",
+                "Use a later `--endpos`, or none.",
+            )
+        failure = tables_unreadable(
+            (self.writer.tables.history(oid), self._why_unreadable(oid, why))
+            for oid, why in self.writer.tables.lacking().items()
+        )
+        if failure is not None:
+            raise failure
+
+    def _why_unreadable(self, oid: int, why: str) -> TidemarkError:
+        """The error of its last copy if the source refused it; otherwise the reason that is recorded for the table."""
+        error = self._unable.get(oid)
+        if isinstance(error, (SourceError, NotAnswerable)):
+            return error
+        fix = self.writer.tables.history(oid).fix or "Retry the command."
+        return (NotAnswerable if error is None else SourceError)(why, fix)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it knows of every table if it needs a copy: none waits for a transaction older than itself."""
+        return self.writer.tables.all_settled
+
+    def position(self) -> Lsn:
+        """Where the source is."""
+        with Session.open(self._options.source, "sync") as session:
+            return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+
+    def reached(self, lsn: Lsn) -> bool:
+        """Whether everything up to a position can be read, or never will be."""
+        cycle = self.writer.cycle
+        return cycle.safe >= lsn and (cycle.known >= lsn or self._altered_beyond_the_end)
+
+    @property
+    def _altered_beyond_the_end(self) -> bool:
+        """Whether a table was altered, nobody can say where, and the log that would tell has ended."""
+        limit = self.writer.tables.limit
+        return self._received_all and limit is not None and limit > self.writer.reader.received
+
+    @property
+    def lag(self) -> Lag:
+        """Where the source, the log and the lake are, as far as it was read."""
+        cycle, received, source = self.writer.cycle, self.writer.reader.received, self.writer.source_position
+        applied = min(cycle.safe, cycle.known)
+        source_lsn = max(received, source[0]) if source is not None else received
+        lag_s = None
+        if applied >= source_lsn:
+            lag_s = 0.0
+        elif source is not None and cycle.source_time is not None:
+            lag_s = max(0.0, (source[1] - cycle.source_time).total_seconds())
+        return Lag(source_lsn, received, applied, lag_s)
+
+    def kill_receiving(self) -> None:
+        """End the receiving process as a power failure would; the next step starts another one."""
+        self._receiving.kill()
+
+    def close(self) -> None:
+        """End in good order: copies are left, and the lake is as it was told last."""
+        self._receiving.stop()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _applied(self) -> Applied | None:
+        """A cycle, which can be done again if a task of it failed."""
+        try:
+            applied = self.writer.step()
+        except (PySparkException, Py4JJavaError) as error:
+            self._failures += 1
+            said = f"applying changes failed: {what_failed(error)}"
+            if self._failures > MOST_FAILURES:
+                raise TaskFailed(said, _RETRY) from error
+            self._emit(Message(f"{said}; retrying", warning=True))
+            return None
+        except (Py4JError, ConnectionError) as error:
+            raise _spark_ended() from error
+        self._failures = 0
+        return applied
+
+    def _look_at_requests(self) -> None:
+        now = time.monotonic()
+        if now >= self._asked_at:
+            self._asked_at = now + REQUESTS_S
+            self.restart_is_asked_for = read_restart(self._options.lake) is not None
+            for oid in self._requests.new():
+                self._tracker.hasten(oid)
+                if not self.writer.tables.resync(oid):
+                    self._requests.fulfilled(oid)
+                    self._tell(f"table with OID {oid}: not copied, it was dropped or has no replica identity")
+
+    def _start_copies(self) -> None:
+        tables = self.writer.tables
+        wanted = tables.to_copy()
+        picked = self._tracker.pick(wanted, time.monotonic())
+        for oid in picked:
+            tables.copying(oid, self.writer.cycle.safe)
+        if picked:
+            self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
+
+    def _take_copies(self) -> None:
+        for result in self._copying.results():
+            if isinstance(result, Failed) and self._began_meanwhile(result.fingerprint.oid):
+                continue
+            if isinstance(result, Failed):
+                self._note(result)
+                self._over(result.fingerprint, result.error)
+            else:
+                self._tracker.copied(result)
+        for generation, taken in self.writer.take(self._tracker.waiting()):
+            oid = generation.fingerprint.oid
+            self._copying.settled(oid)
+            if taken:
+                self._tracker.taken(oid)
+                self._unable.pop(oid, None)
+                self._requests.fulfilled(oid)
+                rows = sum(file.rows for file in generation.files)
+                self._emit(TableCopied(generation.name, generation.base.lsn, rows, self.progress.seconds(oid)))
+            elif not self._began_meanwhile(oid):
+                self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
+
+    def _began_meanwhile(self, oid: int) -> bool:
+        """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
+        tables = self.writer.tables
+        if tables.needs_copy(oid) or not tables.history(oid).live:
+            return False
+        self._tracker.dropped(oid)
+        self._unable.pop(oid, None)
+        self._requests.fulfilled(oid)
+        return True
+
+    def _note(self, failed: Failed) -> None:
+        if policy_of(failed.error).retry is Retry.NEVER:
+            self._unable[failed.fingerprint.oid] = failed.error
+        else:
+            self._unable.pop(failed.fingerprint.oid, None)
+        self.writer.uncopied = frozenset(self._unable)
+
+    def _over(self, table: Fingerprint, error: TidemarkError) -> None:
+        unreadable = isinstance(error, UNREADABLE)
+        reason = copy_failed(table, error, unreadable=unreadable)
+        self.writer.tables.stopped_copying(table.oid)
+        self.writer.tables.wait([table.oid], reason)
+        self._requests.failed(table.oid, reason)
+        pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
+        self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
+
+    def _wait_for_log(self) -> None:
+        """Until the receiving process has a log, or an error to say."""
+        while not has_begun(self._options.log_folder):
+            if self._stopping():
+                self._receiving.stop()
+                with suppress(TidemarkError):  # it may be stopped before it can report
+                    self._receiving.wait()
+                raise Stopped("stopped before replication started; no slot is left at the source")
+            self._require_receiving()
+            time.sleep(_BEGIN_S)
+
+    def _undo(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        """Remove the slot and the log of a first start that has failed. Another process's are left alone."""
+        log, disk = self._options.log_folder, Disk()
+        if not isinstance(error, Exception) or not log.exists():
+            return
+        try:
+            lock = LogLock(log)
+        except LogInUse:
+            return
+        try:
+            mirror = read_mirror(log, disk)
+            if mirror is not None:
+                with Session.open(self._options.source, "undo") as session:
+                    drop_slot_when_free(session, self._options.names.slot)
+                empty_log(log, disk, mirror.identity, mirror.name)
+                disk.remove(log / MIRROR_FILE)
+        except TidemarkError as failure:
+            self._tell(f"could not drop replication slot {self._options.names.slot}: {failure.message}")
+        finally:
+            lock.release()
+
+    def _require_spark(self) -> None:
+        """Without it there is nothing to do but to end, and who idles would not notice."""
+        if has_ended(self._spark):
+            raise _spark_ended()
+
+    def _require_receiving(self) -> None:
+        """One that was killed is started again; one that says why it cannot go on is right."""
+        if self._received_all or self._receiving.process.poll() is None:
+            return
+        try:
+            self._receiving.wait()
+            self._received_all = self._options.endpos is not None
+        except ReceiveFailed as error:
+            self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
+            if len(self._deaths) > MOST_DEATHS:
+                raise
+            self._emit(Message(f"{error.message}; restarting the receiver", warning=True))
+        except LogInUse as error:
+            if time.monotonic() > self._patient_until:
+                raise
+            self._tell(f"{error.message}; waiting for that process to end")
+            time.sleep(_ORPHAN_PAUSE_S)
+        if not self._received_all:
+            self._receiving.close()
+            self._receiving = self._started()
+
+    def _started(self) -> ReceiveProcess:
+        return ReceiveProcess.start(self._receive, tell=lambda text: self._emit(Message(text, "receive")))
+
+
+def emit_fold(emit: Emit, folded: Folded, seconds: float) -> None:
+    """Emit the event of a fold."""
+    emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds))
+
+
+def has_begun(log: Path) -> bool:
+    """Whether a log is there, and its slot was made."""
+    mirror = read_mirror(log, Disk()) if log.exists() else None
+    return mirror is not None and mirror.start is not None
+
+
+def require_log(lake: Path, log: Path) -> None:
+    """Refuse a lake that has something and whose log is lost, before another log is begun."""
+    safe = read_cycle(lake).safe
+    if safe > Lsn.ZERO and not has_begun(log):
+        raise LogDamaged(
+            f"the lake has an applied LSN of {safe}, but {log} is not a Tidemark log: later changes are missing",
+            f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all` and retry.",
+        )
+
+
+def _spark_ended() -> SparkError:
+    return SparkError("Spark stopped", _RETRY)

@@ -1,0 +1,244 @@
+"""One cycle: everything that a snapshot shows and the mirror does not have yet, as files that nobody knows of yet.
+
+Tables that are new, or cannot be followed, are copied. Of the others the rows that may have changed are read once, in
+parallel, and held against what the mirror has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import UNREADABLE, Unreadable
+from tidemark.lake.columns import arranged, wanted_columns
+from tidemark.lake.generation import Generation
+from tidemark.lake.history import TableHistory, types_of
+from tidemark.lake.lake import Lake
+from tidemark.lake.leases import Lease
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.shared import shared_folder
+from tidemark.pipeline.apply.cycle import ChangeTables
+from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
+from tidemark.pipeline.copy.lending import STAGING, Lender
+from tidemark.pipeline.copy.parts import Part, parts_of, together
+from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.reading import pages_of
+from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
+from tidemark.pipeline.copy.snapshots import CopySnapshot
+from tidemark.pipeline.poll.digests import Digest
+from tidemark.pipeline.poll.following import Followed, Following, Write
+from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.horizon import Horizon
+from tidemark.pipeline.poll.mirrored import MOST_KEPT, Kept, Room
+from tidemark.pipeline.poll.options import PollOptions
+from tidemark.pipeline.poll.reconcile import Source
+from tidemark.pipeline.poll.staging import Staged, StageWork, Wanted, stage
+from tidemark.pipeline.poll.table import PolledTable
+from tidemark.pipeline.poll.tables import Here, Plan
+from tidemark.pipeline.poll.writing import ChangeWork, Stamp, WrittenChanges, write_changes, write_truncate
+from tidemark.reads.reading import Reading
+from tidemark.reads.snapshot import LakeView
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark import in_parallel
+from tidemark.values.types import Types
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all cycles of a mirror share."""
+
+    options: PollOptions
+    spark: SparkSession
+    lake: Lake
+    changes: ChangeTables
+    progress: Progress
+    stopping: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one cycle goes by. `safe` is what the mirror has, `horizon` what may have changed since.
+
+    Of some tables it is known what the mirror had; rows that are gone are looked for where it is asked.
+    """
+
+    seen: Glimpse
+    here: Here
+    plan: Plan
+    safe: Lsn
+    horizon: Horizon | None
+    had: Mapping[int, Kept | Digest]
+    reconcile: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """What came of it: generations of tables that were copied, what changed in the others, and what is unreadable.
+
+    A table with a value that cannot be decoded is unreadable, and left out of the cycle.
+    """
+
+    generations: list[Generation] = field(default_factory=list)
+    unreadable: dict[int, Unreadable] = field(default_factory=dict)
+    written: dict[int, WrittenChanges] = field(default_factory=dict)
+    has: dict[int, Kept | Digest] = field(default_factory=dict)
+
+
+def run_cycle(setting: Setting, task: Task) -> Found:
+    """Do it, but for telling anyone."""
+    lease = Lease(setting.lake.path, task.safe)
+    try:
+        return _Cycle(setting, task, lease).run()
+    finally:
+        lease.close()
+
+
+class _Cycle:
+    def __init__(self, setting: Setting, task: Task, lease: Lease) -> None:
+        self._setting, self._task, self._lease = setting, task, lease
+        self._source = task.seen.shared
+        self._shared = shared_folder(setting.lake.path)
+        self._utf8 = task.seen.session.stores_utf8
+        histories = [history for history, _ in (*task.plan.followed.values(), *task.plan.copied.values())]
+        self._types = Types(types_of(histories), setting.lake.version_num)
+        kept = sum(len(each) for each in task.had.values() if isinstance(each, Kept))
+        self._room = Room(MOST_KEPT - kept)
+
+    def run(self) -> Found:
+        found = Found()
+        found.generations += self._copied(found.unreadable)
+        tables = {oid: self._table(*followed) for oid, followed in self._task.plan.followed.items()}
+        wanted = {
+            oid: Wanted(table.fingerprint, table.columns, self._task.horizon.condition(), table.text().hash_at_source())
+            for oid, table in tables.items()
+            if table.fingerprint.key and self._task.horizon is not None
+        }
+        staged = self._staged(wanted, tables)
+        found.unreadable |= {oid: each for oid, each in staged.items() if isinstance(each, UNREADABLE)}
+        tables = {oid: table for oid, table in tables.items() if oid not in found.unreadable}
+        follow = partial(self._followed, tables, staged, wanted)
+        followed = in_parallel(follow, tables, self._setting.options.tasks, self._setting.stopping)
+        for oid, done in zip(tables, followed, strict=True):
+            if isinstance(done, UNREADABLE):
+                found.unreadable[oid] = done
+                continue
+            if done.written.files:
+                found.written[oid] = done.written
+            if done.has is not None:
+                found.has[oid] = done.has
+        return found
+
+    def _copied(self, unreadable: dict[int, Unreadable]) -> list[Generation]:
+        task, options = self._task, self._setting.options
+        if not task.plan.copied:
+            return []
+        copying = CopyOptions(options.source, self._setting.lake.log, options.lake, options.names, options.tasks)
+        snapshot = CopySnapshot(Boundary(task.here.lsn), self._source)
+        planned = plan_round(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
+        for oid, error in planned.refused.items():
+            if not isinstance(error, UNREADABLE):
+                raise error
+            unreadable[oid] = error
+        for oid, table in planned.work.tables.items():
+            name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
+            self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
+        done: list[Generation] = []
+        lender = replace(planned.lender, stopping=self._setting.stopping)
+        copy = partial(copy_parts, self._setting.spark, lender, planned.work)
+        for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
+            done += [generation for each in told if (generation := self._add(planned, each, unreadable)) is not None]
+        return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
+
+    def _add(
+        self, planned: Round, told: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
+    ) -> Generation | None:
+        if isinstance(told, FailedPart):
+            if not isinstance(told.error, UNREADABLE):
+                raise told.error
+            planned.given_up.add(told.part.oid)
+            unreadable[told.part.oid] = told.error
+            self._setting.progress.failed(told.part.oid)
+            return None
+        self._setting.progress.copied(told.part.oid, told.part.size_bytes, told.rows)
+        generation = planned.add(told)
+        if generation is not None:
+            self._setting.progress.done(told.part.oid)
+        return generation
+
+    def _table(self, history: TableHistory, fingerprint: Fingerprint) -> PolledTable:
+        oid = fingerprint.oid
+        pages, page_bytes = pages_of(self._task.seen.session, oid)
+        parts = parts_of(oid, pages, page_bytes, self._setting.options.tasks)
+        early = partial(self._early, history, fingerprint)
+        return PolledTable(self._setting.spark, history, fingerprint, parts, self._types, self._utf8, early)
+
+    def _early(self, history: TableHistory, fingerprint: Fingerprint) -> DataFrame:
+        """What the mirror has of a table, under the definition that the snapshot shows."""
+        setting, safe = self._setting, self._task.safe
+        view = partial(LakeView, setting.lake, None)
+        reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())
+        return reading.table(history, replace(history.at(safe), fingerprint=fingerprint), {})
+
+    def _staged(
+        self, wanted: Mapping[int, Wanted], tables: Mapping[int, PolledTable]
+    ) -> dict[int, Staged | Unreadable]:
+        setting = self._setting
+        folder = setting.lake.path / STAGING
+        lender, work = (
+            Lender(self._source, folder, setting.stopping),
+            StageWork(self._shared, self._types, folder, wanted),
+        )
+        parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
+        return stage(setting.spark, lender, work, parts, setting.options.tasks, setting.stopping)
+
+    def _followed(
+        self,
+        tables: Mapping[int, PolledTable],
+        staged: Mapping[int, Staged | Unreadable],
+        wanted: Mapping[int, Wanted],
+        oid: int,
+    ) -> Followed | Unreadable:
+        table, task = tables[oid], self._task
+        source = Source(table, self._source, self._setting.options.tasks)
+        more, write = partial(self._more, table), self._writer(table)
+        following = Following(source, task.had.get(oid), self._room, more, write)
+        try:
+            if oid not in wanted:
+                return following.by_row()
+            read = _readable(staged[oid])
+            return following.by_key(read, wanted[oid], reconcile=task.reconcile or oid in task.plan.rewritten)
+        except UNREADABLE as error:
+            return error
+
+    def _more(self, table: PolledTable, wanted: Wanted) -> Staged:
+        oid = table.fingerprint.oid
+        return _readable(self._staged({oid: wanted}, {oid: table})[oid])
+
+    def _writer(self, table: PolledTable) -> Write:
+        setting, task = self._setting, self._task
+        path = table.history.path
+        changes = setting.changes.find(path)
+        kept = arranged(changes.columns if changes else (), wanted_columns(table.columns, self._types))
+        folder: Path = setting.lake.path / path / CHANGES
+        numbers = count()
+
+        def write(rows: DataFrame | None) -> WrittenChanges:
+            stamp = Stamp(task.here.lsn, task.seen.time)
+            work = ChangeWork(
+                self._shared, table.fingerprint.oid, folder, kept, stamp, next(numbers), table.integer_key
+            )
+            return write_truncate(work) if rows is None else write_changes(rows, work)
+
+        return write
+
+
+def _readable(staged: Staged | Unreadable) -> Staged:
+    if isinstance(staged, UNREADABLE):
+        raise staged
+    return staged

@@ -1,0 +1,247 @@
+"""Following one table from the poll before to this one: what changed in it, as files of `changes`.
+
+With a key, rows that may have changed were read by their `xmin`; those that are gone are those whose keys' hashes the
+source does not have. What is found must explain every difference between the digests of both sides: if it does not,
+because two keys have one hash or the mirror is not what it should be, the table is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
+
+from tidemark.lake.rows import DELETED
+from tidemark.pipeline.poll.apart import Apart
+from tidemark.pipeline.poll.digests import Digest, hashed, within
+from tidemark.pipeline.poll.mirrored import Asked, Hashes, Kept, Room, only_in
+from tidemark.pipeline.poll.reconcile import Source
+from tidemark.pipeline.poll.staging import Staged, Wanted, staged_rows
+from tidemark.pipeline.poll.writing import WrittenChanges, joined
+from tidemark.reads.changes import celled
+from tidemark.reads.difference import net
+from tidemark.reads.shape import MANY, Shape
+
+MOST_MISSED = 100_000
+Stage = Callable[[Wanted], Staged]
+Write = Callable[[DataFrame | None], WrittenChanges]  # nothing stands for a truncate
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What was written, and what the mirror has with it: its hashes, or where they are too many, their digest."""
+
+    written: WrittenChanges
+    has: Kept | Digest | None
+
+
+class NeedsWhole(Exception):
+    """A table that cannot be followed as it is: reading it whole is right in any case."""
+
+    def __init__(self, oid: int, why: str) -> None:
+        super().__init__(why)
+        self.oid, self.why = oid, why
+
+
+class Following:
+    """One table. `had` is what the mirror had, if it is known; hashes are kept where there is room."""
+
+    def __init__(self, source: Source, had: Kept | Digest | None, room: Room, stage: Stage, write: Write) -> None:
+        self._source, self._table = source, source.table
+        self._had, self._room, self._stage, self._write = had, room, stage, write
+
+    def by_key(self, staged: Staged, wanted: Wanted, *, reconcile: bool) -> Followed:
+        """A table with a key: rows that may have changed were read, those that are gone are looked for if asked."""
+        if reconcile and staged.rows and isinstance(self._had, Kept):
+            return self._by_key_beside(staged, wanted, self._had)
+        upserts = self._changed(staged, wanted)
+        if not reconcile:
+            return Followed(upserts, None if self._had is None else _with(self._had, upserts))
+        rest = self._rest(_with(self._mirrored(), upserts), staged, wanted)
+        return Followed(joined([upserts, rest.written]), rest.has)
+
+    def _by_key_beside(self, staged: Staged, wanted: Wanted, had: Kept) -> Followed:
+        """The same, looking for what is gone while what was read is compared: keys that are new are told by hashes."""
+        new = had.lacking(Hashes.joined(_staged_hashes(path, self._table.integer_key) for path in staged.paths))
+        has = replace(had.plus(new), thinned=False)
+        with ThreadPoolExecutor(1, "changed") as pool:
+            changed = pool.submit(self._changed, staged, wanted)
+            rest = self._rest(has, staged, wanted, at_once=had.thinned)
+            upserts = changed.result()
+        if upserts.inserted.digest() != new.digest():
+            raise NeedsWhole(self._table.fingerprint.oid, "the keys in the mirror differ from those of the last poll")
+        return Followed(joined([upserts, rest.written]), rest.has)
+
+    def _rest(self, has: Kept | Digest, staged: Staged, wanted: Wanted, *, at_once: bool = False) -> Followed:
+        """What is gone, and what was missed, beside what was read by its xmin and counts as there.
+
+        If rows will be gone, as they were the last time, it is asked for ranges at once.
+        """
+        apart = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
+        theirs = apart.all_theirs if apart is not None else self._source.digest()
+        if theirs == _digest(has):
+            return Followed(joined([]), has)
+        if not theirs.rows:
+            return Followed(self._write(None), Kept.of(Hashes.joined([])))
+        count = max(theirs.rows, _digest(has).rows)
+        if isinstance(has, Kept):
+            removed, missed = self._apart_here(has, apart or self._source.differing(has, count))
+        else:
+            removed, missed = self._apart_on_spark(staged, wanted, count)
+        rest = joined([removed, self._missed(missed)])
+        return Followed(rest, self._required(theirs, _with(has, rest)))
+
+    def by_row(self) -> Followed:
+        """A table without a key: rows are what they hold, and as often as they are there."""
+        has, theirs = self._mirrored(), self._source.digest()
+        if theirs == _digest(has):
+            return Followed(joined([]), has)
+        if not theirs.rows:
+            return Followed(self._write(None), Kept.of(Hashes.joined([])))
+        table, shape = self._table, self._shape(None)
+        mirror = has if isinstance(has, Kept) else Asked(hashed(self._early(shape), table.text(shape)))
+        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).ranges
+        wanted = Wanted(table.fingerprint, table.columns, table.text().in_range(*ranges))
+        staged = self._stage(wanted)
+        shape = self._shape(staged)
+        early = within(hashed(self._early(shape), table.text(shape)), ranges).select(*shape.cells)
+        done = self._written(net(early, table.staged(staged, wanted, shape), shape), shape)
+        return Followed(done, self._required(theirs, _with(has, done)))
+
+    def _apart_here(self, has: Kept, apart: Apart) -> tuple[WrittenChanges, list[int]]:
+        """What is gone, written; and the hashes of what the mirror lacks. Both are told by the hashes kept.
+
+        What the digests do not tell is asked for.
+        """
+        gone, unclear = apart.gone(has)
+        missed: list[int] = []
+        if len(unclear.numbers):
+            staged = self._stage(self._hashes_in(unclear.ranges))
+            theirs = Kept.of(Hashes.joined(map(_staged_hashes, staged.paths))).has
+            ours = has.within(*unclear.ranges)
+            gone = Hashes.joined([gone, only_in(ours, theirs.hashes)])
+            missed = only_in(theirs, ours.hashes).hashes.tolist()
+        if has.has.shares_any(gone):
+            raise NeedsWhole(self._table.fingerprint.oid, "two keys have the same hash, and one of them was deleted")
+        if not len(gone.hashes):
+            return joined([]), missed
+        shape = self._shape(None)
+        return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed
+
+    def _with_hashes(self, gone: Hashes, shape: Shape) -> DataFrame:
+        """The mirror's keys that have these hashes, with their texts."""
+        table = self._table
+        if gone.keys is not None and table.integer_key is not None:
+            keys = table.spark.createDataFrame(pa.table({table.integer_key: pa.array(gone.keys)}))
+            kinds = table.cell_types(shape)
+            named = keys.select(*(_cast(cell, kinds[cell], cell == table.integer_key) for cell in shape.key_cells))
+            return named.withColumn("text", table.text(shape).in_mirror())
+        wanted = table.spark.createDataFrame(pa.table({"wanted": pa.array(np.unique(gone.hashes))}))
+        few = F.broadcast(wanted) if len(gone.hashes) <= MANY else wanted
+        return self._hashed_keys(shape).join(few, F.col("hash") == F.col("wanted"), "left_semi")
+
+    def _apart_on_spark(self, staged: Staged, wanted: Wanted, count: int) -> tuple[WrittenChanges, list[int]]:
+        """The same where hashes are too many to be kept."""
+        shape = self._shape(staged)
+        early = self._hashed_keys(shape)
+        ours = early
+        if staged.rows:
+            late = hashed(self._table.staged(staged, wanted, shape).select(*shape.key_cells), self._table.text(shape))
+            ours = early.unionByName(late.join(early.select("hash"), "hash", "left_anti"))
+        ranges = self._source.differing(Asked(ours), count).ranges
+        asked = self._hashes_in(ranges)
+        theirs = staged_rows(self._table.spark, self._stage(asked), asked, self._table.types)
+        gone = within(early, ranges).join(theirs, "hash", "left_anti")
+        lacking = theirs.join(within(ours, ranges).select("hash"), "hash", "left_anti").limit(MOST_MISSED + 1)
+        return self._write(self._deleted(gone, shape)), [row[0] for row in lacking.collect()]
+
+    def _missed(self, hashes: list[int]) -> WrittenChanges:
+        """Rows whose keys the mirror lacks though their xmin did not say so."""
+        if not hashes:
+            return joined([])
+        if len(hashes) > MOST_MISSED:
+            raise NeedsWhole(self._table.fingerprint.oid, f"more than {MOST_MISSED:,} rows are missing in the mirror")
+        wanted = Wanted(self._table.fingerprint, self._table.columns, self._table.text().of_hashes(hashes))
+        return self._changed(self._stage(wanted), wanted)
+
+    def _changed(self, staged: Staged, wanted: Wanted) -> WrittenChanges:
+        """Those of the rows read that the mirror has not, or has otherwise."""
+        if not staged.rows:
+            return joined([])
+        table, shape = self._table, self._shape(staged)
+        late = table.staged(staged, wanted, shape)
+        return self._written(table.changed(self._early(shape), late, staged, shape), shape)
+
+    def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> Wanted:
+        text = self._table.text()
+        return Wanted(self._table.fingerprint, (), text.in_range(*ranges), text.hash_at_source())
+
+    def _hashed_keys(self, shape: Shape) -> DataFrame:
+        return hashed(self._early(shape).select(*(shape.key_cells or shape.cells)), self._table.text(shape))
+
+    def _deleted(self, rows: DataFrame, shape: Shape) -> DataFrame:
+        """Rows of which the key is known, as changes."""
+        kinds = self._table.cell_types(shape)
+        others = (F.lit(None).cast(kinds[cell]).alias(cell) for cell in shape.cells if cell not in shape.key_cells)
+        return rows.select(*shape.key_cells, *others, F.lit(DELETED).alias("kind"), "text")
+
+    @cached_property
+    def _rows(self) -> DataFrame:
+        return self._table.early()
+
+    def _shape(self, staged: Staged | None) -> Shape:
+        return self._table.shape(self._rows, texts=staged.texts if staged is not None else frozenset())
+
+    def _early(self, shape: Shape) -> DataFrame:
+        return celled(self._rows, shape, {})
+
+    def _mirrored(self) -> Kept | Digest:
+        """What the mirror had, by its own files where it is not known."""
+        if self._had is not None:
+            return self._had
+        keys, cell = self._hashed_keys(self._shape(None)), self._table.integer_key
+        if not self._room.take(keys.count()):
+            return Asked(keys).digests(0, None).whole()
+        wanted = {"hash": F.col("hash")} | ({"key": F.col(cell).cast("long")} if cell is not None else {})
+        found = keys.select(*(value.alias(name) for name, value in wanted.items())).toArrow()
+        return Kept.of(Hashes(*(found[name].to_numpy() for name in wanted)))
+
+    def _written(self, rows: DataFrame, shape: Shape) -> WrittenChanges:
+        return self._write(rows.withColumn("text", self._table.text(shape).in_mirror()))
+
+    def _required(self, theirs: Digest, has: Kept | Digest) -> Kept | Digest:
+        """What the mirror has, if what was found explains all that differed."""
+        if theirs != _digest(has):
+            why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
+            raise NeedsWhole(self._table.fingerprint.oid, why)
+        return has
+
+
+def _digest(has: Kept | Digest) -> Digest:
+    return has.digest() if isinstance(has, Kept) else has
+
+
+def _with(has: Kept | Digest, written: WrittenChanges) -> Kept | Digest:
+    """What the mirror has after some changes."""
+    if isinstance(has, Kept):
+        return has.plus(written.inserted).minus(written.removed)
+    return has + written.inserted.digest() - written.removed.digest()
+
+
+def _staged_hashes(path: str, cell: str | None = None) -> Hashes:
+    """The hashes of rows that were read, and their keys if they are integers."""
+    read = pq.read_table(path, columns=["hash", cell] if cell is not None else ["hash"])
+    keys = read[cell].cast(pa.int64()).to_numpy() if cell is not None else None
+    return Hashes(read["hash"].to_numpy(), keys)
+
+
+def _cast(cell: str, kind: DataType, there: bool) -> Column:
+    return (F.col(cell) if there else F.lit(None)).cast(kind).alias(cell)

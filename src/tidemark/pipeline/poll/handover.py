@@ -1,0 +1,173 @@
+"""From polls to the stream, once the source is able: nothing is lost in between, and most is not copied for it.
+
+The slot is made first, and everything from its position on is received. Then comes a last poll, in a snapshot that is a
+plain LSN at or above that: it shows what was committed up to there, and the log has the rest. Making such a snapshot
+waits for every transaction that runs, and so for all that began before their tables were published: what those did by
+then is in no stream.
+
+Until the last poll is told the lake is polled, and nothing depends on the slot or the log: an attempt that fails, or is
+found later to have been killed, leaves neither behind. What hinders it is said, and polls go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    LogError,
+    ObjectExists,
+    ReceiveFailed,
+    Retry,
+    SourceError,
+    TidemarkError,
+    policy_of,
+)
+from tidemark.lake.registers import read_cycle, read_seen
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
+from tidemark.log.writer import LOCK
+from tidemark.pipeline.poll.glimpse import exact_glimpse
+from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.pipeline.publishing import Meant, require_published
+from tidemark.postgres.capability import Mode, choose_mode
+from tidemark.postgres.look import look_within
+from tidemark.postgres.session import Session
+from tidemark.postgres.slot import drop_slot_when_free, read_slot
+from tidemark.receive.client import ReceiveClient
+from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.process import ReceiveProcess
+from tidemark.schema.fingerprint import Fingerprint
+
+MARK = "_handover"  # in the lake: the folder of the log of an attempt
+AGAIN_S = 60.0
+SLOT_WAIT_S, LOG_WAIT_S, DROP_WAIT_S = 10.0, 60.0, 10.0
+_LOOK_S = 0.05
+
+
+class Handover:
+    """Tried now and then, if the source is able. One who `insists` is refused where it is not; else polls go on."""
+
+    def __init__(self, poller: Poller, meant: Meant, log: Path, tell: Callable[[str], None], *, insists: bool) -> None:
+        self._poller, self._meant, self._log, self._tell, self._insists = poller, meant, log, tell, insists
+        self._next, self._said = 0.0, ""
+
+    def attempt(self) -> Polled | None:
+        """The last poll, if it is time and the source is able; None if polls go on."""
+        if time.monotonic() < self._next:
+            return None
+        try:
+            return self._last_poll() if self._is_able() else None
+        except (SourceError, LogError, ReceiveFailed) as error:
+            if self._insists and policy_of(error).retry is Retry.NEVER:
+                raise
+            if self._said != error.message:
+                self._tell(f"polling continues, logical decoding is not possible yet: {error.message}")
+            self._said = error.message
+            return None
+        finally:
+            self._next = time.monotonic() + AGAIN_S
+
+    def tidy(self) -> None:
+        """Leave nothing behind of an attempt that did not come to its end; what cannot be removed now is said."""
+        try:
+            self.discard()
+        except SourceError as error:
+            self._tell(f"could not drop replication slot {self._meant.names.slot}, will retry: {error.message}")
+
+    def discard(self) -> None:
+        """Drop the slot and remove the log of an attempt that did not come to its end, while the lake is polled."""
+        if not self._mark.exists():
+            return
+        if self._follows_the_stream():
+            self._mark.unlink()
+            return
+        with Session.open(self._meant.source, "handover") as session:
+            drop_slot_when_free(session, self._meant.names.slot, DROP_WAIT_S)
+        shutil.rmtree(self._mark.read_text(), ignore_errors=True)
+        self._mark.unlink()
+
+    def _follows_the_stream(self) -> bool:
+        lake = self._poller.lake.path
+        return read_cycle(lake).safe > Lsn.ZERO and read_seen(lake) is None
+
+    @property
+    def _mark(self) -> Path:
+        return self._poller.lake.path / MARK
+
+    def _is_able(self) -> bool:
+        source, names = self._meant.source, self._meant.names
+        if not self._insists:
+            with Session.open(source, "capability") as session:
+                choice = choose_mode(session, source, names, self._meant.selection, strict=False)
+            if choice.mode is Mode.POLL:
+                self._keep_polling(choice.why)
+                return False
+        self.discard()
+        self._require_nothing_there()
+        require_published(self._meant, self._tell)
+        return True
+
+    def _keep_polling(self, why: str) -> None:
+        """Report the reason when it changes; the first one was reported when the mode was chosen."""
+        if self._said not in ("", why):
+            self._tell(f"polling continues: {why}")
+        self._said = why
+
+    def _require_nothing_there(self) -> None:
+        """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""
+        if self._log.exists() and any(path.name != LOCK for path in self._log.iterdir()):
+            raise ObjectExists(
+                f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
+            )
+        with Session.open(self._meant.source, "handover") as session:
+            if (slot := read_slot(session, self._meant.names.slot)) is not None:
+                raise ObjectExists(
+                    f"replication slot {slot.name} already exists",
+                    f"If the slot is not used, run `SELECT pg_drop_replication_slot('{slot.name}');`; otherwise use "
+                    "another mirror name with `--name`.",
+                )
+
+    def _last_poll(self) -> Polled:
+        self._mark.write_text(str(self._log))
+        done: list[Polled] = []
+        try:
+            self._poll_beside_the_log(done)
+        except BaseException as error:
+            if not done or not isinstance(error, TidemarkError):
+                self.tidy()
+                raise
+            self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll counts all the same
+        self._mark.unlink()
+        self._tell(f"changed from polling to logical decoding at {done[0].upto}")
+        return done[0]
+
+    def _poll_beside_the_log(self, done: list[Polled]) -> None:
+        source, names = self._meant.source, self._meant.names
+        with ReceiveProcess.start(ReceiveOptions(source, self._log, names, slot_wait_s=SLOT_WAIT_S)) as receiving:
+            with self._connected(receiving) as client:
+                published = self._published()
+                with exact_glimpse(source, SLOT_WAIT_S) as seen:
+                    client.wait(seen.lsn, LOG_WAIT_S)
+                    done.append(self._poller.hand_over(seen, published))
+            receiving.stop()
+            receiving.wait()
+
+    def _published(self) -> dict[int, Fingerprint]:
+        with Session.open(self._meant.source, "handover") as session, session.transaction():
+            return dict(look_within(session, self._meant.names).tables)
+
+    def _connected(self, receiving: ReceiveProcess) -> ReceiveClient:
+        """A client once the log has begun and is received into, or what the process says that it cannot."""
+        while True:
+            mirror = read_mirror(self._log, Disk())
+            if mirror is not None and mirror.start is not None:
+                with suppress(ReceiveFailed):
+                    return ReceiveClient(self._log)
+            if receiving.process.poll() is not None:
+                receiving.wait()
+            time.sleep(_LOOK_S)

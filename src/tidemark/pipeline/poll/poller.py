@@ -1,0 +1,324 @@
+"""The one who writes a lake by polls: a snapshot of the source, all that changed since the last one, and again.
+
+Every step can be done again. A cycle's files are nobody's until their tables have them, and what tables have above the
+last cycle that was told is taken away before the next one: `_cycles` is told last, with the snapshot that was read by.
+So a crash anywhere leaves a lake that reads as before, or as after, and every table of a cycle is readable at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
+from tidemark.lake.catalog import CatalogUpdates
+from tidemark.lake.changes import read_changes
+from tidemark.lake.commits import let_go
+from tidemark.lake.generation import Generation
+from tidemark.lake.history import Event
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import Reason, undecodable
+from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
+from tidemark.lake.requests import Requests
+from tidemark.lake.shared import shared_folder
+from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
+from tidemark.pipeline.apply.job import Written
+from tidemark.pipeline.apply.reach import require_reach
+from tidemark.pipeline.copy.lending import STAGING
+from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.poll.cycle import Found, Setting, Task, run_cycle
+from tidemark.pipeline.poll.digests import Digest
+from tidemark.pipeline.poll.following import NeedsWhole
+from tidemark.pipeline.poll.glimpse import Glimpse, glimpse
+from tidemark.pipeline.poll.horizon import Horizon
+from tidemark.pipeline.poll.mirrored import Kept
+from tidemark.pipeline.poll.options import LOG, PollOptions
+from tidemark.pipeline.poll.tables import Here, Plan, PolledTables
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark import require_pinned
+
+IDLE_TOLD_S = 60.0
+UNREADABLE_S = 3600.0  # after which a table with a value that cannot be decoded is tried again, unless asked for
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a cycle did."""
+
+    upto: Lsn
+    tables: int
+    changes: int
+    copied: int
+    reconciled: bool
+
+
+class Poller:
+    """Holds the lake's lock from its making to `close`."""
+
+    def __init__(
+        self,
+        options: PollOptions,
+        spark: SparkSession,
+        tell: Callable[[str], None] = lambda _: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        require_pinned(spark)
+        self._options, self._tell = options, tell
+        self.lake = self._made()
+        with ExitStack() as taken:  # a constructor that fails releases the lock
+            self._lock = taken.enter_context(Lock(options.lake, WRITING))
+            reached(Point.LOCKED)
+            require_reach(spark, shared_folder(options.lake))
+            self._cycles = Cycles(options.lake)
+            register = Tables(options.lake)
+            self.tables = PolledTables(register, read_events(options.lake))
+            self._catalog = CatalogUpdates(options.lake, register)
+            self._catalog.keep_up(self.cycle.safe, at_once=True)
+            self.progress = Progress()
+            self._changes = ChangeTables(options.lake)
+            self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
+            self._requests = Requests(options.lake)
+            self.seen = read_seen(options.lake)
+            self._last: Glimpse | None = None
+            self._had: dict[int, Kept | Digest] = {}
+            self._whole: dict[int | None, str] = {}
+            self._unreadable: dict[int, tuple[Reason, float]] = {}
+            behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
+            self._unreconciled = 1 if behind else 0
+            self._asked: list[int] = []
+            self._told_at = 0.0
+            taken.pop_all()
+
+    @property
+    def cycle(self) -> Cycle:
+        """How far the lake has come."""
+        return self._cycles.last
+
+    def step(self, shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None) -> Polled | None:
+        """Poll; None if nothing became visible since the last time.
+
+        `shown` is called with what the mirror shows now, and where, while the source's snapshot is still held.
+        """
+        self._asked += self._requests.new()
+        self._whole |= dict.fromkeys(self._asked, "resync requested")
+        for oid in self._asked:
+            self._unreadable.pop(oid, None)
+        with glimpse(self._options.source) as seen:
+            self._require_own(seen)
+            if self._is_idle(seen):
+                self._tell_idle(seen)
+                shown(seen, self.cycle.safe)
+                return None
+            polled = self._polled(seen)
+            shown(seen, polled.upto)
+            return polled
+
+    def hand_over(self, seen: Glimpse, published: Mapping[int, Fingerprint]) -> Polled:
+        """Poll for the last time, in a snapshot that is a plain position: above it the stream tells everything.
+
+        `published` are the tables as they were before the snapshot was begun. What cannot be followed up to there is
+        read whole. From then on the lake is one that follows the stream.
+        """
+        self._require_own(seen)
+        return self._polled(seen, published)
+
+    def close(self) -> None:
+        """Let go of the lake."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _made(self) -> Lake:
+        """The lake, created if this is the first time."""
+        options = self._options
+        try:
+            return Lake.open(options.lake)
+        except LakeMissing:
+            with glimpse(options.source) as seen:
+                identity = seen.identity
+                lake = Lake(
+                    options.lake,
+                    options.names.mirror,
+                    identity.system_identifier,
+                    identity.database_oid,
+                    identity.database,
+                    seen.version_num,
+                    options.lake / LOG,
+                )
+            lake.create()
+            return lake
+
+    def _require_own(self, seen: Glimpse) -> None:
+        """Refuse another source. One that lags is waited for; one that was set back is read whole."""
+        identity, last = seen.identity, self.seen
+        self.lake.require_own(identity)
+        if last is None:
+            if self.cycle.safe > Lsn.ZERO:
+                self._whole[None] = "the mirror used logical decoding before"
+            return
+        if seen.lsn < last.lsn or seen.snapshot.xmax < last.snapshot.xmax:
+            if seen.on_standby:
+                raise SourceBusy(
+                    f"the standby has replayed WAL up to {seen.lsn}, and the last poll was at {last.lsn}",
+                    "Retry the command when the standby has caught up.",
+                )
+            self._whole[None] = "the source was restored to an earlier state"
+        elif identity.timeline != last.timeline:
+            self._whole[None] = f"the timeline of the source changed from {last.timeline} to {identity.timeline}"
+        elif Horizon.between(last.snapshot, seen.snapshot) is None:
+            self._whole[None] = "too many transactions since the last poll"
+
+    def _is_idle(self, seen: Glimpse) -> bool:
+        if self._last is None or self._whole or not seen.is_same(self._last):
+            return False
+        return self._unreconciled == 0 or self._unreconciled + 1 < self._options.reconcile_every
+
+    def _tell_idle(self, seen: Glimpse) -> None:
+        """Say now and then that nothing has changed up to a time. A standby's word is not enough for that."""
+        now = time.monotonic()
+        if not seen.on_standby and self.seen is not None and now - self._told_at >= IDLE_TOLD_S:
+            safe = self.cycle.safe
+            self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
+            self._told_at = now
+
+    def _polled(self, seen: Glimpse, published: Mapping[int, Fingerprint] | None = None) -> Polled:
+        """A cycle: the last one, if it is said what is published."""
+        had, self._had = self._had, {}
+        try:
+            polled = self._cycled(seen, had, published)
+        except NeedsWhole as error:
+            self._whole[error.oid] = error.why
+            hint = "Retry the command."
+            raise TableChanged(f"a table must be copied again by the next poll: {error.why}", hint) from error
+        except ObjectMissing:
+            seen.require_held()
+            raise
+        self._last, self._whole = seen, {}
+        while self._asked:
+            self._requests.fulfilled(self._asked.pop())
+        return polled
+
+    def _cycled(
+        self, seen: Glimpse, had: Mapping[int, Kept | Digest], published: Mapping[int, Fingerprint] | None
+    ) -> Polled:
+        last = published is not None
+        shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
+        safe = self.cycle.safe
+        highest = self._take_away_above(safe)
+        here = Here(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
+        if last and here.lsn != seen.lsn:
+            raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
+        catalog = seen.catalog()
+        plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
+        reached(Point.LOOKED)
+        for said in plan.said:
+            self._tell(said)
+        for history, why in plan.copied.values():
+            self._tell(f"table {history.fingerprint.schema}.{history.fingerprint.name}: copying all rows: {why}")
+        reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
+        horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
+        altered = {event.fingerprint.oid for event in plan.events}
+        had = {oid: each for oid, each in had.items() if oid not in altered}
+        reached(Point.PLANNED)
+        found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
+        self._leave_out(plan, found, here)
+        seen.wait_until_durable()
+        reached(Point.WRITTEN)
+        self._commit(found, here)
+        reached(Point.ALL_COMMITTED)
+        names, more = self._options.names, list[Event]()
+        if published is not None:
+            more = self.tables.handed_over(plan, catalog, names, published, here)
+        self._tell_tables(here, plan, found, more)
+        return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
+
+    def _left_out(self) -> dict[int, Reason]:
+        """The tables that were found unreadable a while ago, and why."""
+        now = time.monotonic()
+        self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
+        return {oid: why for oid, (why, _) in self._unreadable.items()}
+
+    def _leave_out(self, plan: Plan, found: Found, here: Here) -> None:
+        """Have tables that cannot be read left out from now on."""
+        planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
+        reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
+        self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
+        said = len(plan.said)
+        self.tables.leave_out(plan, reasons, here)
+        for each in plan.said[said:]:
+            self._tell(each)
+
+    def _commit(self, found: Found, here: Here) -> None:
+        """Give every table what it has now. Nobody reads it before the cycle is told."""
+        by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
+        with ThreadPoolExecutor(COMMITTERS) as pool:
+            list(pool.map(lambda item: self._append(item[0], item[1], here.lsn), by_table))
+        for generation in found.generations:
+            self._begin(generation, here)
+
+    def _append(self, path: str, written: Sequence[Written], lsn: Lsn) -> None:
+        table = self._changes.find(path) or self._changes.create(path, written)
+        table.require_columns([column for each in written for column in each.columns])
+        table.append([each.file for each in written], lsn)
+        reached(Point.TABLE_COMMITTED)
+
+    def _begin(self, generation: Generation, here: Here) -> None:
+        folder = self._options.lake / self.tables.copied(generation, here).path / VERSIONS
+        for attempt in range(_ATTEMPTS):
+            table = VersionTable.create(folder, generation.columns)
+            try:
+                table.rewrite(generation.files, generation.columns, here.lsn, here.lsn, anew=True)
+            except LakeInUse:  # folded in this moment
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+            else:
+                reached(Point.GENERATION_COMMITTED)
+                return
+
+    def _tell_tables(self, here: Here, plan: Plan, found: Found, more: Sequence[Event]) -> None:
+        events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations), *more]
+        filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
+        filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
+        self.tables.tell(events, filenodes)
+
+    def _told(self, seen: Glimpse, here: Here, plan: Plan, found: Found, *, reconcile: bool, last: bool) -> Polled:
+        changes = sum(written.rows for written in found.written.values())
+        before = self.seen.reconciled if self.seen is not None else Lsn.ZERO
+        told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
+        observed = None if last else told
+        self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed))
+        self._catalog.keep_up(here.lsn, at_once=True)
+        self.seen, self._had, self._told_at = told, found.has, time.monotonic()
+        self._unreconciled = 0 if reconcile else self._unreconciled + 1
+        return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
+
+    def _take_away_above(self, safe: Lsn) -> Lsn:
+        """Have tables let go of what a cycle left that was never told; the highest that any has come to."""
+        highest = safe
+        for history in self.tables.histories.values():
+            applied = self._changes.applied(history.path)
+            highest = max(highest, applied, history.last.lsn)
+            if applied > safe:
+                files = read_changes(self._options.lake, history.path, safe).files
+                left = [Path(file.path).name for file in files if file.least > safe]
+                let_go(self._options.lake / history.path / CHANGES, left)
+        return highest

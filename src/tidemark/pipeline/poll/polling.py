@@ -1,0 +1,100 @@
+"""A mirror that polls, for as long as it is let: a cycle at a time, and pauses in between.
+
+A cycle that took longer than the interval is followed by the next at once. One that fails in a way that may pass is
+tried again after a pause that grows, and is never quite the same for two mirrors of one source.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
+from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.spark import Stopped, has_ended, what_failed
+from tidemark.units import format_duration
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
+MOST_FAILURES = 3  # of Spark's, one after the other
+_LOOK_S = 0.1
+_RETRY = "Retry the command. The lake is unchanged since the last poll, and sync continues from there."
+
+
+class Polling:
+    """Polls until it is stopped. `shown` is the poller's; a poll that is `wanted` comes before its time."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        spark: SparkSession,
+        interval_s: float,
+        stopping: Callable[[], bool],
+        shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None,
+        wanted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._poller, self._spark = poller, spark
+        self._interval_s, self._stopping = interval_s, stopping
+        self._shown, self._wanted = shown, wanted
+        self._failures = 0
+
+    def run(
+        self,
+        tell: Callable[[str], None],
+        done: Callable[[Polled], None],
+        last: Callable[[], Polled | None] | None = None,
+        *,
+        once: bool,
+    ) -> bool:
+        """Poll again and again, or until it has succeeded once; errors that do not pass are raised.
+
+        `last` is asked before each poll for the last one, after which the stream is followed: then it is true.
+        """
+        while not self._stopping():
+            begin = time.monotonic()
+            try:
+                handed_over = last() if last is not None else None
+                polled = handed_over or self._poller.step(self._shown)
+            except Stopped:
+                return False
+            except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
+                pause_s = self._after(error)
+                tell(f"{_said(error)}; retry in {format_duration(pause_s)}")
+                self._rest(pause_s, self._stopping)
+            else:
+                self._failures = 0
+                pause_s = self._interval_s - (time.monotonic() - begin)
+                if polled is not None:
+                    done(polled)
+                if once or handed_over is not None:
+                    return handed_over is not None
+                self._rest(pause_s, lambda: self._stopping() or self._wanted())
+        return False
+
+    def _after(self, error: Exception) -> float:
+        """How long to wait after an error; it is raised if it will not pass."""
+        if has_ended(self._spark):
+            raise SparkError("Spark stopped", _RETRY) from error
+        self._failures += 1
+        if isinstance(error, TidemarkError) and policy_of(error).retry is Retry.NEVER:
+            raise error
+        if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
+            raise TaskFailed(_said(error), _RETRY) from error
+        longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that mirrors do not come back all at once
+
+    def _rest(self, seconds: float, ended: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not ended():
+            time.sleep(_LOOK_S)
+
+
+def _said(error: Exception) -> str:
+    said = error.message if isinstance(error, TidemarkError) else what_failed(error)
+    return f"poll failed: {' '.join(said.split())}"

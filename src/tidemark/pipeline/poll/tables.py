@@ -1,0 +1,228 @@
+"""The tables of a mirror that polls: what a snapshot shows, held against what the lake has told. Pure but for telling.
+
+A snapshot shows definitions and rows together, so a definition is known at every poll's position, and between polls the
+mirror is what the last one saw. What is altered is altered at the next poll; what cannot be followed by its rows' own
+`xmin` is read whole, as a new generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.clock import Lsn, Snapshot
+from tidemark.errors import SourceError, TidemarkError
+from tidemark.lake.generation import Generation
+from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.paths import table_path
+from tidemark.lake.reasons import (
+    DESELECTED,
+    FIRST_POLL,
+    NO_REASON,
+    NOT_PUBLISHED,
+    PUBLISHED_LATE,
+    STREAMED,
+    UNION_ALTERED,
+    Reason,
+    altered,
+    no_replica_identity,
+    not_permitted,
+    skipped,
+)
+from tidemark.lake.registers import Tables
+from tidemark.postgres.look import roots_of
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.selection import Selection, choose
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.schema.table import Catalog, PgType, Table
+
+_WHOLE = frozenset({Effect.RESYNC, Effect.NEW})
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a cycle stands, and up to where the mirror has everything.
+
+    What was told of tables above that was told for nothing: that poll did not come to its end.
+    """
+
+    lsn: Lsn
+    snapshot: Snapshot
+    safe: Lsn
+
+    @property
+    def before(self) -> Lsn:
+        """The last position that shows what the poll before it saw."""
+        return Lsn(self.lsn.value - 1)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a cycle does: tables that are read whole, and why; those that are followed; and what is told of them.
+
+    Those that are followed come with the definition that the snapshot shows; the rows of those that were `rewritten`
+    lie in another file than before.
+    """
+
+    copied: dict[int, tuple[TableHistory, str]] = field(default_factory=dict)
+    followed: dict[int, tuple[TableHistory, Fingerprint]] = field(default_factory=dict)
+    rewritten: set[int] = field(default_factory=set)
+    events: list[Event] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+
+class PolledTables:
+    """All that are mirrored, or were."""
+
+    def __init__(self, register: Tables, events: Iterable[Event]) -> None:
+        self._register = register
+        self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
+        self._filenodes = {oid: each[-1].fingerprint.filenode for oid, each in self._events.items()}
+
+    @property
+    def histories(self) -> dict[int, TableHistory]:
+        """What became of every table."""
+        return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
+
+    @property
+    def types(self) -> Mapping[int, PgType]:
+        """Every type that a table has or had."""
+        columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
+        return {column.type.oid: column.type for column in columns}
+
+    def plan(
+        self,
+        catalog: Catalog,
+        selection: Selection,
+        here: Here,
+        whole: Mapping[int | None, str],
+        unreadable: Mapping[int, Reason],
+    ) -> Plan:
+        """What is to be done in a snapshot. `whole` has tables that are read whole whatever they are, or None: all.
+
+        Those that are `unreadable` are left out, for these reasons.
+        """
+        plan = Plan()
+        chosen = choose(catalog, selection, strict=not self._events)
+        present = {table.oid: table for table in chosen.tables}
+        for oid, table in present.items():
+            hindrance = not_permitted(table) or unreadable.get(oid)
+            self._look_at(oid, table, here, whole.get(oid) or whole.get(None), hindrance, plan)
+        flaws = {each.table.oid: skipped(each.table, each.reason) for each in chosen.skipped}
+        roots = roots_of(catalog, plan.followed.keys() | plan.copied.keys())
+        self._look_at_roots(roots, here, plan)
+        for oid, history in self.histories.items():
+            if oid not in present and oid not in roots and history.last.kind is not Kind.DROPPED:
+                reason = flaws.get(oid, DESELECTED)
+                plan.events.append(self._event(Kind.DROPPED, history.fingerprint, here, reason))
+        return plan
+
+    def unreadable(self) -> list[tuple[TableHistory, TidemarkError]]:
+        """The tables that are selected and cannot be read, and why."""
+        lacking = (each for each in self.histories.values() if each.last.kind in (Kind.GAP, Kind.WAITING))
+        return [(each, SourceError(each.reason, each.fix)) for each in lacking]
+
+    def copied(self, generation: Generation, here: Here) -> Event:
+        """What is told of a table that was read whole."""
+        return self._event(Kind.COPIED, generation.fingerprint, here)
+
+    def handed_over(
+        self, plan: Plan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
+    ) -> list[Event]:
+        """What is told beside what a poll tells when it was the last one: every table as it is published.
+
+        From here on the stream tells what happens to it. Where it does not tell all, or may not because the table was
+        published otherwise `before` the snapshot was begun, the table ends here.
+        """
+        told: list[Event] = []
+        oids = plan.followed.keys() | plan.copied.keys()
+        for oid in sorted(oids):
+            table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
+            told.append(self._event(Kind.ALTERED, table, here, STREAMED))
+            if (why := _ended(table, before.get(oid), names)) is not None:
+                told.append(replace(self._event(Kind.GAP, table, here, why), after=here.lsn))
+        told += [self._event(Kind.UNION, root, here) for root in roots_of(catalog, oids).values()]
+        return [replace(event, observed=False) for event in told]
+
+    def tell(self, events: Iterable[Event], filenodes: Mapping[int, int]) -> None:
+        """Tell what became of tables, all at once; and take note of where their rows lie."""
+        told = list(events)
+        for event in told:
+            self._events.setdefault(event.fingerprint.oid, []).append(event)
+        if told:
+            self._register.tell(*told)
+        self._filenodes |= filenodes
+
+    def path(self, oid: int) -> str:
+        """Where a table lies."""
+        return self._events[oid][-1].path
+
+    def leave_out(self, plan: Plan, unreadable: Mapping[int, Reason], here: Here) -> None:
+        """Plan nothing for tables that turned out to be unreadable, but for telling so."""
+        for oid, why in unreadable.items():
+            planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
+            history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
+            plan.events = [event for event in plan.events if event.fingerprint.oid != oid]
+            self._leave_out(planned[0].fingerprint, history, here, why, plan)
+
+    def _look_at(
+        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: Reason | None, plan: Plan
+    ) -> None:
+        new = Fingerprint.of(table, ())
+        history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
+        if hindrance is not None:
+            self._leave_out(new, history, here, hindrance, plan)
+            return
+        if history is None or not history.live:
+            waiting = self._event(Kind.WAITING, new, here, FIRST_POLL)
+            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new table")
+            return
+        if history.last.lsn > here.safe:
+            whole = whole or "the previous poll was interrupted"
+        filenode = self._filenodes.get(oid, history.fingerprint.filenode)
+        comparison = compare(replace(history.fingerprint, filenode=filenode), new)
+        if whole is not None or comparison.effect in _WHOLE:
+            plan.copied[oid] = (history, whole or "; ".join(comparison.reasons))
+            return
+        if comparison.effect is Effect.METADATA:
+            event = self._event(Kind.ALTERED, new, here, altered("; ".join(comparison.reasons)))
+            plan.events.append(event)
+            history = TableHistory((*history.events, event))
+        if filenode != new.filenode:
+            plan.rewritten.add(oid)
+        plan.followed[oid] = history, new
+
+    def _leave_out(self, new: Fingerprint, history: TableHistory | None, here: Here, why: Reason, plan: Plan) -> None:
+        if history is not None and history.live:
+            plan.events.append(self._event(Kind.GAP, new, here, why))
+        elif history is None or history.last.reason != why.text:
+            plan.events.append(self._event(Kind.WAITING, new, here, why))
+        else:
+            return
+        plan.said.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
+
+    def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: Plan) -> None:
+        last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        there = {oid: event.fingerprint for oid, event in last.items() if event.observed}
+        for oid, root in roots.items():
+            if there.get(oid) != root:
+                reason = UNION_ALTERED if oid in there else NO_REASON
+                plan.events.append(self._event(Kind.UNION, root, here, reason))
+
+    def _event(self, kind: Kind, fingerprint: Fingerprint, here: Here, reason: Reason = NO_REASON) -> Event:
+        oid = fingerprint.oid
+        unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
+        after = here.safe if unfinished else here.before
+        path, why, fix = table_path(oid), reason.text, reason.fix
+        return Event(kind, fingerprint, path, after, here.lsn, frozenset(), why, here.snapshot, observed=True, fix=fix)
+
+
+def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> Reason | None:
+    """Why a stream does not have all changes of a table from now on."""
+    if not table.memberships:
+        return NOT_PUBLISHED
+    if not table.is_in(names.publication):
+        return no_replica_identity(table)
+    if before is None or before.memberships != table.memberships:
+        return PUBLISHED_LATE
+    return None

@@ -1,0 +1,169 @@
+"""What a cycle found, as files of `changes`: a Spark job that stamps rows with the cycle's position and writes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from tidemark.clock import Lsn
+from tidemark.lake.changes import change_writer
+from tidemark.lake.columns import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ORDINAL,
+    OURS,
+    TRUNCATE,
+    UNCHANGED,
+    XID,
+    StoredColumn,
+    stored_columns,
+)
+from tidemark.lake.files import FileWriter
+from tidemark.lake.points import Point, reached
+from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
+from tidemark.lake.shared import SharedFolder
+from tidemark.pipeline.apply.job import Written
+from tidemark.pipeline.poll.hashing import hashes_of
+from tidemark.pipeline.poll.mirrored import Hashes
+
+KIND, TEXT = "kind", "text"
+_TASK_ROWS = 1 << 40  # ordinals of one task; (commit, ordinal) is unique
+_WRITE_ROWS = 1 << 52  # of one job
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Where and when a cycle's changes came about."""
+
+    lsn: Lsn
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWork:
+    """Where changes of a table go, which stored column each attnum is kept in, and the how manieth job this is.
+
+    `integer_key` is the cell of the key, if that is one integer.
+    """
+
+    lake: SharedFolder
+    oid: int
+    folder: Path
+    columns: Mapping[int, StoredColumn]
+    stamp: Stamp
+    number: int
+    integer_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChanges:
+    """Files for one table, and the hashes of what was inserted and of what was removed."""
+
+    files: tuple[Written, ...]
+    inserted: Hashes
+    removed: Hashes
+
+    @property
+    def rows(self) -> int:
+        """How many changes there are."""
+        return sum(each.file.rows for each in self.files)
+
+
+def write_changes(rows: DataFrame, work: ChangeWork) -> WrittenChanges:
+    """Write rows that have cells, a `kind`, and the `text` by which they are digested."""
+    told = rows.mapInArrow(partial(_run, work), "written binary").collect()
+    parts: list[WrittenChanges] = [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+    return joined(parts)
+
+
+def joined(parts: Iterable[WrittenChanges]) -> WrittenChanges:
+    """All of them together."""
+    every = list(parts)
+    return WrittenChanges(
+        tuple(file for part in every for file in part.files),
+        Hashes.joined(part.inserted for part in every),
+        Hashes.joined(part.removed for part in every),
+    )
+
+
+def write_truncate(work: ChangeWork) -> WrittenChanges:
+    """One change that removes every row."""
+    said = _ours(work, pa.array([TRUNCATED]), np.array([work.number * _WRITE_ROWS]))
+    work.folder.mkdir(parents=True, exist_ok=True)
+    writer = change_writer(work.folder, OURS)
+    writer.write(pa.table({**said, TRUNCATE: pa.array([0], pa.int32())}, schema=OURS))
+    return WrittenChanges((Written(work.oid, writer.close(), ()),), Hashes.joined([]), Hashes.joined([]))
+
+
+def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    first = work.number * _WRITE_ROWS + (context.partitionId() if context is not None else 0) * _TASK_ROWS
+    writers: dict[tuple[str, ...], FileWriter] = {}
+    columns: dict[tuple[str, ...], tuple[StoredColumn, ...]] = {}
+    inserted: list[Hashes] = []
+    removed: list[Hashes] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        rows = _changes(work, batch, first)
+        first += batch.num_rows
+        inserted.append(_hashes(work, batch, INSERTED))
+        removed.append(_hashes(work, batch, DELETED))
+        key = tuple(rows.column_names)
+        if key not in writers:
+            work.lake.verified()
+            work.folder.mkdir(parents=True, exist_ok=True)
+            writers[key], columns[key] = change_writer(work.folder, rows.schema), stored_columns(rows.schema)
+        writers[key].write(rows)
+    files = tuple(Written(work.oid, writer.close(), columns[key]) for key, writer in writers.items())
+    for _ in files:
+        reached(Point.FILE_WRITTEN)
+    told = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
+    yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
+
+
+def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:
+    """The hashes of one kind of change."""
+    which = pc.equal(batch.column(KIND), kind)
+    cell = work.integer_key
+    keys = batch.column(cell).filter(which).cast(pa.int64()).to_numpy() if cell is not None else None
+    return Hashes(hashes_of(batch.column(TEXT).filter(which)), keys)
+
+
+def _changes(work: ChangeWork, batch: pa.RecordBatch, first: int) -> pa.Table:
+    """Under the names that are stored; texts beside columns only where there are any."""
+    arrays: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for attnum, column in work.columns.items():
+        arrays.append(batch.column(f"v{attnum}").cast(column.type))
+        fields.append(column.field())
+        beside = f"t{attnum}"
+        if beside in batch.schema.names and batch.column(beside).null_count < batch.num_rows:
+            arrays.append(batch.column(beside).cast(pa.string()))
+            fields.append(column.companion().field())
+    said = _ours(work, batch.column(KIND).cast(pa.string()), np.arange(first, first + batch.num_rows))
+    return pa.table([*arrays, *said.values()], schema=pa.schema([*fields, *OURS]))
+
+
+def _ours(work: ChangeWork, kinds: pa.Array, ordinals: np.ndarray) -> dict[str, pa.Array]:
+    rows = len(kinds)
+    return {
+        CHANGE_TYPE: kinds,
+        COMMIT_VERSION: pa.array(np.full(rows, work.stamp.lsn.value, np.int64)),
+        COMMIT_TIMESTAMP: pa.array([work.stamp.time] * rows, pa.timestamp("us", "UTC")),
+        ORDINAL: pa.array(ordinals, pa.int64()),
+        XID: pa.nulls(rows, pa.int64()),
+        UNCHANGED: pa.nulls(rows, pa.string()),
+        TRUNCATE: pa.nulls(rows, pa.int32()),
+    }

@@ -1,0 +1,222 @@
+"""Starting a mirror over in place: another slot, another log, and every table to be copied again.
+
+For a mirror whose stream cannot be continued: its slot or its log is lost, or a publication may have left changes out.
+What the lake has stays readable up to one position. What was committed between that and a table's new copy is a gap.
+
+Each step can be repeated, and the request that asks for all of it goes last. So a crash anywhere is followed by another
+attempt, at the next start.
+
+    request       says after which position the gap begins, and why; from here on the same, however often it is tried
+    tables        each is readable up to there, and above only when it has begun again
+    log, slot     the old ones are removed, then the new ones are made, as at a first start
+    cycle         the lake goes on from the new slot's position
+    request       is removed
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    LogDamaged,
+    LogInUse,
+    ObjectExists,
+    PublicationDiffers,
+    SlotAhead,
+    SlotInvalidated,
+    SlotMissing,
+    SlotRecreated,
+    SourceForked,
+    Stopped,
+    TidemarkError,
+)
+from tidemark.lake.commits import applied, is_there, opened
+from tidemark.lake.history import TableHistory
+from tidemark.lake.lake import Lake
+from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.paths import CHANGES
+from tidemark.lake.points import Point, reached
+from tidemark.lake.reasons import restarted
+from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
+from tidemark.lake.requests import Restart, read_restart
+from tidemark.log.disk import Disk
+from tidemark.log.emptying import empty_log
+from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.recovery import last_position
+from tidemark.log.writer import Lock as LogLock
+from tidemark.pipeline.apply.tables import WrittenTables
+from tidemark.postgres.identity import check_same, locate
+from tidemark.postgres.look import Look, take_look
+from tidemark.postgres.session import Session
+from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
+from tidemark.receive.beginning import mirror_of
+from tidemark.receive.checks import Source, check_marks, check_slot, check_source
+from tidemark.receive.options import ReceiveOptions
+
+ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
+_PAUSE_S = 0.2
+_BREAKS = (
+    LogDamaged,
+    PublicationDiffers,
+    SlotAhead,
+    SlotInvalidated,
+    SlotMissing,
+    SlotRecreated,
+    SourceForked,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOptions:
+    """Which mirror of which source; `receive.folder` is where the new log lies."""
+
+    receive: ReceiveOptions
+    lake: Path
+
+
+def start_over(
+    options: RestartOptions, tell: Callable[[str], None], stopping: Callable[[], bool] = lambda: False
+) -> bool:
+    """Carry out the request to start over, if there is one; whether there was."""
+    if read_restart(options.lake) is None:
+        return False
+    with ExitStack() as held:
+        held.enter_context(Lock(options.lake, WRITING))
+        request = read_restart(options.lake)
+        if request is None:
+            return False
+        lake, disk = Lake.open(options.lake), Disk()
+        folders = {options.receive.folder, *([lake.log] if lake.log.exists() else [])}
+        for folder in sorted(folders):
+            disk.make_folder(folder)
+            held.callback(_locked(folder, stopping).release)
+        _Restarting(options, lake, disk, tell, stopping).run(request, folders)
+    return True
+
+
+class _Restarting:
+    """One attempt, with all locks held."""
+
+    def __init__(
+        self,
+        options: RestartOptions,
+        lake: Lake,
+        disk: Disk,
+        tell: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._receive, self._lake, self._disk = options.receive, lake, disk
+        self._tell, self._stopping = tell, stopping
+        self._cycles = Cycles(lake.path)
+        self._tables = WrittenTables(
+            Tables(lake.path), read_events(lake.path), options.receive.names, self._cycles.last
+        )
+
+    def run(self, request: Restart, folders: set[Path]) -> None:
+        receive, names = self._receive, self._receive.names
+        with Session.open(receive.source, "restart") as session:
+            source = check_source(session, receive.source, names, None, Lsn.ZERO)
+            self._lake.require_own(source.identity)
+            look = take_look(session, names, self._tables.watched, lambda _: ())
+            self._require_above(look.lsn)
+            self._require_slot_is_ours(session)
+            after, cause = self._decided(request, session, look)
+            self._tables.start_over(after, restarted(str(after), cause))
+            for folder in sorted(folders):
+                empty_log(folder, self._disk, source.identity, names.mirror)
+            reached(Point.LOG_EMPTIED)
+            drop_slot_when_free(session, names.slot)
+            reached(Point.SLOT_DROPPED)
+        start = self._begun(source)
+        reached(Point.LOG_BEGUN)
+        self._cycles.tell(Cycle(start, after))
+        Restart.remove(self._lake.path)
+        self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
+
+    def _decided(self, request: Restart, session: Session, look: Look) -> tuple[Lsn, str]:
+        """After which position the gap begins, and why: as an attempt before this one has decided."""
+        if request.after is not None:
+            return request.after, request.cause
+        cause, same_history = self._cause(session)
+        after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
+        replace(request, after=after, cause=cause).write(self._lake.path)
+        reached(Point.RESTART_DECIDED)
+        return after, cause
+
+    def _cause(self, session: Session) -> tuple[str, bool]:
+        """Why the stream cannot be continued, if it cannot; and whether the source has all that the lake has."""
+        receive, names = self._receive, self._receive.names
+        same_history = False
+        try:
+            mirror = self._old_mirror()
+            check_same(mirror.identity, locate(session, receive.source, may_replicate=True), self._lake.cycle().safe)
+            same_history = True
+            position = last_position(self._lake.log, self._disk)
+            check_marks(session, names, mirror.marks)
+            check_slot(session, names, position)
+        except _BREAKS as error:
+            return error.message, same_history
+        except TidemarkError:
+            pass
+        return "as requested", same_history
+
+    def _old_mirror(self) -> Mirror:
+        mirror = read_mirror(self._lake.log, self._disk) if self._lake.log.exists() else None
+        if mirror is None:
+            raise LogDamaged(f"the log at {self._lake.log} does not exist")
+        return mirror
+
+    def _begun(self, source: Source) -> Lsn:
+        """The position of the new log, whose slot is made here."""
+        wait = SlotWait(self._receive.slot_wait_s, self._tell, self._stopping)
+        start = mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO
+        self._tell(f"created replication slot {self._receive.names.slot} on {source.identity}, starting at {start}")
+        return start
+
+    def _require_above(self, position: Lsn) -> None:
+        """Refuse a source that has not come as far as the lake: positions would come a second time."""
+        highest = max([*self._cycles_reach(), *(self._reach(each) for each in self._tables.histories.values())])
+        if position < highest:
+            raise SourceForked(
+                f"the source is at {position}, before the last LSN in the lake ({highest}): it was restored to an "
+                "earlier state, and would assign the same LSNs to other commits",
+                "Run `SELECT pg_switch_wal();` at the source until it is past that LSN and retry the command, or run "
+                "`tidemark sync SOURCE LAKE` with another directory.",
+            )
+
+    def _cycles_reach(self) -> tuple[Lsn, ...]:
+        last = self._cycles.last
+        return last.safe, last.known, read_retained(self._lake.path)
+
+    def _reach(self, history: TableHistory) -> Lsn:
+        folder = self._lake.path / history.path / CHANGES
+        changed = applied(opened(folder)) if is_there(folder) else Lsn.ZERO
+        return max(changed, *(max(event.lsn, event.after) for event in history.events))
+
+    def _require_slot_is_ours(self, session: Session) -> None:
+        (database,) = session.row("select current_database()")
+        slot = read_slot(session, self._receive.names.slot)
+        if slot is not None and slot.database != database:
+            raise ObjectExists(
+                f'replication slot {slot.name} belongs to database "{slot.database}", not to "{database}"',
+                f"If the slot is not used, run `SELECT pg_drop_replication_slot('{slot.name}');` and retry.",
+            )
+
+
+def _locked(folder: Path, stopping: Callable[[], bool]) -> LogLock:
+    """The lock of a log; waited for, since the receiving process of a mirror that was killed holds it for a while."""
+    until = time.monotonic() + ORPHAN_S
+    while True:
+        try:
+            return LogLock(folder)
+        except LogInUse:
+            if time.monotonic() > until:
+                raise
+        if stopping():
+            raise Stopped("stopped while waiting for the lock of the log; nothing was changed")
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,114 @@
+"""Who makes others wait: the transactions that a slot, a lock or a copy has to outlive, as far as our role sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+from psycopg import sql
+
+from tidemark.clock import Xid8
+from tidemark.errors import Blocker, TimedOut
+from tidemark.postgres.quoted import statement
+from tidemark.postgres.session import Session
+
+# A prepared transaction has no process: pg_blocking_pids gives 0 for it, and its id stands in the lock's row.
+_BLOCKING = """
+    select a.pid, null, a.usename::text, a.xact_start, a.application_name
+      from pg_stat_activity a where a.pid = any(pg_blocking_pids(%(pid)s))
+    union all
+    select null, p.gid, p.owner::text, p.prepared, null
+      from pg_locks l join pg_prepared_xacts p on p.transaction = l.transactionid
+     where l.pid = %(pid)s and l.locktype = 'transactionid' and not l.granted
+"""
+
+_RUNNING = """
+    select a.backend_xid::text, a.pid, null, a.usename::text, a.xact_start, a.application_name
+      from pg_stat_activity a where a.backend_xid is not null and a.pid <> pg_backend_pid()
+    union all
+    select p.transaction::text, null, p.gid, p.owner::text, p.prepared, null
+      from pg_prepared_xacts p
+"""
+
+# Whoever holds such a lock, or has asked for one before us, keeps us from reading the table.
+_LOCKING = """
+    with locking as (
+        select pid, virtualtransaction from pg_locks
+         where locktype = 'relation' and relation = %(oid)s and mode = 'AccessExclusiveLock'
+           and database = (select oid from pg_database where datname = current_database())
+    )
+    select a.pid, null, a.usename::text, a.xact_start, a.application_name
+      from pg_stat_activity a where a.pid in (select pid from locking)
+    union all
+    select null, p.gid, p.owner::text, p.prepared, null
+      from pg_prepared_xacts p where '-1/' || p.transaction in (select virtualtransaction from locking)
+"""
+
+# Locks are what every role sees of every transaction that has an id.
+_OLDER = """
+    select a.pid, null, a.usename::text, a.xact_start, a.application_name
+      from pg_locks l join pg_stat_activity a using (pid)
+     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted
+       and age(l.transactionid) > age(%(xid)s::text::xid)
+    union
+    select null, p.gid, p.owner::text, p.prepared, null
+      from pg_prepared_xacts p where age(p.transaction) > age(%(xid)s::text::xid)
+    order by 1, 2
+"""
+
+
+def blockers_of(session: Session, pid: int) -> tuple[Blocker, ...]:
+    """The transactions that the backend `pid` is waiting for now."""
+    return tuple(Blocker(*row) for row in session.rows(_BLOCKING, {"pid": pid}))
+
+
+def described(session: Session, blockers: Sequence[Blocker]) -> str:
+    """All of them, each with its age by the server's clock, and the SQL that ends it."""
+    (now,) = session.row("select clock_timestamp()")
+    return "; ".join(f"{each}{_age(each, now)} (end it with: {ending(each)})" for each in blockers)
+
+
+def ending(blocker: Blocker) -> str:
+    """The SQL that ends a transaction."""
+    if blocker.pid is None:
+        return statement("rollback prepared {}; -- or commit prepared", sql.Literal(blocker.gid))
+    return f"select pg_terminate_backend({blocker.pid});"
+
+
+def _age(blocker: Blocker, now: datetime) -> str:
+    if blocker.since is None:
+        return ""
+    seconds = int((now - blocker.since).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f", for {seconds // size} {unit}"
+    return f", for {seconds} s"
+
+
+def older_than(session: Session, xid: Xid8) -> tuple[Blocker, ...]:
+    """The transactions that run and began to write before this one."""
+    return tuple(Blocker(*row) for row in session.rows(_OLDER, {"xid": str(xid.value % 2**32)}))
+
+
+def naming_lockers(session: Session, oid: int, error: TimedOut) -> TimedOut:
+    """An error about a lock that was not had, with those who have it or wait for it, if they are there still."""
+    found = tuple(Blocker(*row) for row in session.rows(_LOCKING, {"oid": oid}))
+    said = f"{error.message}; the lock is held by {named(found)}" if found else error.message
+    return TimedOut(said, error.hint, error.sqlstate)
+
+
+def named(blockers: Sequence[Blocker]) -> str:
+    """All of them."""
+    return "; ".join(map(str, blockers))
+
+
+def lasting_writers(session: Session, at_least_s: float) -> tuple[Blocker, ...]:
+    """Transactions that have been writing for a while: a slot created now would wait for each of them.
+
+    Looked at twice, because a role with few rights does not see when a transaction began. Not inside a transaction of
+    ours, in which the second look would show what the first one did.
+    """
+    before = {row[0] for row in session.rows(_RUNNING)}
+    time.sleep(at_least_s if before else 0)
+    return tuple(Blocker(*row) for xid, *row in session.rows(_RUNNING) if xid in before)

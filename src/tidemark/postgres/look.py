@@ -1,0 +1,134 @@
+"""One look at the source: its published tables as one snapshot shows them, and where that snapshot stands.
+
+A snapshot is no LSN, so one look cannot say how the tables were defined at a position: DDL may be logged below it and
+not be visible yet. Two looks can. If nothing differs between them, and nobody who may be changing a definition was
+hidden from the second one, then whatever was committed up to the first one's position was visible to the second, and
+the definitions are those of every position up to there. Who changes a definition holds its lock until he is visible; so
+`held`, read between two snapshots, names all who could be hidden from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from psycopg import sql
+
+from tidemark.clock import Lsn, Snapshot, Xid8
+from tidemark.errors import NotPermitted, ObjectMissing, TimedOut, UnexpectedSourceError
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import translated
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Catalog, PgType
+
+_HERE = """
+    select pg_current_snapshot()::text,
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text,
+           clock_timestamp()
+"""
+
+# Transactions that hold a lock under which a table's definition, its place in a publication or a type can be changed.
+_HELD = """
+    select distinct own.transactionid::text::bigint
+      from pg_locks own join pg_locks held using (virtualtransaction)
+     where own.locktype = 'transactionid' and own.mode = 'ExclusiveLock' and own.granted and held.granted
+       and held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
+       and held.database = (select oid from pg_database where datname = current_database())
+       and (held.locktype = 'relation' and (held.relation = any(%(tables)s)
+                or held.relation in (select typrelid from pg_type where oid = any(%(types)s) and typrelid <> 0))
+            or held.locktype = 'object' and (held.classid = 'pg_publication'::regclass
+                or held.classid = 'pg_type'::regclass and held.objid = any(%(types)s)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The tables that were known before, and every type in them, by oid."""
+
+    tables: Collection[int] = ()
+    types: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen. `roots` are the partitioned tables above those that are published.
+
+    `empty` are those of the tables asked about that hold no row; `held` see above. On a standby `lsn` is what it had
+    replayed after the snapshot was taken, and `replayed` what it had before; None on a primary. Tables with `flaws` are
+    not among the others.
+    """
+
+    snapshot: Snapshot
+    lsn: Lsn
+    time: datetime
+    tables: Mapping[int, Fingerprint]
+    roots: Mapping[int, Fingerprint]
+    types: Mapping[int, PgType]
+    empty: frozenset[int]
+    held: tuple[Xid8, ...]
+    replayed: Lsn | None = None
+    flaws: Mapping[int, str] = field(default_factory=dict)
+
+    def confirms(self, earlier: Look) -> bool:
+        """Whether definitions that are the same in both were so at every position up to the earlier one's."""
+        return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
+
+
+def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Callable[[Look], Iterable[int]]) -> Look:
+    """Look. `asked` says, given the rest, of which tables it matters whether they are empty."""
+    (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
+    reference = Xid8.parse(full)
+    parameters = {"tables": list(watched.tables), "types": list(watched.types)}
+    held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, parameters))
+    replayed = replayed_by(session)
+    with session.transaction():
+        look = replace(look_within(session, names), held=held, replayed=replayed)
+        empty = frozenset(oid for oid in asked(look) if _is_empty(session, look.tables[oid]))
+    return replace(look, empty=empty)
+
+
+def replayed_by(session: Session) -> Lsn | None:
+    """How far a standby has come."""
+    (lsn,) = session.row("select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() end::text")
+    return None if lsn is None else Lsn.parse(lsn)
+
+
+def look_within(session: Session, names: MirrorNames) -> Look:
+    """What a transaction sees that has just begun, without a word on who may be hidden from it."""
+    snapshot, lsn, time = session.row(_HERE)
+    catalog = read_catalog(session)
+    tables = _published(catalog, names)
+    types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
+    roots = roots_of(catalog, tables)
+    flaws = {table.oid: table.flaw for table in catalog.tables if table.flaw is not None}
+    return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), (), flaws=flaws)
+
+
+def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
+    found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables if table.flaw is None)
+    return {each.oid: each for each in found if each.memberships}
+
+
+def roots_of(catalog: Catalog, tables: Iterable[int]) -> dict[int, Fingerprint]:
+    """The partitioned tables above some tables."""
+    found = {root.oid: root for oid in tables for root in catalog.ancestors(catalog.by_oid[oid])}
+    return {oid: Fingerprint.of(root, ()) for oid, root in found.items()}
+
+
+def _is_empty(session: Session, table: Fingerprint) -> bool:
+    """Whether it holds no row in this snapshot.
+
+    A TRUNCATE or rewrite since the snapshot shows an empty table that was none; its file is another one then.
+    """
+    query = sql.SQL("select exists (select from only {}), pg_relation_filenode({})").format(
+        sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
+    )
+    try:
+        with translated(f"checking whether {table.schema}.{table.name} is empty"), session.connection.transaction():
+            found = session.connection.execute(query).fetchone()
+    except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
+        return False  # whoever copies it is told why it cannot be read
+    return found is not None and not found[0] and found[1] == table.filenode

@@ -1,0 +1,223 @@
+"""Publications: what must be published, what is, the difference, and the SQL that mends it.
+
+Lists are always explicit. `FOR ALL TABLES` would publish a table without a replica identity, and from then on the
+application's own UPDATE and DELETE on it fail. Such tables go into a second publication, of inserts and truncates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.errors import PublicationDiffers
+from tidemark.postgres.names import MirrorNames, require_ours
+from tidemark.postgres.session import Session
+from tidemark.schema.table import Table
+
+ALL_OPERATIONS = ("insert", "update", "delete", "truncate")
+INSERT_OPERATIONS = ("insert", "truncate")
+STORED = "s"
+PRINT_SETUP = "Run `tidemark setup SOURCE --print` and have the owner of the database run the SQL that it prints."
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A publication as it must be. `generated` asks for stored generated columns, which PostgreSQL 18 can send."""
+
+    name: str
+    tables: tuple[Table, ...]
+    operations: tuple[str, ...]
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A publication as it is."""
+
+    name: str
+    owned: bool
+    all_tables: bool
+    schemas: int
+    operations: tuple[str, ...]
+    via_root: bool
+    generated: bool
+    tables: frozenset[int]
+    filtered: frozenset[int]
+
+
+def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tuple[Wanted, ...]:
+    """The two publications of a mirror. One without tables must not exist."""
+    listed = tuple(tables)
+    whole = tuple(table for table in listed if table.identifies_rows)
+    partial = tuple(table for table in listed if not table.identifies_rows)
+    generated = version_num >= 180000
+    return (
+        Wanted(names.publication, whole, ALL_OPERATIONS, generated),
+        Wanted(names.inserts_publication, partial, INSERT_OPERATIONS, generated),
+    )
+
+
+def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
+    """In which ways a publication differs from what is wanted."""
+    if found is None:
+        return (f"publication {want.name} does not exist",) if want.tables else ()
+    if not want.tables:
+        return (f"publication {want.name} exists and has no table to publish",)
+    return tuple(_differences(want, found))
+
+
+def _differences(want: Wanted, found: Published) -> Iterable[str]:
+    yield from omissions(found, want.operations, generated=want.generated)
+    if extra_operations := [each for each in found.operations if each not in want.operations]:
+        yield f"publication {want.name} publishes {', '.join(extra_operations)}"
+    missing = [table.qualified for table in want.tables if table.oid not in found.tables]
+    if missing:
+        yield f"publication {want.name} does not include {', '.join(missing)}"
+    extra = found.tables - {table.oid for table in want.tables}
+    if extra:
+        oids = ", ".join(map(str, sorted(extra)))
+        yield f"publication {want.name} includes tables that are not selected (oid {oids})"
+
+
+def omissions(found: Published, operations: Sequence[str], *, generated: bool) -> Iterable[str]:
+    """Which changes of its tables a publication leaves out, or sends under another table's name."""
+    publication = f"publication {found.name}"
+    if found.all_tables or found.schemas:
+        yield f"{publication} is for {'all tables' if found.all_tables else 'whole schemas'}, not for a list of tables"
+    missing = [operation for operation in operations if operation not in found.operations]
+    if missing:
+        yield f"{publication} does not publish {', '.join(missing)}"
+    if found.via_root:
+        yield f"{publication} publishes partitions as their partitioned table (publish_via_partition_root)"
+    if generated and not found.generated:
+        yield f"{publication} does not publish stored generated columns"
+    if found.filtered:
+        yield f"{publication} has column lists or row filters"
+
+
+def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
+    """The statements that make the publication as it must be, the fewest that do."""
+    name = sql.Identifier(require_ours(want.name))
+    if found is not None and (found.all_tables or not want.tables):
+        return (drop_statement(want.name), *mending(want, None))
+    if not want.tables:
+        return ()
+    if found is None:
+        statement = "create publication {} for table {} with ({})"
+        return (sql.SQL(statement).format(name, _list(want.tables), _options(want)),)
+    statements = []
+    if found.schemas or found.filtered or found.tables - {table.oid for table in want.tables}:
+        statements.append(sql.SQL("alter publication {} set table {}").format(name, _list(want.tables)))
+    elif added := [table for table in want.tables if table.oid not in found.tables]:
+        statements.append(sql.SQL("alter publication {} add table {}").format(name, _list(added)))
+    # After the tables: with row filters still in place PostgreSQL refuses publish_via_partition_root = false.
+    if (set(found.operations), found.via_root, found.generated) != (set(want.operations), False, want.generated):
+        statements.append(sql.SQL("alter publication {} set ({})").format(name, _options(want)))
+    return tuple(statements)
+
+
+def drop_statement(name: str) -> sql.Composed:
+    """The statement that drops one of our publications."""
+    return sql.SQL("drop publication if exists {}").format(sql.Identifier(require_ours(name)))
+
+
+def _list(tables: Sequence[Table]) -> sql.Composed:
+    """Each table alone: without ONLY, a parent would bring its inheritance children with it."""
+    return sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(table.schema, table.name)) for table in tables)
+
+
+def _options(want: Wanted) -> sql.Composed:
+    options = [
+        sql.SQL("publish = {}").format(sql.Literal(", ".join(want.operations))),
+        sql.SQL("publish_via_partition_root = false"),
+    ]
+    if want.generated:
+        options.append(sql.SQL("publish_generated_columns = stored"))
+    return sql.SQL(", ").join(options)
+
+
+def read_publication(session: Session, name: str) -> Published | None:
+    """One of our publications as the server has it, or None."""
+    rows = session.rows(_PUBLICATION, [require_ours(name)])
+    if not rows:
+        return None
+    name, owned, every, via_root, generated, *flags, tables, filtered = rows[0]
+    schemas = session.row(_SCHEMAS, [name])[0] if session.version_num >= 150000 else 0
+    return Published(
+        name=name,
+        owned=owned,
+        all_tables=every,
+        schemas=schemas,
+        operations=tuple(operation for operation, on in zip(ALL_OPERATIONS, flags, strict=True) if on),
+        via_root=via_root,
+        generated=generated == STORED,
+        tables=frozenset(tables),
+        filtered=frozenset(filtered),
+    )
+
+
+# Columns that not every version has are read through to_jsonb, which gives null for them.
+_PUBLICATION = """
+    select pubname, pg_has_role(pubowner, 'USAGE'), puballtables, pubviaroot, to_jsonb(p) ->> 'pubgencols',
+           pubinsert, pubupdate, pubdelete, pubtruncate,
+           array(select prrelid from pg_publication_rel where prpubid = p.oid),
+           array(select prrelid from pg_publication_rel r where prpubid = p.oid
+                  and (to_jsonb(r) ->> 'prattrs' is not null or to_jsonb(r) ->> 'prqual' is not null))
+      from pg_publication p where pubname = %s
+"""
+_SCHEMAS = """
+    select count(*)::int from pg_publication_namespace n join pg_publication p on p.oid = n.pnpubid where pubname = %s
+"""
+
+
+def read_marks(session: Session, names: Iterable[str]) -> dict[str, str]:
+    """What changes when a publication is altered or created again, or a table's place in it, and at no other time.
+
+    By the publication's name, and by that and the table's oid; the catalogue row's oid and xmin, and a publication's
+    owner. pgoutput goes by the publication as it was at each change: what was left out for a while is missing, though
+    all is well now.
+    """
+    return dict(session.rows(_MARKS, [list(names)] * 2))
+
+
+def may_have_left_out(before: str, after: str) -> bool:
+    """Whether changes may be missing because of what happened to a publication between two of its marks.
+
+    With another owner the row has another xmin, and nothing was left out. If it was altered and altered back as well,
+    without having been checked in between, that cannot be told from the owner's change alone.
+    """
+    old_oid, _, *old_owner = before.split("/")
+    new_oid, _, *new_owner = after.split("/")
+    return before != after and (old_oid != new_oid or old_owner == new_owner)
+
+
+_MARKS = """
+    select pubname::text, oid || '/' || xmin || '/' || pubowner from pg_publication where pubname = any(%s)
+    union all
+    select p.pubname || ' oid ' || r.prrelid, r.oid || '/' || r.xmin
+      from pg_publication_rel r join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)
+"""
+
+
+def verify(session: Session, wants: Iterable[Wanted]) -> None:
+    """Refuse to go on with publications that are not as they must be."""
+    wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
+    if wrong:
+        raise PublicationDiffers("; ".join(wrong), PRINT_SETUP)
+
+
+def bring_about(session: Session, wants: Iterable[Wanted]) -> None:
+    """Create and alter our publications where our role may, in one transaction, and verify the result."""
+    everything = tuple(wants)
+    with session.transaction(read_only=False):
+        for want in everything:
+            for statement in mending(want, read_publication(session, want.name)):
+                session.execute(statement, f"publication {want.name}")
+        verify(session, everything)
+
+
+def drop(session: Session, name: str) -> None:
+    """Drop one of our publications; harmless if it is not there."""
+    session.execute(drop_statement(name), f"dropping publication {name}")

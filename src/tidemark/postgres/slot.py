@@ -1,0 +1,310 @@
+"""Replication slots: the mirror's own, and the temporary ones whose snapshots are exact positions in the commit order.
+
+The snapshot of a slot shows every commit below its *consistent point* and none above: the one kind of snapshot that is
+a plain LSN. It lives only until the next command on the connection that made it, so it is imported into an ordinary
+transaction and exported again from there; then the slot, which would hold back WAL for the whole copy, is dropped.
+
+Creating a slot waits for every transaction that was running. What it waits for is reported within a second or so, when
+it changes, and every minute. The wait ends with a limit, where there is one, or by a request to stop: no slot is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from uuid import uuid4
+
+from psycopg import pq, sql
+
+from tidemark.clock import Lsn
+from tidemark.errors import Blocker, ObjectInUse, SlotBlocked, SourceError, Stopped, TidemarkError
+from tidemark.postgres.blockers import blockers_of, described, named
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import PREFIX, require_ours
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.shared import SharedSnapshot
+from tidemark.postgres.sqlstate import error_for, translated
+from tidemark.postgres.waiting import answered
+
+PLUGIN = "pgoutput"
+CANCEL_WAIT_S = 10.0
+LOOK_S, REPORT_S = 1.0, 60.0  # how often blockers are read, and how often the same ones are reported
+_STOP_S = 0.2  # how often it is checked whether to stop
+
+
+class SlotHealth(Enum):
+    """Whether a slot still gives us everything since its position (`wal_status`)."""
+
+    RESERVED = "reserved"
+    EXTENDED = "extended"
+    UNRESERVED = "unreserved"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as the server has it."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    confirmed_flush: Lsn | None
+    restart: Lsn | None
+    health: SlotHealth | None
+    retained_bytes: int | None
+    two_phase: bool
+    failover: bool
+    invalidation_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A slot just made: where it starts, and its snapshot if that was asked for."""
+
+    name: str
+    consistent_point: Lsn
+    snapshot_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWait:
+    """How slot creation waits for running transactions: at most `limit_s`, or as long as it takes if that is None.
+
+    `report` gets what is waited for; when `stopping` is true the wait ends with `Stopped`.
+    """
+
+    limit_s: float | None = None
+    report: Callable[[str], None] = lambda _: None
+    stopping: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSnapshot:
+    """A snapshot that shows the commits at or below `lsn` and no others; any session may import it."""
+
+    lsn: Lsn
+    shared: SharedSnapshot
+
+
+_SLOT = """
+    select slot_name::text, plugin::text, database::text, temporary, active_pid, confirmed_flush_lsn::text,
+           restart_lsn::text, wal_status,
+           case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end,
+           two_phase,
+           coalesce((to_jsonb(s) ->> 'failover')::bool, false),
+           coalesce(to_jsonb(s) ->> 'invalidation_reason',
+                    case when (to_jsonb(s) ->> 'conflicting')::bool then 'conflicting' end)
+      from pg_replication_slots s
+     where slot_name = %s
+"""
+
+
+def read_slot(session: Session, name: str) -> Slot | None:
+    """The slot of this name, or None."""
+    rows = session.rows(_SLOT, [name])
+    if not rows:
+        return None
+    slot, plugin, database, temporary, pid, confirmed, restart, status, *rest = rows[0]
+    return Slot(
+        slot,
+        plugin,
+        database,
+        temporary,
+        pid,
+        Lsn.parse(confirmed) if confirmed else None,
+        Lsn.parse(restart) if restart else None,
+        SlotHealth(status) if status else None,
+        *rest,
+    )
+
+
+def create_slot(dsn: Dsn, name: str, wait: SlotWait) -> Created:
+    """Create the mirror's permanent slot, carried over by a failover where the server can (17 and later)."""
+    with Session.open(dsn, "create slot", _UNBOUNDED, replication=True) as replication:
+        return _create(dsn, replication, _command(replication, require_ours(name), temporary=False), wait)
+
+
+def drop_slot(session: Session, name: str) -> None:
+    """Drop one of our slots; harmless if it is not there. One that is in use is an error that names its user."""
+    if read_slot(session, require_ours(name)) is not None:
+        drop = sql.SQL("select pg_drop_replication_slot({})").format(sql.Literal(name))
+        session.execute(drop, f"dropping slot {name}")
+
+
+def end_creation(session: Session, name: str) -> None:
+    """End the server process that still creates one of our slots, whose client was killed; that leaves no slot.
+
+    It does not notice by itself before the transactions that it waits for have ended.
+    """
+    session.rows(_END_CREATION, [require_ours(name)])
+
+
+_END_CREATION = """
+    select pg_terminate_backend(a.pid, 5000)
+      from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid
+     where s.slot_name = %s and s.confirmed_flush_lsn is null and a.usename = current_user
+       and a.query ilike 'create_replication_slot%%'
+"""
+
+
+def drop_slot_when_free(session: Session, name: str, patience_s: float = 30.0) -> None:
+    """Drop one of our slots; wait for a walsender that has not noticed yet that its client is gone."""
+    end_creation(session, name)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return drop_slot(session, name)
+        except ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) -> Iterator[ExactSnapshot]:
+    """A snapshot at an exact LSN, held for as long as the context lasts. No slot remains once it is entered.
+
+    If the holder's connection dies the snapshot cannot be imported any more; what has imported it already keeps it.
+    """
+    holding = timeouts or Timeouts(idle_in_transaction_s=0)
+    with Session.open(dsn, "snapshot", holding) as holder:
+        with Session.open(dsn, "temporary slot", _UNBOUNDED, replication=True) as replication:
+            name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
+            created = _create(dsn, replication, _command(replication, name, temporary=True), SlotWait(wait_s))
+            holder.begin(snapshot_id=created.snapshot_id)
+        yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
+
+
+_UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the wait of slot creation is bounded from outside
+
+
+def _command(replication: Session, name: str, *, temporary: bool) -> sql.Composed:
+    head = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL {} ").format(
+        sql.Identifier(name), sql.SQL("TEMPORARY " if temporary else ""), sql.SQL(PLUGIN)
+    )
+    if replication.version_num < 150000:
+        return head + sql.SQL("EXPORT_SNAPSHOT" if temporary else "NOEXPORT_SNAPSHOT")
+    options = [sql.SQL("SNAPSHOT 'export'" if temporary else "SNAPSHOT 'nothing'")]
+    if replication.version_num >= 170000 and not temporary:
+        options.append(sql.SQL("FAILOVER true"))
+    return head + sql.SQL("({})").format(sql.SQL(", ").join(options))
+
+
+def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait: SlotWait) -> Created:
+    """Send the command and wait; give up by cancelling it, which leaves no slot behind.
+
+    A command that succeeds after all, just when it is cancelled, has succeeded.
+    """
+    connection = replication.connection
+    with translated("creating a replication slot"):
+        connection.pgconn.send_query(command.as_bytes(connection))
+        given_up: TidemarkError | None = None
+        try:
+            given_up = _awaited(dsn, replication, wait)
+        except BaseException:
+            connection.cancel_safe()
+            raise
+        if given_up is not None:
+            connection.cancel_safe()
+            if not answered(connection.pgconn, wait_s=CANCEL_WAIT_S):
+                raise given_up
+        row = _one_row(connection.pgconn, given_up)
+    name, consistent_point, snapshot_id, _ = row
+    return Created(name, Lsn.parse(consistent_point), snapshot_id)
+
+
+def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | None:
+    """Wait for the answer; the error to give up with, or None if the server has answered."""
+    begin = time.monotonic()
+    deadline = begin + wait.limit_s if wait.limit_s is not None else None
+    reports = _BlockerReports(dsn, replication.connection.info.backend_pid, wait.report)
+    try:
+        while True:
+            now = time.monotonic()
+            left_s = deadline - now if deadline is not None else LOOK_S
+            if answered(replication.connection.pgconn, min(_STOP_S, max(0.0, left_s))):
+                return None
+            if wait.stopping():
+                return Stopped("stopped while waiting for a replication slot, which was not created")
+            if deadline is not None and time.monotonic() >= deadline:
+                return _blocked(dsn, replication, wait.limit_s or 0.0)
+            if now - begin >= LOOK_S:
+                reports.step(now)
+    finally:
+        reports.close()
+
+
+class _BlockerReports:
+    """Reports what the creation of a slot waits for: when that changes, and every minute while it does not."""
+
+    def __init__(self, dsn: Dsn, pid: int, report: Callable[[str], None]) -> None:
+        self._dsn, self._pid, self._report = dsn, pid, report
+        self._session: Session | None = None
+        self._reported: tuple[Blocker, ...] | None = None
+        self._looked_at = self._reported_at = float("-inf")
+
+    def step(self, now: float) -> None:
+        """Look, if it is time. A source that cannot be asked now is asked later."""
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            if self._session is None:
+                self._session = Session.open(self._dsn, "find blockers")
+            found = blockers_of(self._session, self._pid)
+            if found == self._reported and now - self._reported_at < REPORT_S:
+                return
+            if found:
+                self._report(f"slot creation is waiting for running transactions: {described(self._session, found)}")
+            elif _is_standby(self._session):
+                self._report(f"slot creation is waiting for {_PRIMARY} (on the primary, run: {_LOG_SNAPSHOT})")
+            self._reported, self._reported_at = found, now
+        except SourceError:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _blocked(dsn: Dsn, replication: Session, wait_s: float) -> SourceError:
+    with Session.open(dsn, "find blockers") as session:
+        found = blockers_of(session, replication.connection.info.backend_pid)
+        standby = _is_standby(session)
+    if found:
+        waited = named(found)
+        hint = "End these transactions, with COMMIT PREPARED or ROLLBACK PREPARED if prepared, and retry."
+    elif standby:
+        waited, hint = _PRIMARY, f"Run `{_LOG_SNAPSHOT}` on the primary."
+    else:
+        waited, hint = "transactions that have just ended", "Retry the command."
+    return SlotBlocked(f"could not create a replication slot within {wait_s:g} s: it waits for {waited}", hint, found)
+
+
+def _is_standby(session: Session) -> bool:
+    return bool(session.row("select pg_is_in_recovery()")[0])
+
+
+_PRIMARY = "a list of running transactions from the primary"
+_LOG_SNAPSHOT = "select pg_log_standby_snapshot()"
+
+
+def _one_row(pgconn: pq.abc.PGconn, given_up: TidemarkError | None) -> list[Any]:
+    """The one row that the command answers with. An error is ours, or, of a command we cancelled, why we did."""
+    result = pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        if given_up is not None:
+            raise given_up
+        state = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
+        said = result.get_error_message() if result else "the connection was closed"
+        raise error_for(state.decode() if state else None, "creating a replication slot", said)
+    values = [result.get_value(0, column) for column in range(result.nfields)]
+    return [None if value is None else value.decode() for value in values]

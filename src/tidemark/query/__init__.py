@@ -1,1 +1,0 @@
-"""Questions to the mirror: SQL over its tables as of one moment."""

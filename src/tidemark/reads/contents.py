@@ -1,0 +1,194 @@
+"""The rows of one table, from the changes that a read sees: one native Spark plan, chosen by what the changes can hold.
+
+With a key, the newest change of each key is its row, or says that there is none. Without one, contents are summed: what
+was added counts one, what was removed minus one.
+
+A value that the stream did not send (a mark: large and unchanged) is the newest value sent for that row. Its key finds
+the row; where a marked update also moved it to another key, a loan does (`loans`).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from tidemark.errors import InvalidValue
+from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
+from tidemark.reads.loans import loans, with_whole_keys
+from tidemark.reads.overlay import beneath, parted, without_keys
+from tidemark.reads.shape import (
+    COPY_AGAIN,
+    META,
+    NEVER_SENT,
+    RANK_OLD,
+    RANK_OTHER,
+    REMOVALS,
+    Base,
+    Facts,
+    Shape,
+    ShownColumn,
+    is_marked,
+)
+
+# PostgreSQL stores values out of line only if they vary in size; these never do
+FIXED = (
+    T.BooleanType,
+    T.IntegralType,
+    T.FloatType,
+    T.DoubleType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+)
+LOT = 10_000
+
+
+def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None = None) -> DataFrame:
+    """The table's rows after `changes`: the commits that the read sees and `base` does not hold, and no others."""
+    rows = by_attnum(changes, shape)
+    if facts.truncates:
+        rows, base = _after_truncate(rows, base)
+    if not facts.only_inserts or (base is not None and base.taken_away is not None):
+        rows = _keyed(rows, shape, facts, base) if shape.key else _multiset(rows, shape, facts, base)
+    elif base is not None:
+        rows = base.rows.unionAll(rows.select(*shape.cells))
+    return rows.select(*shape.cells).toDF(*shape.names)
+
+
+def by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
+    """The columns that are needed, renamed by place: the only names here that can be odd are never spelled."""
+    inside = {**META, **dict(zip(shape.names, shape.cells, strict=True))}
+    missing = sorted(inside.keys() - set(changes.columns))
+    strange = set(shape.key) - {column.attnum for column in shape.columns}
+    if missing or strange:
+        raise InvalidValue(f"the changes do not match the table: columns {missing or strange} are missing")
+    renamed = changes.toDF(*(inside.get(name, f"other{place}") for place, name in enumerate(changes.columns)))
+    return renamed.select(*inside.values())
+
+
+def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base | None]:
+    """What comes after the newest truncate; two scalars, so that the commit's reaches the scan."""
+    truncates = rows.filter(F.col("truncates").isNotNull())
+    newest = F.max(F.struct("commit", "ordinal"))
+    commit = truncates.agg(F.coalesce(F.max("commit"), F.lit(-1).cast("long")).alias("commit")).scalar()
+    ordinal = truncates.agg(F.coalesce(newest.getField("ordinal"), F.lit(-1).cast("long")).alias("ordinal")).scalar()
+    later = rows.filter(F.col("commit") >= commit).filter((F.col("commit") > commit) | (F.col("ordinal") > ordinal))
+    if base is None:
+        return later, None
+    taken_away = None if base.taken_away is None else base.taken_away.filter(commit < 0)
+    return later, Base(base.rows.filter(commit < 0), taken_away)
+
+
+def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
+    """The newest change of each key, with marked values found; the work for marks is done only where there are any."""
+    rows = ranked(rows)
+    large: tuple[ShownColumn, ...] = ()
+    if facts.marks:
+        keys, large = may_be_marked(rows, shape)
+        rows = with_whole_keys(rows, keys)
+    untouched = None
+    if base is not None:
+        untouched = without_keys(base.rows, rows, shape, many=facts.many)
+        rows = (
+            rows.unionByName(beneath(base.rows, rows, shape, many=facts.many), allowMissingColumns=True)
+            if large
+            else rows
+        )
+    if facts.preimages and large:
+        rows = rows.unionByName(loans(rows, shape, large), allowMissingColumns=True)
+    newest = _newest(rows, shape, large).select(*shape.cells)
+    return newest if untouched is None else untouched.unionAll(newest)
+
+
+def ranked(rows: DataFrame) -> DataFrame:
+    """With the order of rows that share a position."""
+    return rows.withColumn("rank", F.when(F.col("kind") == PREIMAGE, RANK_OLD).otherwise(RANK_OTHER))
+
+
+def may_be_marked(rows: DataFrame, shape: Shape) -> tuple[tuple[ShownColumn, ...], tuple[ShownColumn, ...]]:
+    """The columns whose values may not have been sent: those of the key, and the others."""
+    sizes_vary = [c for c in shape.columns if not isinstance(rows.schema[c.cells[0]].dataType, FIXED)]
+    keys = tuple(c for c in sizes_vary if c.attnum in shape.key)
+    return keys, tuple(c for c in sizes_vary if c.attnum not in shape.key)
+
+
+def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> DataFrame:
+    """One row for each key that has one. The partition is by plain columns, so filters on the key reach the scan."""
+    newest_first = Window.partitionBy(*shape.key_cells).orderBy(
+        *(F.desc(name) for name in ("commit", "ordinal", "rank"))
+    )
+    whole = newest_first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    is_row = ~F.col("kind").isin(*REMOVALS)
+    sent = {c: F.when(is_row & ~is_marked(c), F.struct(*c.cells)) for c in large}
+    found = [F.first(value, ignorenulls=True).over(whole).alias(f"sent{c.attnum}") for c, value in sent.items()]
+    newest = rows.select("*", F.row_number().over(newest_first).alias("age"), *found).filter(F.col("age") == 1)
+    values = {cell: _found(c).getField(cell) for c in large for cell in c.cells}
+    return newest.filter(is_row).select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
+
+
+def _found(column: ShownColumn) -> Column:
+    return F.coalesce(
+        F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
+    )
+
+
+def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
+    """Contents summed, but for those that nothing was taken away from: these are as they are."""
+    rows = rows.select("kind", *shape.cells)
+    if base is None:
+        return _summed(rows, shape)
+    removes = F.col("kind").isin(*REMOVALS)
+    fewer = rows.filter(removes)
+    if base.taken_away is not None:
+        fewer = fewer.unionByName(base.taken_away.withColumn("kind", F.lit(DELETED)))
+    more = rows.filter(~removes).unionByName(base.rows.withColumn("kind", F.lit(INSERTED)))
+    untouched, touched = parted(more, fewer, shape, many=facts.many)
+    return untouched.select(*shape.cells).unionAll(_summed(touched.unionByName(fewer), shape).select(*shape.cells))
+
+
+def _summed(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Every content as often as it was added and not removed."""
+    return repeated(balances(rows, shape))
+
+
+def balances(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Every content with its `balance`: how often it was added more than removed, where that is not zero.
+
+    Contents are told apart exactly. Spark's grouping takes 0.0 and -0.0 for one, so what has floats in it is grouped by
+    text as well, and the value is taken from the rows, not from the group.
+    """
+    floats = [cell for cell in shape.cells if has_floats(rows.schema[cell].dataType)]
+    texts = [zeros_apart(cell, rows.schema[cell].dataType).alias(f"text_{cell}") for cell in floats]
+    added = F.when(F.col("kind").isin(*REMOVALS), -1).otherwise(1)
+    groups = rows.groupBy(*shape.cells, *texts)
+    sums = groups.agg(F.sum(added).alias("balance"), *(F.first(cell).alias(f"exact_{cell}") for cell in floats))
+    exact = (F.col(f"exact_{cell}" if cell in floats else cell).alias(cell) for cell in shape.cells)
+    return sums.filter(F.col("balance") != 0).select("balance", *exact)
+
+
+def repeated(rows: DataFrame) -> DataFrame:
+    """Each row `balance` times, in lots, so that a row that is there a billion times needs no array of that size."""
+    balance = F.col("balance")
+    text = F.concat(
+        F.lit("a row was deleted more often than it was inserted: "),
+        (-balance).cast("string"),
+        F.lit(f" times\nHint: {COPY_AGAIN}"),
+    )
+    times = F.when(balance < 0, F.raise_error(text)).otherwise(balance)
+    lots = rows.select("*", F.explode(F.sequence(F.lit(1).cast("long"), times, F.lit(LOT).cast("long"))).alias("lot"))
+    size = F.least(F.lit(LOT).cast("long"), balance - F.col("lot") + 1).cast("int")
+    return lots.withColumn("copy", F.explode(F.array_repeat(F.lit(0), size)))
+
+
+def has_floats(kind: T.DataType) -> bool:
+    """Whether a type has floats in it."""
+    return isinstance(kind, T.FloatType | T.DoubleType) or (
+        isinstance(kind, T.ArrayType) and has_floats(kind.elementType)
+    )
+
+
+def zeros_apart(cell: str, kind: T.DataType) -> Column:
+    """What tells 0.0 and -0.0 apart in a cell of such a type."""
+    text = F.col(cell).cast("string")
+    return text if isinstance(kind, T.ArrayType) else F.when(F.col(cell) == 0, text)

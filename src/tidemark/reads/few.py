@@ -1,0 +1,99 @@
+"""A few changes, merged here: for short plans, most of what an overlay costs is Spark's planning of it.
+
+Change files are read in this process, as the log's short tail is, and only the newest change of each key is given to
+Spark, beside the keys that any change has. What is here is known exactly, so work that nothing needs is not planned.
+Rows that lack a value which only a folded row has are told apart (`borrowing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemark.clock import Boundary
+from tidemark.lake.changes import ChangeFile
+from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, OURS, TRUNCATE, UNCHANGED, StoredColumn
+from tidemark.lake.identities import numbers_of
+from tidemark.lake.rows import PREIMAGE
+from tidemark.reads.borrowing import Steps, completed
+from tidemark.reads.shape import REMOVALS, Shape
+from tidemark.reads.shown import ShownTable
+from tidemark.reads.tail import arrow_schema, shown_rows
+
+ROWS, BYTES = 200_000, 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """The rows that changes leave, by cells; the keys that they touch, whose other rows are gone; or all are."""
+
+    rows: pa.Table
+    touched: pa.Table
+    truncated: bool
+    borrowers: pa.Table | None = None
+
+    def for_key(self, shape: Shape, key: Sequence[int | str]) -> Few:
+        """The same without borrowers that have other keys: what they lack may lie in any file."""
+        if self.borrowers is None:
+            return self
+        cells = [column.cells[0] for column in shape.of(shape.key)]
+        same = (pc.field(cell) == pa.scalar(value) for cell, value in zip(cells, key, strict=True))
+        left = self.borrowers.filter(reduce(and_, same))
+        return replace(self, borrowers=left if len(left) else None)
+
+
+def are_few(files: Sequence[ChangeFile]) -> bool:
+    """Whether these are worth reading here."""
+    return sum(file.rows for file in files) <= ROWS and sum(file.size_bytes for file in files) <= BYTES
+
+
+def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[StoredColumn]) -> pa.Table:
+    """The rows of change files under a table's columns."""
+    found = [arrow_schema(table).empty_table()]
+    for file in files:
+        there = [column for column in stored if column.name in file.columns]
+        rows = pq.read_table(file.path, columns=[*(column.name for column in there), *OURS.names])
+        homes = tuple(column for column in there if not column.text)
+        found.append(shown_rows(rows, homes, table))
+    return pa.concat_tables(found)
+
+
+def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
+    """Those that the boundary sees and the other does not."""
+    commit = pc.field(COMMIT_VERSION)
+    excluded = pa.array(sorted(lsn.value for lsn in boundary.excluded), pa.int64())
+    early = pa.array(sorted(lsn.value for lsn in since.excluded), pa.int64())
+    rows = rows.filter((commit <= boundary.lsn.value) & ~commit.isin(excluded))
+    return rows.filter((commit > since.lsn.value) | commit.isin(early))
+
+
+def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
+    """What changes of a table with a key leave; None if that cannot be told here."""
+    commits, ordinals = (rows[name].to_numpy() for name in (COMMIT_VERSION, ORDINAL))
+    truncates = np.flatnonzero(rows[TRUNCATE].is_valid().to_numpy())
+    if len(truncates):
+        last = truncates[np.lexsort((ordinals[truncates], commits[truncates]))[-1]]
+        later = (commits > commits[last]) | ((commits == commits[last]) & (ordinals > ordinals[last]))
+        rows, commits, ordinals = rows.filter(pa.array(later)), commits[later], ordinals[later]
+    cells = rows.select(list(shape.names)).rename_columns(list(shape.cells))
+    numbers = numbers_of(cells, shape.key_cells, zeros_apart=False)
+    old = pc.equal(rows[CHANGE_TYPE], PREIMAGE).to_numpy()
+    order = np.lexsort((~old, ordinals, commits, numbers))
+    newest = order[np.append(np.diff(numbers[order]) != 0, True)[: len(order)]]
+    gone = pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(REMOVALS)).to_numpy()
+    touched = cells.select(list(shape.key_cells)).take(pa.array(newest))
+    newest = newest[~gone[newest]]
+    marks = rows[UNCHANGED].combine_chunks()
+    if marks.null_count == len(marks):
+        return Few(cells.take(pa.array(newest)), touched, bool(len(truncates)))
+    found = completed(Steps(cells, numbers, commits, ordinals, old, gone, marks), newest, shape)
+    if found is None or (len(truncates) and len(found.borrowers)):
+        return None
+    return Few(found.rows, touched, bool(len(truncates)), found.borrowers if len(found.borrowers) else None)

@@ -1,0 +1,143 @@
+"""Folded rows and later changes: which of the rows the changes leave alone.
+
+Rows with a key are matched by it, integers by a bitmap where they lie close. Whole rows are matched by a hash, which
+may be shared: then the row goes where contents are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from tidemark.lake.rows import INSERTED
+from tidemark.reads.borrowing import ITS, LACKS
+from tidemark.reads.few import Few
+from tidemark.reads.shape import COPY_AGAIN, NEVER_SENT, RANK_OTHER, Shape, ShownColumn
+from tidemark.reads.tail import local_rows
+from tidemark.values.kernels import Longs
+
+BEFORE = -1  # where folded rows stand among changes
+WORDS = 1 << 20  # of a bitmap: eight megabytes
+
+
+def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
+    """Rows with a few changes that were merged already."""
+    spark = rows.sparkSession
+    kinds = _fields(rows, shape.cells)
+    texts = [column.cells[1] for column in shape.columns if column.exact]
+    left = local_rows(spark, few.rows, kinds, texts)
+    if few.truncated:
+        return left
+    if not len(few.touched):
+        return rows
+    bits = _bits(few.touched)
+    if bits is not None:
+        untouched = rows.where(_is_clear(shape.key_cells[0], bits, spark))
+    else:
+        keys = spark_types.StructType([kinds[cell] for cell in shape.key_cells])
+        untouched = without_keys(rows, spark.createDataFrame(few.touched, keys), shape)
+    untouched = untouched.select(*shape.cells).unionAll(left) if len(few.rows) else untouched
+    return untouched if few.borrowers is None else untouched.unionAll(_lent(rows, few.borrowers, shape))
+
+
+def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
+    """Rows that lack values, with these from the folded rows that have them."""
+    lacking = [column for column in shape.columns if f"{LACKS}{column.attnum}" in borrowers.column_names]
+    fields = list(_fields(rows, shape.cells))
+    fields += [spark_types.StructField(f"{ITS}{cell}", rows.schema[cell].dataType) for cell in shape.key_cells]
+    fields += [spark_types.StructField(f"{LACKS}{column.attnum}", spark_types.BooleanType()) for column in lacking]
+    lent = rows.sparkSession.createDataFrame(borrowers, spark_types.StructType(fields))
+    its = lent.select(*(f"{ITS}{cell}" for cell in shape.key_cells))
+    lenders = rows.join(F.broadcast(its), _same_key(shape), "left_semi")
+    needed = (*shape.key_cells, *(cell for column in lacking for cell in column.cells))
+    lenders = lenders.select(F.lit(True).alias("lender"), *(F.col(cell).alias(f"lender_{cell}") for cell in needed))
+    found = lent.join(F.broadcast(lenders), _same_key(shape, "lender_"), "left")
+    values = {cell: _of_lender(column, cell) for column in lacking for cell in column.cells}
+    return found.select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
+
+
+def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
+    """The types of cells. The constant that rows older than a column have is not null; what was changed may be."""
+    return spark_types.StructType([spark_types.StructField(cell, rows.schema[cell].dataType) for cell in cells])
+
+
+def _of_lender(column: ShownColumn, cell: str) -> Column:
+    missing = F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
+    value = F.when(F.col("lender").isNull(), missing).otherwise(F.col(f"lender_{cell}"))
+    return F.when(F.col(f"{LACKS}{column.attnum}"), value).otherwise(F.col(cell))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """Integers as a bitmap: testing a bit costs a fraction of what probing a join's table does."""
+
+    least: int
+    greatest: int
+    words: Longs
+
+
+def _bits(touched: pa.Table) -> _Bits | None:
+    """The keys as a bitmap, if they are integers that lie close enough."""
+    if touched.num_columns != 1 or not pa.types.is_integer(touched.schema.types[0]):
+        return None
+    keys = touched.column(0).to_numpy().astype(np.int64)
+    least, greatest = int(keys.min()), int(keys.max())
+    if greatest - least >= 64 * WORDS:
+        return None
+    places = (keys - least).astype(np.uint64)
+    words = np.zeros(int(places.max() >> np.uint64(6)) + 1, np.uint64)
+    np.bitwise_or.at(words, (places >> np.uint64(6)).astype(np.int64), np.uint64(1) << (places & np.uint64(63)))
+    return _Bits(least, greatest, words.view(np.int64))
+
+
+def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
+    """Whether a key is not among them. The words come by a subquery, which is run once; a literal would be planned."""
+    words = spark.createDataFrame(pa.table({"words": pa.array([bits.words])})).scalar()
+    place = f"(cast({cell} as bigint) - ({bits.least}L))"
+    word = F.get(words, F.expr(f"cast(shiftright({place}, 6) as int)"))
+    bit = word.bitwiseAND(F.expr(f"shiftleft(1L, cast({place} & 63 as int))"))
+    return (F.col(cell) < bits.least) | (F.col(cell) > bits.greatest) | (bit == 0)
+
+
+def without_keys(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
+    """The rows whose keys no change has."""
+    touched, same = _touched(changes, shape, many)
+    return rows.join(touched, same, "left_anti")
+
+
+def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
+    """The rows whose keys some change has, as the changes that made them: they hold values not sent again."""
+    touched, same = _touched(changes, shape, many)
+    under = rows.join(touched, same, "left_semi")
+    said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "marks": F.lit(None).cast("string")}
+    said |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
+    return under.select(*shape.cells, *(value.alias(name) for name, value in said.items()))
+
+
+def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = False) -> tuple[DataFrame, DataFrame]:
+    """Rows that equal none of the others, and those that may."""
+    hashes = fewer.select(F.xxhash64(*shape.cells).alias("its_hash"))
+    some = hashes.distinct() if many else F.broadcast(hashes)
+    same = F.xxhash64(*(rows[cell] for cell in shape.cells)) == some["its_hash"]
+    return rows.join(some, same, "left_anti"), rows.join(some, same, "left_semi")
+
+
+def _touched(changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
+    """The keys of changes, to be joined, and when one is a row's; where they are many Spark decides how."""
+    keys = changes.select(*(F.col(cell).alias(f"{ITS}{cell}") for cell in shape.key_cells))
+    return keys.distinct() if many else F.broadcast(keys), _same_key(shape)
+
+
+def _same_key(shape: Shape, of: str = "") -> Column:
+    """Whether a row's key is the one that stands there as its."""
+    exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
+    pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{ITS}{cell}")) for cell in shape.key_cells}
+    return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))

@@ -1,0 +1,224 @@
+"""What one boundary sees of one table: its folded versions, what changed since, and the log's tail, as one DataFrame.
+
+The three are taken upstream first, and the window is looked at last: what moves downstream meanwhile is missed by
+nobody, and what was let go is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import LogTrimmed, NotAnswerable
+from tidemark.lake.changes import ChangeFiles
+from tidemark.lake.history import Kind, Span, TableHistory
+from tidemark.lake.layout import columns_of, fitting, layout_of
+from tidemark.lake.leases import Lease
+from tidemark.lake.registers import read_retained
+from tidemark.lake.versions import Versions, held, read_versions
+from tidemark.log.mapped import descriptions
+from tidemark.log.slices import Plan, plan
+from tidemark.reads.changes import file_changes, no_changes, seen
+from tidemark.reads.contents import contents
+from tidemark.reads.equalities import Equalities
+from tidemark.reads.few import Few, are_few, merged_here, read_here, seen_here
+from tidemark.reads.overlay import overlaid
+from tidemark.reads.shape import Facts, both, facts_of
+from tidemark.reads.shown import ShownTable, shown_table
+from tidemark.reads.snapshot import LakeView
+from tidemark.reads.tail import TailWork, tail_here, tail_of
+from tidemark.reads.versions import base_of, files_with, key_said
+from tidemark.schema.table import PgType
+from tidemark.values.types import Types
+
+SLICE_BYTES = 16 << 20
+_GAPS = (Kind.GAP, Kind.RESTARTED)
+_ATTEMPTS = 3
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table as it lies there now: its columns for readers, its files, and what of it is folded already."""
+
+    shown: ShownTable
+    files: ChangeFiles
+    folded: Versions | None
+    since: Boundary
+    tail: tuple[TailWork, Plan] | None
+
+
+class Reading:
+    """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
+
+    `first` is the view that the boundary was found answerable by, before the histories of tables were read. `defined`
+    says that how tables are defined there is known by other means than the mirror's.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: Callable[[], LakeView],
+        types: Mapping[int, PgType],
+        boundary: Boundary,
+        lease: Lease,
+        first: LakeView,
+        *,
+        defined: bool = False,
+    ) -> None:
+        self._spark, self._view, self._types = spark, view, types
+        self._boundary, self._lease, self._first, self._defined = boundary, lease, first, defined
+        self._looked: dict[int, tuple[_Found, Few | None]] = {}
+
+    def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
+        """The table's rows, not `guarded`; at least those that fulfil the equalities."""
+        return _again(lambda: self._table(history, span, equalities), self._looked.clear)
+
+    def changes(self, history: TableHistory, span: Span) -> DataFrame:
+        """All changes since the table began, not `guarded`."""
+        return _again(lambda: self._changes(history, span), self._looked.clear)
+
+    def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
+        found, few = self._kept(history, span)
+        shape = found.shown.shape
+        base = None
+        if found.folded is not None:
+            files = found.folded.files
+            key = key_said(found.folded, found.shown, equalities)
+            if few is not None and key is not None:
+                few = few.for_key(shape, [value for _, value in key])
+                files = files if few.borrowers is not None else files_with(key, found.folded)
+            base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
+        if base is not None and few is not None:
+            return overlaid(base.rows, few, shape).toDF(*shape.names)
+        rows, facts = self._all_changes(found)
+        return contents(rows, shape, facts, base)
+
+    def _kept(self, history: TableHistory, span: Span) -> tuple[_Found, Few | None]:
+        """What lies there, looked at once: the lease keeps it."""
+        oid = span.fingerprint.oid
+        if oid not in self._looked:
+            view = self._view()
+            found = self._found(view, history, span, versions=True)
+            few = self._few(found) if found.folded is not None else None
+            self._require_whole(view, history)
+            self._looked[oid] = found, few
+        return self._looked[oid]
+
+    def _changes(self, history: TableHistory, span: Span) -> DataFrame:
+        view = self._view()
+        found = self._found(view, history, span, versions=False)
+        rows, _ = self._all_changes(found)
+        self._require_whole(view, history)
+        return rows
+
+    def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:
+        """Changes are looked at before versions: what is folded meanwhile is then in both, and not in neither."""
+        files = view.changes(history.path)
+        folded = read_versions(view.lake.path, history.path, span.base.lsn) if versions else None
+        if versions and folded is None:
+            _require_all_changes(view.lake.path, history, span)
+        types = Types(self._types, view.lake.version_num)
+        stored = (*files.stored, *(folded.stored if folded else ()))
+        shown = shown_table(history, span.fingerprint, stored, types)
+        since = held(folded, span.base)
+        tail = self._tail(view, history, shown, files, max(files.applied, since.floor))
+        return _Found(shown, files, folded, since, tail)
+
+    def _require_whole(self, view: LakeView, history: TableHistory) -> None:
+        """Refuse what is out of the window by now, and what was passed over: it could not be decoded, or not defined.
+
+        That is told before the files that lack it are there, so whoever looks after the files misses nothing.
+        """
+        view.require(self._boundary, defined=self._defined)
+        if self._boundary.lsn <= self._first.cycle.safe and not self._first.is_begun_again():
+            return  # what was passed over up to there was told before
+        told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
+        gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
+        if gap is not None:
+            raise NotAnswerable(
+                f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "Use another position."
+            )
+
+    def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
+        """What changed since, and what that may be like."""
+        spark, boundary = self._spark, self._boundary
+        chosen = found.files.between(found.since, boundary)
+        rows = file_changes(spark, found.shown, chosen, found.files.stored)
+        rows = None if rows is None else seen(rows, found.since, boundary, chosen)
+        facts = facts_of(chosen)
+        tail = tail_of(spark, *found.tail) if found.tail is not None else None
+        if tail is not None:
+            later = seen(tail.rows, found.since, boundary, None)
+            rows = later if rows is None else rows.unionByName(later)
+            facts = both(facts, tail.facts)
+        return rows if rows is not None else no_changes(spark, found.shown), facts
+
+    def _few(self, found: _Found) -> Few | None:
+        """The same merged here, if it is little and the table has a key."""
+        chosen = found.files.between(found.since, self._boundary)
+        if not found.shown.key or not are_few(chosen):
+            return None
+        tail = tail_here(*found.tail) if found.tail is not None else None
+        if found.tail is not None and tail is None:
+            return None
+        rows = read_here(found.shown, chosen, found.files.stored)
+        rows = rows if tail is None else pa.concat_tables([rows, tail])
+        return merged_here(seen_here(rows, found.since, self._boundary), found.shown.shape)
+
+    def _tail(
+        self, view: LakeView, history: TableHistory, shown: ShownTable, files: ChangeFiles, after: Lsn
+    ) -> tuple[TailWork, Plan] | None:
+        """How the log is read above a position, if it is needed there."""
+        if self._boundary.lsn <= after or view.reader is None:
+            return None
+        self._lease.needs_tail(after)
+        types = Types(self._types, view.lake.version_num)
+        planned = plan(view.reader, after, self._boundary.lsn, 1 << 62, SLICE_BYTES)
+        every = [event.fingerprint for event in reversed(history.events)]
+        recent, sent = every[: 1 + _told_above(history, after)], set(descriptions(planned.sent, view.lake.log))
+        relations = {}
+        for relation in descriptions(planned.relations, view.lake.log):
+            fingerprint = fitting(relation, recent if relation in sent else every)
+            if fingerprint is not None and columns_of(relation, fingerprint) is not None:
+                layout = layout_of(relation, fingerprint, history.path, files.stored, types)
+                relations[relation] = layout.columns
+            elif relation.oid == shown.oid:
+                raise NotAnswerable(
+                    f"{history.name} was altered, and the change is not applied yet", "Retry the command."
+                )
+        return TailWork(view.lake.log, types, shown, relations), planned
+
+
+def _told_above(history: TableHistory, lsn: Lsn) -> int:
+    """How many of the last events changed something above a position: what was so before them still held there."""
+    return sum(1 for _ in takewhile(lambda event: event.lsn > lsn, reversed(history.events)))
+
+
+def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
+    """Refuse what began with rows that are gone, or whose changes may be: a later generation has taken its place."""
+    present = read_versions(lake, history.path)
+    later = present is not None and present.base > span.base.lsn and read_retained(lake) > span.base.lsn
+    if span.copied or later:
+        began = next(each.base.lsn for each in reversed(history.spans()))
+        raise NotAnswerable(
+            f"{history.name} was copied again at {began}, and its history before that is not complete",
+            f"Use an LSN from {began} on.",
+        )
+
+
+def _again(read: Callable[[], Answer], forget: Callable[[], None]) -> Answer:
+    """What was in the log's tail a moment ago may be gone from there by now: then the lake has it."""
+    for _ in range(_ATTEMPTS):
+        with suppress(LogTrimmed):
+            return read()
+        forget()
+    return read()

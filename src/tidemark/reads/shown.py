@@ -1,0 +1,132 @@
+"""A table as a reader sees it at one position: its columns then. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.clock import Lsn
+from tidemark.lake.columns import OURS, TEXT_SUFFIX, StoredColumn, free_name
+from tidemark.lake.history import Span, TableHistory
+from tidemark.reads.shape import Shape, ShownColumn
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import Column, Generated
+from tidemark.values.cells import Cells
+from tidemark.values.cells import Column as Values
+from tidemark.values.types import NUMERIC, Types, decimal_limits, decoding_of
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One column: its name for readers, its type, and what rows older than it read as.
+
+    `exact` says that beside it stands the text of values without a twin.
+    """
+
+    name: str
+    source_name: str
+    attnum: int
+    type: pa.DataType
+    exact: bool
+    missing: Values | None
+
+    @property
+    def text_name(self) -> str:
+        """The name of the column beside it for values without a twin."""
+        return self.name + TEXT_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """All of them, and the key."""
+
+    oid: int
+    columns: tuple[Shown, ...]
+    key: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """As the one who makes rows of changes wants it."""
+        columns = tuple(ShownColumn(each.name, each.attnum, each.exact) for each in self.columns)
+        return Shape(columns, self.key)
+
+
+def shown_table(
+    history: TableHistory,
+    fingerprint: Fingerprint,
+    stored: Sequence[StoredColumn],
+    types: Types,
+    retired: Sequence[Column] = (),
+) -> ShownTable:
+    """The table by this definition, given what it is kept in; after its columns, those that it has no more."""
+    texts = {each.attnum for each in stored if each.text}
+    columns = []
+    for column, name in shown_names((*fingerprint.columns, *retired), types.version_num):
+        kind = decoding_of(column.type.oid, column.typmod, types).arrow
+        missing = missing_value(history.missing(column.attnum), column, types)
+        exact = column.attnum in texts or (missing is not None and missing.exact is not None)
+        if pa.types.is_decimal(kind) and not exact:
+            exact = _was_unlimited(history, column.attnum)
+        exact = exact and not pa.types.is_string(kind)
+        columns.append(Shown(name, column.name, column.attnum, kind, exact, missing))
+    return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
+
+
+def _was_unlimited(history: TableHistory, attnum: int) -> bool:
+    """Whether a decimal became a numeric of any size: since then it is kept as text, NaN among the numbers."""
+    columns = (column for event in history.events for column in event.fingerprint.columns if column.attnum == attnum)
+    return any(each.type.oid == NUMERIC and decimal_limits(each.typmod) is None for each in columns)
+
+
+def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact: Collection[int] = ()) -> Shape:
+    """The table by this definition, as frames have it whose columns are these; some columns with a text in any case."""
+    columns = (
+        ShownColumn(name, column.attnum, column.attnum in exact or name + TEXT_SUFFIX in there)
+        for column, name in shown_names(table.columns, version_num)
+    )
+    return Shape(tuple(columns), table.key)
+
+
+def is_alike(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether two definitions of a table show the same columns and have the same key."""
+    columns = (
+        [(column.attnum, column.name, column.type.oid, column.typmod) for column in each.columns]
+        for each in (one, other)
+    )
+    return one.key == other.key and next(columns) == next(columns)
+
+
+def shown_names(columns: Iterable[Column], version_num: int) -> Iterator[tuple[Column, str]]:
+    """The columns that are shown, each under its name for readers."""
+    taken = set(OURS.names)
+    for column in columns:
+        if is_streamed(column, version_num):
+            name = free_name(column.name, column.attnum, taken)
+            taken |= {name.lower(), (name + TEXT_SUFFIX).lower()}
+            yield column, name
+
+
+def retired_columns(history: TableHistory, span: Span, retained: Lsn) -> tuple[Column, ...]:
+    """What the table had since it was begun and has no more: a read of the past may still ask for it."""
+    there = {column.attnum for column in span.fingerprint.columns}
+    earlier = [each for each in history.spans() if each.base == span.base and each.begin <= span.begin]
+    spans = [each for each in earlier if each.end is None or each.end >= retained]
+    latest = {column.attnum: column for each in spans for column in each.fingerprint.columns}
+    return tuple(column for attnum, column in sorted(latest.items()) if attnum not in there)
+
+
+def is_streamed(column: Column, version_num: int) -> bool:
+    """Whether the stream has its values: below 18 it leaves out what is generated."""
+    return column.generated is Generated.NO or (column.generated is Generated.STORED and version_num >= 180000)
+
+
+def missing_value(text: str | None, column: Column, types: Types) -> Values | None:
+    """The value behind PostgreSQL's text of it, as an array of one."""
+    if text is None:
+        return None
+    raw = np.frombuffer(text.encode(), np.uint8)
+    cells = Cells(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    return decoding_of(column.type.oid, column.typmod, types).decode(cells, False)

@@ -1,0 +1,70 @@
+"""A table and the tables below it: their rows one below the other, each column under the name the table has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as spark_types
+
+from tidemark.errors import NotAnswerable
+from tidemark.lake.columns import TEXT_SUFFIX
+from tidemark.reads.equalities import Equalities
+from tidemark.reads.shown import shown_names
+from tidemark.reads.text import quoted
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.spark.types import spark_type
+from tidemark.values.types import Types, decoding_of
+
+
+def together(
+    spark: SparkSession, root: Fingerprint, parts: Sequence[tuple[Fingerprint, DataFrame]], version_num: int
+) -> DataFrame:
+    """The union of tables that have the root's columns by name, in any order, under other attnums, and among others."""
+    if not parts:
+        return _empty(spark, root, version_num)
+    frames = [_renamed(frame, part, root, version_num) for part, frame in parts]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def shared_equalities(equalities: Equalities, root: Fingerprint, part: Fingerprint, version_num: int) -> Equalities:
+    """What a query of the root asks for that a part can look up: columns that the root has, under the same names."""
+    names = _named(root, version_num)
+    if not names.items() <= _named(part, version_num).items():
+        return {}
+    shown = {name.lower() for name in names.values()}
+    return {column: value for column, value in equalities.items() if column in shown}
+
+
+def _named(table: Fingerprint, version_num: int) -> dict[str, str]:
+    """For each column, by its own name, its name for readers."""
+    return {column.name: name for column, name in shown_names(table.columns, version_num)}
+
+
+def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num: int) -> DataFrame:
+    """The root's columns in its order, with the texts beside them."""
+    there, own = set(frame.columns), _named(part, version_num)
+    chosen: dict[str, str] = {}
+    for source, shown in _named(root, version_num).items():
+        if source not in own:
+            raise NotAnswerable(
+                f"{root.schema}.{root.name} cannot be read with {part.schema}.{part.name}, whose column {source} is "
+                "generated and not replicated",
+                f"Read each table alone: ONLY {root.schema}.{root.name}.",
+            )
+        for suffix in ("", TEXT_SUFFIX):
+            if own[source] + suffix in there:
+                chosen[own[source] + suffix] = shown + suffix
+    picked = frame.select(*(quoted(name) for name in chosen))
+    return picked.toDF(*chosen.values())
+
+
+def _empty(spark: SparkSession, root: Fingerprint, version_num: int) -> DataFrame:
+    known = {column.type.oid: column.type for column in root.columns}
+    types = Types(known, version_num)
+    fields = [
+        spark_types.StructField(name, spark_type(decoding_of(column.type.oid, column.typmod, types).arrow))
+        for column, name in shown_names(root.columns, version_num)
+    ]
+    return spark.createDataFrame([], spark_types.StructType(fields))

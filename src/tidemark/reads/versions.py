@@ -1,0 +1,128 @@
+"""What a boundary sees of a table's versions: clean files whole, others row by row, and of most closed files nothing.
+
+Up to its floor a boundary sees every commit. So a file of live rows that all began there needs no question, and one of
+rows that all ended there is left out, by their statistics alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from tidemark.clock import Boundary
+from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
+from tidemark.reads.changes import READING, plain_homes, shown_cells
+from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.hashing import bucket_of, can_hash
+from tidemark.reads.shape import Base
+from tidemark.reads.shown import ShownTable
+from tidemark.reads.text import quoted
+from tidemark.spark.types import spark_type
+
+BEGIN, END = "begin", "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The files that a boundary needs: clean ones, and those whose rows must be asked."""
+
+    clean: tuple[VersionFile, ...]
+    asked: tuple[VersionFile, ...]
+
+
+def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
+    """By what their statistics tell."""
+    below = boundary.floor
+    clean = tuple(file for file in files if file.live and file.greatest_begin <= below)
+    asked = tuple(
+        file
+        for file in files
+        if file.least_begin <= boundary.lsn
+        and (file.greatest_begin > below if file.greatest_end is None else file.greatest_end > below)
+    )
+    return Chosen(clean, asked)
+
+
+Key = tuple[tuple[pa.DataType, int | str], ...]
+
+
+def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> Key | None:
+    """The key that rows must have to fulfil these, if they say the whole of it."""
+    by_attnum = {column.attnum: column for column in table.columns}
+    homes = {column.attnum: column.type for column in versions.stored if not column.text}
+    key: list[tuple[pa.DataType, int | str]] = []
+    for attnum in table.key:
+        said, kind = equalities.get(by_attnum[attnum].name.lower()), homes.get(attnum)
+        value = literal_value(said, kind) if said is not None and kind == by_attnum[attnum].type else None
+        if value is None or kind is None:
+            return None
+        key.append((kind, value))
+    return tuple(key) or None
+
+
+def files_with(key: Key, versions: Versions) -> tuple[VersionFile, ...]:
+    """The files that may have the row with a key: those of its buckets."""
+    return tuple(file for file in versions.files if file.bucket == bucket_of(key, file.buckets))
+
+
+def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
+    """What a literal is in a column of this type, where that is beyond doubt."""
+    if not can_hash(kind):
+        return None
+    if literal.kind is Kind.INTEGER and pa.types.is_signed_integer(kind):
+        value = int(literal.text)
+        return value if -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1) else None
+    return literal.text[1:-1] if literal.kind is Kind.STRING and pa.types.is_string(kind) else None
+
+
+def base_of(
+    spark: SparkSession, table: ShownTable, versions: Versions, boundary: Boundary, files: Sequence[VersionFile]
+) -> Base:
+    """What the boundary sees of these files."""
+    found = chosen(files, boundary)
+    cells = table.shape.cells
+    frames = []
+    taken_away = None
+    if found.clean or not found.asked:
+        frames.append(version_rows(spark, table, versions, found.clean).select(*cells))
+    if found.asked:
+        asked = version_rows(spark, table, versions, found.asked)
+        begun, ended = (_sees(boundary, F.col(name)) for name in (BEGIN, END))
+        not_ended = F.col(END).isNull() | ~ended
+        frames.append(asked.where(begun & not_ended).select(*cells))
+        if not table.key and boundary.excluded:
+            taken_away = asked.where(~begun & F.col(END).isNotNull() & ended).select(*cells)
+    rows = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+    return Base(rows, taken_away)
+
+
+def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, files: Sequence[VersionFile]) -> DataFrame:
+    """The rows of files by cells, with `begin` and `end`."""
+    cells = table.shape.cells
+    if not files:
+        fields = [(cell, kind) for cell, (kind, _) in zip(cells, shown_cells(table, ()), strict=True)]
+        fields += [(name, spark_type(field.type)) for name, field in zip((BEGIN, END), INTERVAL, strict=True)]
+        schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in fields])
+        return spark.createDataFrame([], schema)
+    stored = {column.name: column for column in versions.stored}
+    fields = [(name, spark_type(column.type)) for name, column in stored.items()]
+    fields += [(field.name, spark_type(field.type)) for field in INTERVAL]
+    schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in fields])
+    rows = spark.read.options(**READING).schema(schema).parquet(*(versions.path(file) for file in files))
+    interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
+    homes = plain_homes(table, versions.stored)
+    if homes is not None:  # as text, which is one call to the JVM instead of some for each column
+        return rows.selectExpr(*(f"{quoted(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
+    values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
+    return rows.select(*values, *(F.expr(text) for text in interval))
+
+
+def _sees(boundary: Boundary, commit: Column) -> Column:
+    seen = commit <= boundary.lsn.value
+    hidden = sorted(lsn.value for lsn in boundary.excluded)
+    return seen & ~commit.isin(hidden) if hidden else seen

@@ -1,1 +1,0 @@
-"""PostgreSQL as a client sees it: sessions, facts, the catalogue, publications and slots."""

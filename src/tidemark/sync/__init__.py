@@ -1,1 +1,0 @@
-"""Sync: bringing tables in while everything streams, and keeping a whole database mirrored."""

@@ -1,0 +1,168 @@
+r"""COPY … (FORMAT binary): the bytes of a table, in pieces split anywhere, to columns in batches.
+
+header   PGCOPY\n\377\r\n\0, int32 flags, int32 length of an extension, the extension
+row      int16 number of fields, then for each int32 length (-1 is NULL) and bytes
+trailer  int16 -1
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidemark.values.cells import MOST_CELLS, Cells, Column
+from tidemark.values.failure import BatchTooLarge, bad_message, decoding_column
+from tidemark.values.kernels import FOUR, TWO, Bytes, Ints, Longs, be16, be32, kernel
+from tidemark.values.types import Decoding
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+HEADER = len(SIGNATURE) + 8
+CRITICAL_FLAGS = 0xFFFF0000  # a reader must give up on a flag it does not know in the upper half
+BATCH_ROWS = 65_536
+CHUNK_BYTES = 1 << 20
+
+MORE, FULL, TRAILER, BAD = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """Rows of a copy, column by column; a table without columns has rows all the same."""
+
+    rows: int
+    columns: tuple[Column, ...]
+
+
+class CopyDecoder:
+    """Feed it what the server sends; it gives a batch of columns for every so many whole rows.
+
+    Small pieces are gathered first, and a row that has not ended waits until it can have, so that each byte is looked
+    at about once. It holds no more than a batch, `chunk_bytes`, and one row. A copy that was cut off ends without a
+    trailer, and `finish()` refuses it. Both are to be consumed to their ends.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Decoding],
+        names: Sequence[str] = (),
+        batch_rows: int = BATCH_ROWS,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._columns = tuple(columns)
+        self._names = tuple(names) or tuple(str(number) for number in range(1, len(self._columns) + 1))
+        self._shape = (len(self._columns), max(1, min(batch_rows, MOST_CELLS // max(1, len(self._columns)))))
+        self._offsets = np.empty(self._shape, np.int64)
+        self._lengths = np.empty(self._shape, np.int32)
+        self._pieces: list[bytes | memoryview] = []
+        self._held = 0
+        self._chunk_bytes = self._wanted = chunk_bytes
+        self._begun = False
+        self._ended = False
+        self._consumed = 0
+
+    def feed(self, piece: bytes | memoryview) -> Iterator[CopyBatch]:
+        """Take the next piece, which is not to be altered; yield the batches that are complete with it."""
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held >= self._wanted:
+            yield from self._decode()
+
+    def finish(self) -> Iterator[CopyBatch]:
+        """There are no more pieces: yield what is left, and refuse a copy whose end was not seen."""
+        yield from self._decode()
+        if not self._ended:
+            bad_message("binary COPY data without a trailer", self._gathered(), 0)
+
+    def _decode(self) -> Iterator[CopyBatch]:
+        data = self._gathered()
+        if self._ended and len(data):
+            bad_message("bytes after the trailer of binary COPY data", data, 0)
+        at, need = (0 if self._begun else self._header(data)), 0
+        status = FULL if self._begun and not self._ended else MORE
+        while status == FULL:
+            rows, at, status, need = _rows(data, at, self._offsets, self._lengths)
+            if status == BAD:
+                bad_message(
+                    f"not a row of {self._shape[0]} fields (byte {self._consumed + at} of the COPY data)", data, at
+                )
+            yield from self._batches(data, 0, rows)
+        if status == TRAILER:
+            self._end(data, at)
+        self._pieces, self._held = [data[at:].tobytes()] if at < len(data) else [], len(data) - at
+        self._wanted = max(need, self._chunk_bytes)
+        self._consumed += at
+
+    def _gathered(self) -> Bytes:
+        """All pieces as one; a single one as it lies."""
+        return np.frombuffer(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces), np.uint8)
+
+    def _header(self, data: Bytes) -> int:
+        """Read the header once it is there whole; the position after it, or 0."""
+        head = data[: len(SIGNATURE)].tobytes()
+        if head != SIGNATURE[: len(head)]:
+            bad_message("invalid signature of binary COPY data", data, 0)
+        if len(data) < HEADER:
+            return 0
+        flags, extension = struct.unpack_from("!Ii", data[:HEADER].tobytes(), len(SIGNATURE))
+        if flags & CRITICAL_FLAGS or extension < 0:
+            bad_message("binary COPY data with unknown flags or header extension", data, len(SIGNATURE))
+        if len(data) < HEADER + extension:
+            return 0
+        self._begun = True
+        return HEADER + int(extension)
+
+    def _end(self, data: Bytes, at: int) -> None:
+        if at != len(data):
+            bad_message("bytes after the trailer of binary COPY data", data, at)
+        self._ended = True
+
+    def _batches(self, data: Bytes, first: int, last: int) -> Iterator[CopyBatch]:
+        """Decode these rows, in halves where they become too large."""
+        rows = slice(first, last)
+        decoded = []
+        try:
+            for k, (name, column) in enumerate(zip(self._names, self._columns, strict=True)):
+                with decoding_column(name):
+                    cells = Cells(data, self._offsets[k, rows], self._lengths[k, rows])
+                    decoded.append(column.decode(cells, column.binary))
+        except BatchTooLarge:
+            middle = (first + last) // 2
+            yield from self._batches(data, first, middle)
+            yield from self._batches(data, middle, last)
+            return
+        if last > first:
+            yield CopyBatch(last - first, tuple(decoded))
+
+
+@kernel
+def _rows(buffer: Bytes, start: int, offsets: Longs, lengths: Ints) -> Any:
+    """Whole rows from there on: how many, where the next begins, why it stopped, and how long that one is at least."""
+    columns, most = offsets.shape
+    at, end = np.uint64(start), np.uint64(len(buffer))
+    for row in range(most):
+        if at + TWO > end:
+            return row, np.int64(at), MORE, 2
+        fields = np.int16(be16(buffer, at))
+        if fields == -1:
+            return row, np.int64(at + TWO), TRAILER, 0
+        if fields != columns:
+            return row, np.int64(at), BAD, 0
+        p = at + TWO
+        for k in range(columns):
+            if p + FOUR > end:
+                return row, np.int64(at), MORE, np.int64(p + FOUR - at)
+            size = np.int64(np.int32(be32(buffer, p)))
+            p += FOUR
+            if size < -1:
+                return row, np.int64(at), BAD, 0
+            offsets[k, row] = np.int64(p)
+            lengths[k, row] = size
+            if size > 0:
+                p += np.uint64(size)
+                if p > end:
+                    return row, np.int64(at), MORE, np.int64(p - at)
+        at = p
+    return most, np.int64(at), FULL, 0

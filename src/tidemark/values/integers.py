@@ -1,0 +1,163 @@
+"""bool, int2, int4, int8 and oid.
+
+binary  bool 1 byte 0 or 1; the others big-endian, signed but for oid
+text    t or f; decimal digits with an optional minus
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.values.cells import Cells, Column, fixed, validity
+from tidemark.values.failure import require_good
+from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, kernel
+
+
+def boolean(cells: Cells, binary: bool) -> Column:
+    """Bool to Arrow's bool."""
+    out = np.zeros(len(cells), np.bool_)
+    require_good("bool", cells, _bool(cells.buffer, cells.offsets, cells.lengths, binary, out))
+    bitmap, nulls = validity(cells.lengths)
+    bits = pa.py_buffer(np.packbits(out, bitorder="little"))
+    return Column(pa.Array.from_buffers(pa.bool_(), len(cells), [bitmap, bits], null_count=nulls))
+
+
+def int2(cells: Cells, binary: bool) -> Column:
+    """int2 to int16."""
+    return _integer("int2", cells, binary, np.int16, pa.int16())
+
+
+def int4(cells: Cells, binary: bool) -> Column:
+    """int4 to int32."""
+    return _integer("int4", cells, binary, np.int32, pa.int32())
+
+
+def int8(cells: Cells, binary: bool) -> Column:
+    """int8 to int64."""
+    return _integer("int8", cells, binary, np.int64, pa.int64())
+
+
+def oid(cells: Cells, binary: bool) -> Column:
+    """oid, which is unsigned, to int64: no engine here has an unsigned type."""
+    out = np.zeros(len(cells), np.int64)
+    if binary:
+        bad = _unsigned(cells.buffer, cells.offsets, cells.lengths, out)
+    else:
+        bad = _decimal(cells.buffer, cells.offsets, cells.lengths, 0, 2**32 - 1, out)
+    require_good("oid", cells, bad)
+    return Column(fixed(pa.int64(), out, cells.lengths))
+
+
+def big_endian(cells: Cells, out: Any) -> int:
+    """Fill `out` with values of its own width; the index of the first cell of another length, or OK."""
+    bad: int = _WIDTHS[out.dtype.itemsize](cells.buffer, cells.offsets, cells.lengths, out)
+    return bad
+
+
+def _integer(name: str, cells: Cells, binary: bool, dtype: Any, kind: pa.DataType) -> Column:
+    out = np.zeros(len(cells), dtype)
+    if binary:
+        bad = big_endian(cells, out)
+    else:
+        limits = np.iinfo(dtype)
+        bad = _decimal(cells.buffer, cells.offsets, cells.lengths, limits.min, limits.max, out)
+    require_good(name, cells, bad)
+    return Column(fixed(kind, out, cells.lengths))
+
+
+@kernel
+def _bool(buffer: Bytes, offsets: Longs, lengths: Ints, binary: bool, out: Any) -> Any:
+    yes, no = (1, 0) if binary else (116, 102)  # t, f
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 1:
+            return i
+        value = buffer[offsets[i]]
+        if value != yes and value != no:
+            return i
+        out[i] = value == yes
+    return OK
+
+
+@kernel
+def _int16(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 2:
+            return i
+        out[i] = np.int16(be16(buffer, offsets[i]))
+    return OK
+
+
+@kernel
+def _int32(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 4:
+            return i
+        out[i] = np.int32(be32(buffer, offsets[i]))
+    return OK
+
+
+@kernel
+def _int64(buffer: Bytes, offsets: Longs, lengths: Ints, out: Any) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 8:
+            return i
+        out[i] = np.int64(be64(buffer, offsets[i]))
+    return OK
+
+
+_WIDTHS = {2: _int16, 4: _int32, 8: _int64}
+
+
+@kernel
+def _unsigned(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 4:
+            return i
+        out[i] = np.int64(be32(buffer, offsets[i]))
+    return OK
+
+
+@kernel
+def _decimal(buffer: Bytes, offsets: Longs, lengths: Ints, low: int, high: int, out: Any) -> Any:
+    """Whole numbers within [low, high]. Collected below zero, where int64 reaches one further than above."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        negative = at < end and buffer[at] == 45
+        if negative:
+            at += 1
+        if at >= end or end - at > 19:
+            return i
+        value = np.int64(0)
+        while at < end:
+            digit = np.int64(buffer[at]) - 48
+            if digit < 0 or digit > 9 or value < -922337203685477580:
+                return i
+            value *= 10
+            if value < -9223372036854775807 - 1 + digit:
+                return i
+            value -= digit
+            at += 1
+        if negative:
+            if value < low:
+                return i
+            out[i] = value
+        else:
+            if value < -high:
+                return i
+            out[i] = -value
+    return OK

@@ -1,0 +1,314 @@
+"""numeric: to DECIMAL(p, s) where 0 ≤ s ≤ p ≤ 38, to PostgreSQL's own text otherwise.
+
+    binary  uint16 digits, int16 weight, uint16 sign, uint16 scale, then that many base-10000 digits (uint16);
+            the first digit counts 10000^weight. Sign: 0 plus, 0x4000 minus, 0xC000 NaN, 0xD000 and 0xF000 infinities
+    text    -123.4500, NaN, Infinity, -Infinity
+
+NaN has no twin in DECIMAL: it is kept as text beside the column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.values.cells import Cells, Column, fixed, require_room, variable
+from tidemark.values.failure import require_good
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be16, kernel
+from tidemark.values.text import as_strings
+
+_POWERS = (1, 10, 100, 1000, 10000)
+_LONG_POWERS = np.array([10**n for n in range(19)], np.uint64)
+_SHORT = 4  # groups: whatever they are, 64 bits hold them
+NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
+
+
+def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> Column:
+    """numeric(p, s) to decimal128(p, s)."""
+    out = np.zeros(2 * len(cells), np.uint64)
+    special = np.zeros(len(cells), np.bool_)
+    limit = 10**precision
+    high, low = np.uint64(limit >> 64), np.uint64(limit & (2**64 - 1))
+    run = _from_binary if binary else _from_text
+    bad = run(cells.buffer, cells.offsets, cells.lengths, scale, high, low, out, special)
+    require_good(f"numeric({precision},{scale})", cells, bad)
+    array = fixed(pa.decimal128(precision, scale), out, cells.lengths, special)
+    if not special.any():
+        return Column(array)
+    return Column(array, numeric_text(cells.where(special), binary).array)
+
+
+def numeric_text(cells: Cells, binary: bool) -> Column:
+    """Numeric of any size to its exact text, with all the digits that PostgreSQL keeps."""
+    if not binary:
+        require_good("numeric", cells, _texts_are_good(cells.buffer, cells.offsets, cells.lengths))
+        return Column(as_strings("numeric", cells))
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    require_good("numeric", cells, _text_sizes(cells.buffer, cells.offsets, cells.lengths, offsets))
+    require_room(cells, int(offsets[-1]))
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_texts(cells.buffer, cells.offsets, cells.lengths, offsets, out)
+    return Column(variable(pa.string(), offsets.astype(np.int32), out, cells.lengths))
+
+
+@kernel
+def _u16(buffer: Bytes, at: int) -> Any:
+    return np.int64(be16(buffer, at))
+
+
+@kernel
+def _i16(buffer: Bytes, at: int) -> Any:
+    return np.int64(np.int16(be16(buffer, at)))
+
+
+@kernel
+def _times_plus(high: Any, low: Any, factor: Any, addend: Any) -> Any:
+    """(high, low) · factor + addend in 128 bits, for a factor and an addend below 2^32."""
+    mask = np.uint64(0xFFFFFFFF)
+    a = (low & mask) * factor + addend
+    b = (low >> np.uint64(32)) * factor + (a >> np.uint64(32))
+    c = (high & mask) * factor + (b >> np.uint64(32))
+    d = (high >> np.uint64(32)) * factor + (c >> np.uint64(32))
+    overflow = d >> np.uint64(32) != np.uint64(0)
+    return (d & mask) << np.uint64(32) | c & mask, (b & mask) << np.uint64(32) | a & mask, overflow
+
+
+@kernel
+def _store(out: Any, i: int, high: Any, low: Any, negative: bool) -> None:
+    if negative:
+        low = ~low + np.uint64(1)
+        high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
+    out[2 * i] = low
+    out[2 * i + 1] = high
+
+
+@kernel
+def _header_is_good(buffer: Bytes, at: int, length: int) -> Any:
+    if length < 8:
+        return False
+    digits, sign = _u16(buffer, at), _u16(buffer, at + 4)
+    if length != 8 + 2 * digits or _u16(buffer, at + 6) > 0x3FFF:
+        return False
+    if sign != 0 and sign != MINUS:
+        return sign == NAN or sign == PLUS_INFINITY or sign == MINUS_INFINITY
+    for k in range(digits):
+        if _u16(buffer, at + 8 + 2 * k) >= 10000:
+            return False
+    return True
+
+
+@kernel
+def _groups(buffer: Bytes, at: int, digits: int) -> Any:
+    value = np.uint64(0)
+    for k in range(digits):
+        value = value * np.uint64(10000) + np.uint64(_u16(buffer, at + 8 + 2 * k))
+    return value
+
+
+@kernel
+def _from_binary(
+    buffer: Bytes, offsets: Longs, lengths: Ints, scale: int, limit_high: Any, limit_low: Any, out: Any, special: Flags
+) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at = offsets[i]
+        if not _header_is_good(buffer, at, lengths[i]):
+            return i
+        digits, weight, sign = _u16(buffer, at), _i16(buffer, at + 2), _u16(buffer, at + 4)
+        if sign != 0 and sign != MINUS:
+            special[i] = True
+            continue
+        shift = 4 * (weight - digits + 1) + scale
+        if digits <= _SHORT and -16 <= shift <= 18:
+            groups = _groups(buffer, at, digits)
+            power = _LONG_POWERS[abs(shift)]
+            value = groups // power if shift < 0 else groups * power
+            if shift < 0 and value * power != groups:
+                return i
+            if shift <= 0 or groups < _LONG_POWERS[18 - shift]:
+                if limit_high == np.uint64(0) and value >= limit_low:
+                    return i
+                _store(out, i, np.uint64(0), value, sign == MINUS)
+                continue
+        if digits > 0 and weight > 9:  # 10000^10 is beyond any DECIMAL
+            return i
+        high, low, over = np.uint64(0), np.uint64(0), False
+        # Groups count 10000^weight, …, 10000^0, then 10000^-1, … down to what the scale asks for.
+        last = -((scale + 3) // 4)
+        for group in range(max(weight, 0), last - 1, -1):
+            k = weight - group
+            digit = _u16(buffer, at + 8 + 2 * k) if 0 <= k < digits else 0
+            take = 4 if group >= 0 else min(4, scale - 4 * (-group - 1))
+            cut = np.uint64(_POWERS[4 - take])
+            if np.uint64(digit) % cut != np.uint64(0):
+                return i
+            high, low, overflow = _times_plus(high, low, np.uint64(_POWERS[take]), np.uint64(digit) // cut)
+            over |= overflow
+        for k in range(max(weight - last + 1, 0), digits):
+            if _u16(buffer, at + 8 + 2 * k) != 0:
+                return i
+        if over or high > limit_high or (high == limit_high and low >= limit_low):
+            return i
+        _store(out, i, high, low, sign == MINUS)
+    return OK
+
+
+@kernel
+def _is_word(buffer: Bytes, at: int, length: int) -> Any:
+    """NaN, Infinity or -Infinity, of which no other value shares the first letter."""
+    if length == 3:
+        return buffer[at] == 78 and buffer[at + 1] == 97 and buffer[at + 2] == 78
+    skip = 1 if length == 9 and buffer[at] == 45 else 0
+    if length - skip != 8:
+        return False
+    for k, char in enumerate((73, 110, 102, 105, 110, 105, 116, 121)):
+        if buffer[at + skip + k] != char:
+            return False
+    return True
+
+
+@kernel
+def _from_text(
+    buffer: Bytes, offsets: Longs, lengths: Ints, scale: int, limit_high: Any, limit_low: Any, out: Any, special: Flags
+) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        negative = at < end and buffer[at] == 45
+        start = at + 1 if negative else at
+        if start >= end or buffer[start] < 48 or buffer[start] > 57:
+            if not _is_word(buffer, at, lengths[i]):
+                return i
+            special[i] = True
+            continue
+        high, low, over, fraction = np.uint64(0), np.uint64(0), False, -1
+        for p in range(start, end):
+            if buffer[p] == 46 and fraction < 0 and p + 1 < end:
+                fraction = 0
+                continue
+            digit = np.int64(buffer[p]) - 48
+            if digit < 0 or digit > 9:
+                return i
+            fraction += fraction >= 0
+            high, low, overflow = _times_plus(high, low, np.uint64(10), np.uint64(digit))
+            over |= overflow
+        missing = scale - max(fraction, 0)
+        if missing < 0:
+            return i
+        for _ in range(missing):
+            high, low, overflow = _times_plus(high, low, np.uint64(10), np.uint64(0))
+            over |= overflow
+        if over or high > limit_high or (high == limit_high and low >= limit_low):
+            return i
+        _store(out, i, high, low, negative)
+    return OK
+
+
+@kernel
+def _texts_are_good(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
+    """A sign, digits, a point and digits; or one of the words."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if _is_word(buffer, at, lengths[i]):
+            continue
+        if at < end and buffer[at] == 45:
+            at += 1
+        point = False
+        if at == end or buffer[end - 1] == 46 or buffer[at] == 46:
+            return i
+        for p in range(at, end):
+            if buffer[p] == 46 and not point:
+                point = True
+            elif buffer[p] < 48 or buffer[p] > 57:
+                return i
+    return OK
+
+
+@kernel
+def _digit_count(value: int) -> Any:
+    return 1 if value < 10 else 2 if value < 100 else 3 if value < 1000 else 4
+
+
+@kernel
+def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs) -> Any:
+    total = np.int64(0)
+    for i in range(len(offsets)):
+        starts[i] = total
+        if lengths[i] < 0:
+            continue
+        at = offsets[i]
+        if not _header_is_good(buffer, at, lengths[i]):
+            return i
+        digits, weight = _u16(buffer, at), _i16(buffer, at + 2)
+        sign, scale = _u16(buffer, at + 4), _u16(buffer, at + 6)
+        if sign == NAN:
+            total += 3
+        elif sign == PLUS_INFINITY:
+            total += 8
+        elif sign == MINUS_INFINITY:
+            total += 9
+        else:
+            first = _u16(buffer, at + 8) if digits > 0 else 0
+            whole = 1 if weight < 0 else 4 * weight + _digit_count(first)
+            total += whole + (1 if sign == MINUS else 0) + (scale + 1 if scale else 0)
+    starts[len(offsets)] = total
+    return OK
+
+
+@kernel
+def _write_word(out: Bytes, at: int, sign: int) -> None:
+    if sign == NAN:
+        out[at], out[at + 1], out[at + 2] = 78, 97, 78
+        return
+    if sign == MINUS_INFINITY:
+        out[at] = 45
+        at += 1
+    for k, char in enumerate((73, 110, 102, 105, 110, 105, 116, 121)):
+        out[at + k] = char
+
+
+@kernel
+def _write_group(out: Bytes, at: int, value: int, width: int) -> None:
+    """The last `width` decimal digits of `value`."""
+    for k in range(width):
+        out[at + width - 1 - k] = 48 + value % 10
+        value //= 10
+
+
+@kernel
+def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs, out: Bytes) -> None:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, to = offsets[i], np.int64(starts[i])
+        digits, weight = _u16(buffer, at), _i16(buffer, at + 2)
+        sign, scale = _u16(buffer, at + 4), _u16(buffer, at + 6)
+        if sign != 0 and sign != MINUS:
+            _write_word(out, to, sign)
+            continue
+        if sign == MINUS:
+            out[to] = 45
+            to += 1
+        if weight < 0:
+            out[to] = 48
+            to += 1
+        for k in range(weight + 1):
+            group = _u16(buffer, at + 8 + 2 * k) if k < digits else 0
+            width = _digit_count(group) if k == 0 else 4
+            _write_group(out, to, group, width)
+            to += width
+        if scale:
+            out[to] = 46
+            to += 1
+        for position in range(0, scale, 4):
+            k = weight + 1 + position // 4
+            group = _u16(buffer, at + 8 + 2 * k) if 0 <= k < digits else 0
+            width = min(4, scale - position)
+            _write_group(out, to, group // _POWERS[4 - width], width)
+            to += width

@@ -1,0 +1,284 @@
+"""time, timetz and interval: types without a twin in Delta, kept as PostgreSQL's own text.
+
+    binary  time: int64 microseconds of the day, 24:00 included; timetz: that and int32 seconds west of Greenwich;
+            interval: int64 microseconds, int32 days, int32 months; all lowest or all highest is infinite
+    text    04:05:06.789, 04:05:06.789+05:30, 1 year 2 mons -3 days +04:05:06.789
+
+As text a time sorts as it should, 24:00:00 is itself, and an interval keeps its months, days and microseconds apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.values.cells import Cells, Column, variable
+from tidemark.values.failure import require_good
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel
+from tidemark.values.text import as_strings
+
+DAY = 86_400_000_000
+# All that the texts of these types are made of: numbers and signs, year, mon, day, infinity, and the plural's s.
+LETTERS = np.isin(np.arange(256), np.frombuffer(b"0123456789+-:. yearsmondayinfinity", np.uint8))
+
+
+def time(cells: Cells, binary: bool) -> Column:
+    """Time to string."""
+    if not binary:
+        require_good("time", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, False))
+    return _texts("time", cells, binary, _times, 15, False)
+
+
+def timetz(cells: Cells, binary: bool) -> Column:
+    """Timetz to string."""
+    if not binary:
+        require_good("timetz", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, True))
+    return _texts("timetz", cells, binary, _times, 24, True)
+
+
+def interval(cells: Cells, binary: bool) -> Column:
+    """Interval to string."""
+    return _texts("interval", cells, binary, _intervals, 96, True)
+
+
+def finite_interval(cells: Cells, binary: bool) -> Column:
+    """Interval to string, from a server before 17, which has no infinite ones: the extremes are values like others."""
+    return _texts("interval", cells, binary, _intervals, 96, False)
+
+
+def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> Column:
+    """`more` is what a kernel may find in its type: a time zone, or infinity."""
+    if not binary:
+        require_good(name, cells, _made_of(cells.buffer, cells.offsets, cells.lengths, LETTERS))
+        return Column(as_strings(name, cells))
+    out = np.empty(most * len(cells), np.uint8)
+    offsets = np.zeros(len(cells) + 1, np.int32)
+    require_good(name, cells, write(cells.buffer, cells.offsets, cells.lengths, more, offsets, out))
+    return Column(variable(pa.string(), offsets, out[: offsets[-1]], cells.lengths))
+
+
+@kernel
+def _made_of(buffer: Bytes, offsets: Longs, lengths: Ints, letters: Flags) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] == 0:
+            return i
+        for k in range(lengths[i]):
+            if not letters[buffer[offsets[i] + k]]:
+                return i
+    return OK
+
+
+@kernel
+def _pair(buffer: Bytes, at: int, end: int, most: int) -> Any:
+    """Whether two digits of at most `most` stand here."""
+    if end - at < 2 or not (48 <= buffer[at] <= 57 and 48 <= buffer[at + 1] <= 57):
+        return False
+    return (np.int64(buffer[at]) - 48) * 10 + np.int64(buffer[at + 1]) - 48 <= most
+
+
+@kernel
+def _time_texts(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool) -> Any:
+    """HH:MM:SS, a fraction of one to six digits, and for timetz a sign and HH, HH:MM or HH:MM:SS."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if not (end - at >= 8 and buffer[at + 2] == 58 and buffer[at + 5] == 58):
+            return i
+        if not (_pair(buffer, at, end, 24) and _pair(buffer, at + 3, end, 59) and _pair(buffer, at + 6, end, 59)):
+            return i
+        at += 8
+        if at < end and buffer[at] == 46:
+            first = at + 1
+            at = first
+            while at < end and 48 <= buffer[at] <= 57:
+                at += 1
+            if at == first or at - first > 6:
+                return i
+        if zoned:
+            if at >= end or (buffer[at] != 43 and buffer[at] != 45) or not _pair(buffer, at + 1, end, 15):
+                return i
+            at += 3
+            for _ in range(2):
+                if at < end:
+                    if buffer[at] != 58 or not _pair(buffer, at + 1, end, 59):
+                        return i
+                    at += 3
+        if at != end:
+            return i
+    return OK
+
+
+@kernel
+def _read(buffer: Bytes, at: int, width: int) -> Any:
+    value = np.int64(0)
+    if buffer[at] >= 128:
+        value = np.int64(-1)
+    for k in range(width):
+        value = value << 8 | np.int64(buffer[at + k])
+    return value
+
+
+@kernel
+def _two(out: Bytes, at: int, value: int) -> Any:
+    out[at] = 48 + value // 10
+    out[at + 1] = 48 + value % 10
+    return at + 2
+
+
+@kernel
+def _number(out: Bytes, at: int, value: int, least: int) -> Any:
+    """Decimal digits of a number that is not negative, at least `least` of them."""
+    width, rest = 1, value // 10
+    while rest > 0:
+        width += 1
+        rest //= 10
+    width = max(width, least)
+    for k in range(width):
+        out[at + width - 1 - k] = 48 + value % 10
+        value //= 10
+    return at + width
+
+
+@kernel
+def _seconds(out: Bytes, at: int, micros: int) -> Any:
+    """SS, and the fraction without its trailing zeros."""
+    at = _two(out, at, micros // 1_000_000)
+    fraction = micros % 1_000_000
+    if fraction == 0:
+        return at
+    out[at] = 46
+    width = 6
+    while fraction % 10 == 0:
+        fraction //= 10
+        width -= 1
+    return _number(out, at + 1, fraction, width)
+
+
+@kernel
+def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(offsets)):
+        starts[i] = at
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != (12 if zoned else 8):
+            return i
+        micros = _read(buffer, offsets[i], 8)
+        if micros < 0 or micros > DAY:
+            return i
+        at = _two(out, at, micros // 3_600_000_000)
+        out[at] = 58
+        at = _two(out, at + 1, micros // 60_000_000 % 60)
+        out[at] = 58
+        at = _seconds(out, at + 1, micros % 60_000_000)
+        if zoned:
+            west = _read(buffer, offsets[i] + 8, 4)
+            if west <= -16 * 3600 or west >= 16 * 3600:
+                return i
+            out[at] = 45 if west > 0 else 43
+            distance = abs(west)
+            at = _two(out, at + 1, distance // 3600)
+            if distance % 3600:
+                out[at] = 58
+                at = _two(out, at + 1, distance // 60 % 60)
+            if distance % 60:
+                out[at] = 58
+                at = _two(out, at + 1, distance % 60)
+    starts[len(offsets)] = at
+    return OK
+
+
+@kernel
+def _part(out: Bytes, at: int, begin: int, value: int, before: bool, unit: int) -> Any:
+    """`-3 days`: a blank if something stands before it, a plus after a minus, an s unless it is 1."""
+    if at > begin:
+        out[at] = 32
+        at += 1
+    if value < 0:
+        out[at] = 45
+        at += 1
+    elif before:
+        out[at] = 43
+        at += 1
+    at = _number(out, at, abs(value), 1)
+    out[at] = 32
+    at += 1
+    for char in _unit(unit):
+        if char:
+            out[at] = char
+            at += 1
+    if value != 1:
+        out[at] = 115
+        at += 1
+    return at
+
+
+@kernel
+def _unit(unit: int) -> Any:
+    if unit == 0:
+        return (121, 101, 97, 114)
+    if unit == 1:
+        return (109, 111, 110, 0)
+    return (100, 97, 121, 0)
+
+
+@kernel
+def _infinite(out: Bytes, at: int, negative: bool) -> Any:
+    if negative:
+        out[at] = 45
+        at += 1
+    for char in (105, 110, 102, 105, 110, 105, 116, 121):
+        out[at] = char
+        at += 1
+    return at
+
+
+@kernel
+def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, starts: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(offsets)):
+        starts[i] = at
+        if lengths[i] < 0:
+            continue
+        if lengths[i] != 16:
+            return i
+        micros = _read(buffer, offsets[i], 8)
+        days, months = _read(buffer, offsets[i] + 8, 4), _read(buffer, offsets[i] + 12, 4)
+        lowest = micros == -9223372036854775807 - 1 and days == -2147483648 and months == -2147483648
+        highest = micros == 9223372036854775807 and days == 2147483647 and months == 2147483647
+        if infinite and (lowest or highest):
+            at = _infinite(out, at, lowest)
+            continue
+        begin, before = at, False
+        sign = -1 if months < 0 else 1
+        for unit, value in ((0, sign * (abs(months) // 12)), (1, sign * (abs(months) % 12)), (2, days)):
+            if value != 0:
+                at = _part(out, at, begin, value, before, unit)
+                before = value < 0
+        if micros != 0 or at == begin:
+            if at > begin:
+                out[at] = 32
+                at += 1
+            if micros < 0 or before:
+                out[at] = 45 if micros < 0 else 43
+                at += 1
+            down = -micros if micros > 0 else micros  # below zero the lowest value has its absolute too
+            hours = _quotient(down, 3_600_000_000)
+            rest = -(down + hours * 3_600_000_000)
+            at = _number(out, at, hours, 2)
+            out[at] = 58
+            at = _two(out, at + 1, rest // 60_000_000)
+            out[at] = 58
+            at = _seconds(out, at + 1, rest % 60_000_000)
+    starts[len(offsets)] = at
+    return OK
+
+
+@kernel
+def _quotient(negative: int, divisor: int) -> Any:
+    """How often `divisor` goes into the absolute of a number that is not positive."""
+    count = -(negative // divisor)
+    return count - 1 if negative + count * divisor > 0 else count

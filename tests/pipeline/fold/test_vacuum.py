@@ -1,0 +1,242 @@
+"""What is older than the window goes, each kind of thing by its own rule, and nothing that an open read needs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tidemark
+from harness.database import PATIENT, Database
+from harness.lake import Lakeside, following, lakeside
+from harness.mirrored import eventually
+from harness.outside import path_of
+from tests.conftest import NEWEST
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import NotAnswerable
+from tidemark.lake.leases import read_leases
+from tidemark.lake.registers import read_retained
+from tidemark.lake.status import status_of
+from tidemark.lake.versions import read_versions
+from tidemark.log.reader import LogReader
+from tidemark.log.segment import INDEX, SEGMENT, numbers
+from tidemark.pipeline.expire.expiry import Expired, ExpireOptions, vacuum
+
+pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+
+
+def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Expired:
+    return vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0), dry_run=dry_run)
+
+
+def parquet(side: Lakeside) -> set[Path]:
+    files = (side.options.lake / path_of(side.options.lake, "t")).rglob("*.parquet")
+    return {path for path in files if "_delta_log" not in path.parts}
+
+
+def indexes_and_segments(side: Lakeside) -> tuple[list[int], list[int]]:
+    names = [path.name for path in side.options.log.iterdir()]
+    return numbers(names, INDEX), numbers(names, SEGMENT)
+
+
+def rounds(side: Lakeside, count: int) -> None:
+    """Changes that are applied and folded, one round after the other."""
+    for n in range(count):
+        side.database.run(f"insert into t select {n} * 100 + i, 'v' from generate_series(1, 50) i")
+        side.database.run(f"update t set v = v || '{n}' where id % 3 = 0", f"delete from t where id = {n} * 100 + 7")
+        side.note("t")
+        side.apply_all()
+        side.fold()
+
+
+def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 3)
+        before, third = parquet(side), side.notes[2].lsn
+        told = let_go(side, third, dry_run=True)
+        assert told.removals
+        assert parquet(side) == before
+        assert read_retained(side.options.lake) == Lsn.ZERO
+        assert side.require_noted_now() == 3
+        done = let_go(side, third)
+        assert done.retained == third
+        assert not done.leases
+        assert parquet(side) < before
+        versions = read_versions(side.options.lake, path_of(side.options.lake, "t"))
+        assert versions is not None
+        assert all(file.greatest_end is None or file.greatest_end > third for file in versions.files)
+        early, mirror = side.notes[:2], side.open()
+        side.notes = side.notes[2:]
+        side.require_noted_now()
+        for noted in early:
+            with pytest.raises(NotAnswerable, match=f"the history is kept from {third} on"):
+                mirror.at(noted.lsn)
+        with pytest.raises(NotAnswerable, match="the history is kept from"):
+            mirror.at(Boundary(third, frozenset({early[0].lsn})))
+        with pytest.raises(NotAnswerable, match="are not complete"):
+            mirror.changes("t", early[0].lsn)
+        side.database.run("update t set v = 'again'")
+        side.note("t")
+        side.apply_all()
+        assert side.require_noted() == 2
+        assert let_go(side, early[0].lsn).retained == third, "the window never opens again"
+
+
+def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        with side.open().at(side.notes[0].lsn) as held:
+            frame = held.table("t")
+            rounds_before = frame.count()
+            side.database.run("update t set v = 'later'")
+            side.apply_all()
+            side.fold()
+            done = let_go(side, side.position())
+            (lease,) = done.leases
+            assert (lease.owner.pid, lease.lsn) == (os.getpid(), held.lsn)
+            assert done.retained == held.lsn < done.wanted
+            assert frame.count() == held.table("t").count() == rounds_before
+        assert not read_leases(side.options.lake)
+        assert let_go(side, side.notes[1].lsn).retained == side.notes[1].lsn
+        frame = side.open().at(side.notes[1].lsn).table("t")
+        assert len(read_leases(side.options.lake)) == 1, "a frame remembers its handle"
+        del frame
+        eventually(lambda: not read_leases(side.options.lake))
+
+
+@pytest.mark.full
+def test_a_handle_that_nobody_closes_is_refused_after_its_time_and_keeps_nothing(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        forgotten = tidemark.open(side.options.lake, spark, hold_s=3600).at(side.notes[0].lsn)
+        assert forgotten.table("t").count() > 0
+        later = time.time() + 3601
+        monkeypatch.setattr("tidemark.lake.leases.time.time", lambda: later)
+        done = let_go(side, side.notes[1].lsn)
+        assert (done.retained, done.leases) == (side.notes[1].lsn, ())
+        with pytest.raises(NotAnswerable, match="the lease of this handle"):
+            forgotten.table("t")
+        with pytest.raises(NotAnswerable, match="the lease of this handle"):
+            forgotten.sql("select * from t")
+        assert [reader.in_force for reader in status_of(side.options.lake).readers] == [False]
+        assert side.open().at().table("t").count() > 0
+        forgotten.close()
+
+
+def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 1)
+        strays = [
+            side.options.lake / path_of(side.options.lake, "t") / name
+            for name in ("changes/part-0.parquet", "versions/live-0.parquet")
+        ]
+        for stray in strays:
+            stray.write_bytes(b"left behind")
+            os.utime(stray, (time.time() - 60, time.time() - 60))
+        with side.writing():
+            let_go(side, side.notes[0].lsn)
+            assert all(stray.exists() for stray in strays), "they may belong to the one who writes"
+        let_go(side, side.notes[0].lsn)
+        assert not any(stray.exists() for stray in strays)
+        assert side.require_noted_now() == 1
+
+
+@pytest.mark.full
+def test_the_commit_index_goes_with_the_window(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
+    with following(side):
+        for n in range(4):
+            db.run(f"insert into t select {n} * 1000 + i, repeat('v', 200) from generate_series(1, 600) i")
+            side.note("t")
+            side.apply_all()
+        before, (first, *_) = indexes_and_segments(side)
+        assert before[0] < first, "the bytes go when they are applied"
+        side.notes = side.notes[2:]
+        done = let_go(side, side.notes[0].lsn)
+        after, _ = indexes_and_segments(side)
+        assert before[0] < after[0] <= first
+        assert any("commit index" in removal.what for removal in done.removals)
+        assert len(LogReader(side.options.log).commits()) > 0
+        db.run("insert into t values (-1, 'goes on')")
+        side.note("t")
+        side.apply_all()
+        assert side.require_noted() == 3
+
+
+@pytest.mark.full
+def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
+    with following(side), db.session(timeouts=PATIENT) as old, old.transaction():
+        (snapshot,) = old.row("select pg_current_snapshot()::text")
+        for n in range(4):
+            db.run(f"insert into t select {n} * 1000 + i, repeat('v', 200) from generate_series(1, 600) i")
+            side.note("t")
+            side.apply_all()
+        (lsn,) = old.row("select pg_current_wal_insert_lsn()::text")
+        side.apply_all()
+        with side.open().at(snapshot=snapshot, lsn=lsn) as given:
+            assert given.table("t").count() == 0
+        let_go(side, Lsn(side.notes[1].lsn.value + 1))
+        with pytest.raises(NotAnswerable, match="are no longer listed, and the snapshot may exclude"):
+            side.open().at(snapshot=snapshot, lsn=lsn)
+
+
+@pytest.mark.full
+def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        with side.writing() as writer:
+            writer.catch_up(side.position())
+            for _ in range(2):
+                side.notes = side.notes[-1:]
+                let_go(side, side.notes[0].lsn)
+                side.database.run("update t set v = v || '.'")
+                side.note("t")
+                writer.catch_up(side.position())
+                side.fold()
+        assert side.require_noted_now() == 2
+
+
+@pytest.mark.full
+def test_nothing_is_kept_of_a_table_that_was_dropped_before_the_window(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
+        rounds(side, 1)
+        assert parquet(side)
+        db.run("drop table t", "insert into u values (1)")
+        side.apply_all()
+        side.notes = []
+        side.note("u")
+        db.run("insert into u values (2)")
+        side.apply_all()
+        let_go(side, side.notes[0].lsn)
+        assert not parquet(side)
+        assert side.require_noted_now() == 1
+
+
+@pytest.mark.full
+def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 1)
+        assert vacuum(side.options.lake, ExpireOptions(keep_s=3600.0)).retained == Lsn.ZERO
+        done = vacuum(side.options.lake, ExpireOptions(keep_s=0.0))
+        assert done.retained == min(side.open()._lake.cycle().safe, side.open()._lake.cycle().known)
