@@ -1,1 +1,1 @@
-"""Benchmarks, run as `make bench-NAME`. Each measures Tidemark and its rivals in one run and ends with a JSON line."""
+"""Benchmarks, run with `make bench-NAME`; each measures Tidemark and its rivals in one run and prints JSON last."""

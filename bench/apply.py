@@ -36,7 +36,7 @@ SMALL, LARGE, BATCH, BATCHES = 200_000, 2_000_000, 200_000, 9
 
 
 def main() -> None:
-    """Write backlogs and apply them alternately; then the smaller measurements."""
+    """Write backlogs and apply them alternately; then run the smaller measurements."""
     begin = time.monotonic()
     spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false"}))
     spark.sparkContext.setLogLevel("ERROR")

@@ -36,7 +36,7 @@ def prepare(database: Database, name: str) -> MirrorNames:
 
 
 def fill(server: Server, database: Database, transactions: int, big: int, *, big_first: bool = False) -> Lsn:
-    """Write `transactions` of pgbench per client and one with `big` rows; the LSN at their end."""
+    """Write `transactions` of pgbench per client and one with `big` rows; return the LSN at their end."""
     begin = time.monotonic()
     insert = f"insert into big select i, 'some text ' || i, i / 100.0 from generate_series(1, {big}) i"
     if big_first:

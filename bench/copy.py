@@ -33,7 +33,7 @@ from tidemark.postgres.session import Session
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS, WARMING, WARMING_JOBS = 12, 1, 20
 SELDOM = {"spark_jdbc": 3}  # the slowest: every third turn
-REST_S = 1.0  # before each, so that garbage and dirty pages of one do not count for the next
+REST_S = 1.0  # before each run, so that garbage and dirty pages of one do not count for the next
 COPY = "copy lineitem to stdout (format binary)"
 
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 @dataclass(slots=True)
 class Ours:
-    """Repeated copies by the mirror."""
+    """Repeated copies by Tidemark."""
 
     synced: Synced
     phases: list[tuple[float, float, float]] = field(default_factory=list)
@@ -94,13 +94,13 @@ class Ours:
 
 
 def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
-    """Copy a table again as `tidemark sync` does; the seconds until it is planned, copied, and committed."""
+    """Copy a table again as `tidemark sync` does; return the seconds of planning, of the parts and of the commit."""
     mirroring, lines = synced.mirroring, synced.said
     (oid,) = (oid for oid, each in mirroring.writer.tables.histories.items() if each.fingerprint.name == table)
     printed, planned, copied = len(lines), 0.0, 0.0
     begin = time.monotonic()
     mirroring.writer.tables.resync(oid)
-    while not any(f".{table} copied" in line for line in lines[printed:]):
+    while not any(f".{table}: copied" in line for line in lines[printed:]):
         if mirroring.step() is None:
             mirroring.rest()
         (state,) = (each for each in mirroring.progress.tables() if each.name == f"public.{table}")

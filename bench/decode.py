@@ -1,4 +1,4 @@
-"""`make bench-decode`: changes and copied rows to typed Arrow, per core, against a Python loop, ADBC and CSV.
+"""`make bench-decode`: decoding of changes and copied rows to typed Arrow, against a Python loop, ADBC and CSV.
 
 Every figure is for one core: decoders run in one thread, and their CPU time counts. ADBC cannot decode without
 receiving, so it is compared with Tidemark including psycopg; without receiving, Tidemark is compared with CSV.
@@ -43,7 +43,7 @@ THREE_VALUES = "i % 100, 'c' || i % 1000, timestamp '2024-01-01' + i * interval 
 
 
 def main() -> None:
-    """Write, record, decode."""
+    """Write and record changes, and decode them."""
     server = start_server(installs()[18])
     add_roles(server)
     database = create_database(server)
@@ -139,7 +139,7 @@ def _joined(pieces: list[bytes], size: int) -> list[bytes]:
 
 
 def _first_call_s(cache: str) -> float:
-    """Wall time of a new process until every kernel is ready, with this cache."""
+    """Wall time of a new process until every kernel is ready, with this cache directory."""
     program = "from tidemark.pgoutput.warm import warm; warm()"
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_CACHE_DIR": cache})

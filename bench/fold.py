@@ -1,7 +1,7 @@
-"""`make bench-fold`: a fold of changes into a table against Spark rewriting it: all live files read and written.
+"""`make bench-fold`: a fold of changes into a table against a rewrite with Spark: all live files read and written.
 
 Each turn updates random rows, applies them, and folds; and the same files are rewritten with plain Spark, zstd, into as
-many files. Only the fold and the rewrite are timed. Also with a fifth of the rows, to show the growth; ROWS= makes it
+many files. Only the fold and the rewrite are timed. A table with a fifth of the rows shows the growth; ROWS= makes it
 smaller. Last, the cost of a fold for apply cycles that run at the same time (`bench/beside.py`).
 """
 

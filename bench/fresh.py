@@ -1,8 +1,8 @@
 """`make bench-fresh`: the time that a read at now waits until everything up to its snapshot is received.
 
 A mirror follows pgbench at 500 transactions per second, and then an idle server. `gate_wait_ms` is the wait alone;
-`now_ms` is the time until the handle is ready, the catalog query included; `now_over_latest` is the same warm query at
-now over latest, alternately.
+`now_ms` is the time until the handle is ready, including the catalog query; `now_over_latest` is the time of a warm
+query at now divided by that of the same query at latest, run alternately.
 """
 
 from __future__ import annotations

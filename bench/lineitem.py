@@ -1,4 +1,4 @@
-"""A table of 13 columns with numerics, dates, times and texts; and a read of all of it by Spark's JDBC source."""
+"""A table of 13 columns with numerics, dates, times and texts; and a full read of it with Spark's JDBC source."""
 
 from __future__ import annotations
 

@@ -9,18 +9,18 @@ PROC = Path("/proc")
 
 
 def jvm() -> int:
-    """The JVM that this process started."""
+    """The PID of the JVM that this process started."""
     (found,) = (pid for pid in _children(os.getpid()) if _name(pid) == "java")
     return found
 
 
 def workers() -> list[int]:
-    """The Python workers of the JVM, which one process forks."""
+    """The PIDs of the JVM's Python workers, which are all forked by one process."""
     return [worker for daemon in _children(jvm()) for worker in _children(daemon)]
 
 
 def forget_peak(pid: int) -> None:
-    """Reset the peak."""
+    """Reset the peak of resident memory."""
     (PROC / str(pid) / "clear_refs").write_text("5")
 
 
@@ -39,7 +39,7 @@ def _parent(process: Path) -> int | None:
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
-        return None  # it has ended
+        return None  # the process has ended
 
 
 def _name(pid: int) -> str:

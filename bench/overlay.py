@@ -1,9 +1,9 @@
 """`make bench-overlay`: ways to leave out the rows whose keys changed, each against a plain scan of all rows.
 
-1 % of the keys of a table are changed. The same two queries run in one warm session, alternately: with a bitmap, with
-anti-joins on the key, on a hash of it (and the key), on row positions (assumed to be known), with a sort-merge join
-instead of a broadcast, and with a window over everything. Then a key that is not an integer, more keys, and with and
-without adaptive execution. ROWS= makes it smaller.
+1 % of the keys of a table are changed. The same two queries run in one warm session, alternately: with a bitmap; with
+anti-joins on the key, on a hash of it (and the key), and on row positions (assumed to be known); with a sort-merge join
+instead of a broadcast; and with a window over all rows. Then with a key that is not an integer, with more keys, and
+with and without adaptive execution. ROWS= makes it smaller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Ways = Mapping[str, DataFrame]
 
 
 def main() -> None:
-    """Fill, and run all measurements."""
+    """Write the table, and run all measurements."""
     spark = spark_session(
         SparkOptions(
             conf={"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "3g"}
@@ -108,7 +108,7 @@ def _ways(rows: DataFrame, changed: pa.Table) -> Ways:
 
 
 def _by_name(rows: DataFrame, changed: pa.Table) -> Ways:
-    """A text key: directly, and by a hash that is verified."""
+    """A text key: compared directly, and by a hash that is verified."""
     new = rows.sparkSession.createDataFrame(changed, rows.schema)
     hashed = new.select(F.xxhash64("v2").alias("its_hash"), F.col("v2").alias("its"))
     same = (F.xxhash64("v2") == F.col("its_hash")) & (F.col("v2") == F.col("its"))
@@ -119,7 +119,7 @@ def _by_name(rows: DataFrame, changed: pa.Table) -> Ways:
 
 
 def _sizes(rows: DataFrame, changed: pa.Table) -> Ways:
-    """The smaller side of the join broadcast, or both sides shuffled."""
+    """The keys, which are the smaller side of the join, broadcast; or both sides shuffled."""
     new = rows.sparkSession.createDataFrame(changed, rows.schema)
     keys = new.select("v1")
     joined: Callable[[DataFrame], DataFrame] = lambda side: rows.join(side, "v1", "left_anti").unionAll(new)  # noqa: E731
@@ -130,7 +130,7 @@ def _sizes(rows: DataFrame, changed: pa.Table) -> Ways:
 
 
 def _adaptive(rows: DataFrame) -> dict[str, float]:
-    """The chosen way with and without adaptive execution, which is read when a query is planned."""
+    """The chosen way with and without adaptive execution; the setting is read when a query is planned."""
     over = overlaid(rows, Few(_changed(SHARE), _changed(SHARE).select(["v1"]), truncated=False), SHAPE)
     figures = {}
     for question, statement in QUESTIONS.items():
@@ -151,7 +151,7 @@ def _ask_adaptive(statement: str, rows: DataFrame, adaptive: str, turn: int) -> 
 
 
 def _asked(prefix: str, ways: Ways) -> dict[str, float]:
-    """Every query in every way, alternately; all but the plain one must return the same answer."""
+    """Run every query in every way, alternately; all ways but the plain one must return the same answer."""
     figures: dict[str, float] = {}
     for question, statement in QUESTIONS.items():
         asked = {way: partial(_ask, statement, rows) for way, rows in ways.items()}

@@ -115,7 +115,7 @@ def _beside(database: Database, turn: int) -> None:
 
 
 def _bytes(database: Database, what: str) -> int:
-    """The bytes that a binary COPY of all of it sends."""
+    """The number of bytes that a binary COPY of a table or query sends."""
     named = f"public.{what}" if what.isidentifier() else what
     with Session.open(Dsn(database.dsn().reveal()), "bench") as session:
         statement = f"copy {named} to stdout (format binary)".encode()

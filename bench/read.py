@@ -57,7 +57,7 @@ def _folded_and_changed(bench: Wide) -> dict[str, float]:
 
 
 def _leading(bench: Wide) -> dict[str, float]:
-    """A composite key: by all columns, and by its first column, which 10 rows share."""
+    """A composite key: lookups by all columns, and by its first column, which 10 rows share."""
     bench.fill("pair", FEWER, key="i / 10, i % 10")
     bench.fold("pair")
     both = _Both(bench, "pair", bench.plain("pair"))
@@ -79,7 +79,7 @@ def _looked_up(keys: Sequence[int]) -> Callable[[int], str]:
 
 
 class _Both:
-    """One table in both forms; statements have `{}` in place of the table."""
+    """One table in both forms; statements have `{}` for the table."""
 
     def __init__(self, bench: Wide, table: str, paths: list[str]) -> None:
         self._bench, self._table, self.paths = bench, table, paths
@@ -88,7 +88,7 @@ class _Both:
         self._spark.read.parquet(*paths).createOrReplaceTempView(f"plain_{table}")
 
     def measured(self, name: str, statement: str | Callable[[int], str]) -> dict[str, float]:
-        """The ratios and the times."""
+        """Run a statement on both forms; return the ratios and the times."""
         asked = statement if callable(statement) else lambda _: statement
         moment, view = self._mirror.at("latest"), f"plain_{self._table}"
         ours = f"public.{self._table}"
@@ -112,7 +112,7 @@ class _Both:
         return figures
 
     def sizes(self) -> dict[str, float]:
-        """Files and bytes of both."""
+        """The number of files, and the size of both forms."""
         live = self._bench.live(self._table)
         return {
             "folded_files": float(len(live)),
@@ -121,14 +121,14 @@ class _Both:
         }
 
     def require_equal(self, statement: str) -> None:
-        """Require the same answer from both; averages of doubles may differ in their last digits."""
+        """Require the same answer from both forms; averages of doubles may differ in their last digits."""
         ours = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).drop("avg(score)").collect()
         plain = self._spark.sql(statement.format(f"plain_{self._table}")).drop("avg(score)").collect()
         if ours != plain:
             raise SystemExit(f"{self._table}: {ours}, expected {plain}")
 
     def require_right(self, statement: str) -> None:
-        """Require the answer of PostgreSQL."""
+        """Require the same answer as from PostgreSQL."""
         ((ours,),) = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).collect()
         ((right,),) = self._bench.side.database.run(statement.format(self._table))
         if ours != right:

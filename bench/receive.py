@@ -1,9 +1,9 @@
 """`make bench-receive`: `tidemark receive` against pg_recvlogical on the same backlog, and the lag of a commit.
 
 Both read the same WAL through slots of their own that start at the same LSN, with the same plugin options, into files
-on the same disk, each in a process of its own, start-up included. The backlog: pgbench, and one large transaction. They
-alternate, since the speed of the machine varies by half between runs; `receive_over_pg_recvlogical` is the wall time of
-all runs of Tidemark over that of all runs of pg_recvlogical.
+on the same disk, each in its own process, start-up included. The backlog consists of pgbench and one large transaction.
+They alternate, since the speed of the machine varies by half between runs; `receive_over_pg_recvlogical` is the wall
+time of all runs of Tidemark divided by that of all runs of pg_recvlogical.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, mode: tuple[bool, bo
 
 
 def _lags(database: Database) -> dict[str, float]:
-    """From the return of COMMIT to the received LSN: at a steady rate, and on an idle server with a nudge."""
+    """The time from the return of COMMIT to the received LSN: at a steady rate, and on an idle server with a nudge."""
     names = prepare(database, "lag")
     folder = Path(tempfile.mkdtemp())
     with (folder / "stderr").open("w") as stderr:

@@ -45,14 +45,14 @@ class Wide:
     folder: Path
 
     def fill(self, table: str, rows: int, key: str = "i") -> None:
-        """Insert rows in several transactions and apply them; `key` has the key columns as expressions of `i`."""
+        """Insert rows in several transactions and apply them; `key` is the key columns as expressions of `i`."""
         for start in range(1, rows + 1, FILLED_AT_ONCE):
             numbers = f"generate_series({start}, {min(start + FILLED_AT_ONCE - 1, rows)}) i"
             self.side.database.run(f"insert into {table} select {key}, {VALUES} from {numbers}")
             self.apply()
 
     def change(self, table: str, share: float) -> None:
-        """Update that share of the rows, chosen at random, in several transactions; apply, and do not fold."""
+        """Update a share of the rows, chosen at random, in several transactions; apply them without a fold."""
         for _ in range(CHANGED_BY):
             self.side.database.run(f"update {table} set {CHANGE} where random() < {share / CHANGED_BY}")
         self.apply()
@@ -62,7 +62,7 @@ class Wide:
         self.writer.catch_up(self.side.position())
 
     def fold(self, table: str, buckets: int | None = None) -> tuple[float, Folded]:
-        """Fold one table, into the default or about this number of buckets; the seconds, and the result."""
+        """Fold one table, into the default or about this number of buckets; return the seconds and the result."""
         usual = layout.BUCKET_BYTES
         with Folder(self.side.options.lake, self.side.spark) as folder:
             (found,) = (each for each in folder.foldable() if each.name == f"public.{table}")
@@ -86,12 +86,12 @@ class Wide:
         raise SystemExit(f"{table} has not been folded")
 
     def live(self, table: str) -> list[str]:
-        """The files of its live rows."""
+        """The files of a table's live rows."""
         versions = self.versions(table)
         return [versions.path(file) for file in versions.live]
 
     def plain(self, table: str) -> list[str]:
-        """The same rows in as many files by the same writer, without the intervals."""
+        """Files with the same rows, as many, written by the same writer without the intervals."""
         folder = self.folder / f"plain_{table}"
         folder.mkdir()
         return [_plainly(Path(path), folder) for path in self.live(table)]
@@ -107,7 +107,7 @@ def _plainly(path: Path, folder: Path) -> str:
 
 @contextmanager
 def wide(tables: Mapping[str, str]) -> Iterator[Wide]:
-    """A server, a warm session and a lake with these empty tables; each by its key columns."""
+    """A server, a warm session and a lake with empty tables; `tables` maps their names to their key columns."""
     spark = session()
     server = start_server(installs()[18], SETTINGS)
     add_roles(server)
@@ -131,7 +131,7 @@ def session() -> SparkSession:
 
 
 def by_turns(ways: Mapping[str, Callable[[int], object]], turns: int, warming: int) -> dict[str, float]:
-    """The median seconds of each way; they alternate, and alternate in being first."""
+    """The median seconds of each way; the ways run alternately, and each in turn runs first."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     names: Sequence[str] = list(ways)
     for turn in range(-warming, turns):

@@ -91,7 +91,7 @@ def follow_live(shown: Demonstrated, running: Mirroring, seconds: int) -> None:
 
 
 def compare_answers(shown: Demonstrated, running: Mirroring) -> None:
-    """Run the same queries on PostgreSQL and Spark at the same LSNs, under load; the earlier one last."""
+    """Run the same queries on PostgreSQL and Spark at two LSNs, under load; the earlier LSN last."""
     print_heading("The same queries on PostgreSQL and on Spark, at one LSN, under load")
     earlier = answers_at_an_lsn(shown.database)
     time.sleep(1)
@@ -115,7 +115,7 @@ def _compare(shown: Demonstrated, lsn: Lsn, answers: dict[str, int]) -> None:
 
 
 def check_log(shown: Demonstrated) -> None:
-    """Compare the log with a second slot, read with SQL."""
+    """Compare the log with a second slot, which is read with SQL."""
     count = shown.reference.require_equal_so_far()
     print(f"  {count:,} transactions in the log equal those of a second slot read with SQL, message by message")
 

@@ -1,4 +1,4 @@
-"""The source: its requirements, its contents at exact LSNs, and how many snapshots have no LSN."""
+"""The source: its requirements, its contents at exact LSNs, and the number of snapshots that have no LSN."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUERIES: dict[str, LiteralString] = {
     "tellers": "select coalesce(sum(tbalance), 0) from public.pgbench_tellers",
     "history": "select coalesce(sum(delta), 0) from public.pgbench_history",
 }
-# A hash of every row of the table, summed: any other row gives another sum.
+# The sum of a 32-bit hash of every row: a different row gives, almost certainly, a different sum.
 _ROW: LiteralString = (
     "md5(concat_ws(',', cast(aid as varchar(20)), cast(bid as varchar(20)), cast(abalance as varchar(20)), filler))"
 )
@@ -34,7 +34,7 @@ _DIGEST: LiteralString = f"select sum(('x' || substr({_ROW}, 1, 8))::bit(32)::bi
 
 
 def check_and_prepare(database: Database) -> None:
-    """Check the requirements, print and execute the SQL for them, and check again."""
+    """Check the requirements, print and execute the SQL that meets them, and check again."""
     source = database.dsn().reveal()
     database.run(f"revoke select on all tables in schema public from {MIRROR}")
     print_heading("tidemark doctor: the requirements, for a role that has LOGIN and REPLICATION only")
@@ -47,7 +47,7 @@ def check_and_prepare(database: Database) -> None:
 
 
 def answers_at_an_lsn(database: Database) -> tuple[Lsn, dict[str, int]]:
-    """Four sums that are equal at every commit and not in between, and a digest of every row of one table."""
+    """Four sums, equal at every commit but not within a transaction, and a digest of one table, at an LSN."""
     with exact_snapshot(database.dsn(), wait_s=30) as exact:
         queries = {**QUERIES, "digest": _DIGEST}
         return exact.lsn, {name: _read(exact.shared, query) for name, query in queries.items()}

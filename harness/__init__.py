@@ -1,1 +1,1 @@
-"""What tests, the demo and the benchmarks share: real servers, and later real load and real faults. Not shipped."""
+"""Shared by tests, the demo and the benchmarks: real servers, load and faults. Not shipped."""

@@ -1,4 +1,4 @@
-"""A database as our users have it: an application that owns the tables, and a mirror role that owns nothing."""
+"""A database as users have it: an application that owns the tables, and a mirror role that owns nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidemark.postgres.session import Session, Timeouts
 
 OWNER, MIRROR = "app", "mirror"
 PASSWORD = "s3cret-c4nary"  # noqa: S105
-PATIENT = Timeouts(idle_in_transaction_s=0)  # of a session that is held open while others work
+PATIENT = Timeouts(idle_in_transaction_s=0)  # for a transaction that stays open while other sessions work
 
 
 def add_roles(server: Server) -> None:
-    """The owner, with no special right; the mirror, with LOGIN and REPLICATION and nothing else."""
+    """Create the owner, without special privileges, and the mirror role, with LOGIN and REPLICATION only."""
     server.sql(
         f"create role {OWNER} login password '{PASSWORD}'",
         f"create role {MIRROR} login replication password '{PASSWORD}'",
@@ -28,22 +28,22 @@ def add_roles(server: Server) -> None:
 
 @dataclass(frozen=True)
 class Database:
-    """One database of a server that has the two roles."""
+    """A database of a server that has both roles."""
 
     server: Server
     name: str
 
     @property
     def names(self) -> MirrorNames:
-        """Slots belong to the whole server, so each database's mirror has a name of its own."""
+        """The names of the mirror: each database has its own, because slots belong to the whole server."""
         return MirrorNames(self.name)
 
     def dsn(self, user: str = MIRROR) -> Dsn:
-        """How to connect, by default as the mirror."""
+        """The connection string, by default for the mirror role."""
         return Dsn(self.server.dsn(user, self.name, password=PASSWORD))
 
     def session(self, user: str = MIRROR, timeouts: Timeouts | None = None) -> Session:
-        """A session of ours, by default as the mirror."""
+        """A Tidemark session, by default as the mirror role."""
         return Session.open(self.dsn(user), "test", timeouts)
 
     def connect(self, user: str = OWNER) -> psycopg.Connection[Any]:
@@ -51,7 +51,7 @@ class Database:
         return self.server.connect(self.name, user, password=PASSWORD)
 
     def run(self, *statements: str, user: str = OWNER) -> list[tuple[Any, ...]]:
-        """Statements of the application, each its own transaction; the rows of the last one that has any."""
+        """Run statements as the application, one per transaction; return the rows of the last one that has any."""
         rows: list[tuple[Any, ...]] = []
         with self.connect(user) as connection:
             for statement in statements:
@@ -60,7 +60,7 @@ class Database:
         return rows
 
     def admin(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Statements of the superuser in this database."""
+        """Run statements as the superuser; return the rows of the last one that has any."""
         return self.server.sql(*statements, dbname=self.name)
 
     def drop(self) -> None:
@@ -72,7 +72,7 @@ class Database:
 
 
 def create_database(server: Server, encoding: str | None = None) -> Database:
-    """A new database: the application may create in it, the mirror may read what the application creates."""
+    """Create a database: the application may create tables in it, and the mirror role may read them."""
     database = Database(server, f"db_{uuid4().hex[:12]}")
     how = f"template template0 locale 'C' encoding '{encoding}'" if encoding else ""
     server.sql(f"create database {database.name} owner {OWNER} {how}")

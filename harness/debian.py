@@ -1,4 +1,4 @@
-"""Debian's packages unpacked into the clone's `.cache`, without installing anything."""
+"""Debian packages, unpacked into the clone's `.cache` without being installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CACHE = Path(__file__).parents[1] / ".cache"
 
 
 def unpacked(name: str, packages: tuple[str, ...]) -> Path | None:
-    """The folder that is the root of these packages, kept under a name; None where they are not to be had."""
+    """The root directory of these packages, cached under a name; None if they are not available."""
     root = CACHE / name
     if shutil.which("apt-get") and shutil.which("dpkg"):
         root.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def unpacked(name: str, packages: tuple[str, ...]) -> Path | None:
 
 
 def _unpack(root: Path, packages: tuple[str, ...]) -> None:
-    """Download and unpack; with package lists of our own if the machine's are missing."""
+    """Download and unpack, with private package lists if those of the machine are missing."""
     lists = root / "lists"
     lists.mkdir(exist_ok=True)
     private = ["-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]

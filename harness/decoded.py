@@ -1,7 +1,7 @@
-"""What PostgreSQL itself says was committed, in which order: a logical slot of its own, read by SQL.
+"""The transactions that PostgreSQL committed, in commit order: from a separate logical slot, read with SQL.
 
-Only as much of pgoutput is read here as a judge needs: which transaction committed where, and the first column of what
-it inserted. The product's own decoder is not used to judge the product.
+Only the part of pgoutput that the reference needs is decoded here: the commit LSN of each transaction, and the first
+column of its inserts. Tidemark's own decoder is not used to verify Tidemark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.clock import Lsn
 
 @dataclass(frozen=True)
 class Commit:
-    """A committed transaction: its 32-bit xid, its commit LSN, and its inserts by their first column's text."""
+    """A committed transaction: its 32-bit xid, its commit LSN, and the text of the first column of its inserts."""
 
     xid: int
     lsn: Lsn
@@ -25,16 +25,16 @@ class Commit:
 
 @dataclass(frozen=True)
 class Witness:
-    """A slot and a publication of all tables, made by the superuser and unknown to the product."""
+    """A slot and a publication of all tables, created by the superuser and unknown to Tidemark."""
 
     database: Database
     slot: str
 
     def commits(self) -> list[Commit]:
-        """Every transaction that was committed since the witness was called, in commit order.
+        """Every transaction committed since the witness was created, in commit order.
 
-        A slot shows what is flushed, and an asynchronous commit is visible before it is. A synchronous one after it
-        flushes both; without that the list would not be complete up to the position of a snapshot just taken.
+        A slot shows what is flushed, and an asynchronous commit is visible before it is flushed. A synchronous commit
+        after it flushes both; without that, the list might be incomplete up to the position of a snapshot just taken.
         """
         flush = "select pg_logical_emit_message(true, 'witness', 'everything before this is flushed')"
         query = (
@@ -45,7 +45,7 @@ class Witness:
 
 
 def call_witness(database: Database) -> Witness:
-    """Start watching: everything committed from now on is seen."""
+    """Create the witness; it has everything that is committed from now on."""
     slot = f"witness_{database.name}"
     database.admin(
         "create publication witness for all tables with (publish = 'insert')",

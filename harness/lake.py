@@ -1,7 +1,7 @@
-"""A lake that is made from a database, for tests: the writer beside the application, and PostgreSQL as the judge.
+"""A lake that is written from a database, for tests: a writer beside the application, PostgreSQL as the reference.
 
-What a table holds is written down as PostgreSQL prints it, together with the position. Later the mirror, asked for that
-position, must give the same rows.
+The contents of a table are recorded as PostgreSQL prints them, together with the LSN. Later the mirror must return the
+same rows at that LSN.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ONLY = "only "
 Row = tuple[str | None, ...]
 Item = TypeVar("Item")
 
-# At how many of the noted positions a mirror is read: None for all; the quick tier of tests sets it to a few.
+# The number of recorded LSNs at which a mirror is read; None for all. The quick tier of tests sets a small number.
 READ_AT_MOST: int | None = None
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What PostgreSQL held at a position: for each table its columns and rows."""
+    """The contents of tables in PostgreSQL at an LSN: the columns and rows of each."""
 
     lsn: Lsn
     tables: dict[str, tuple[tuple[str, ...], Counter[Row]]]
@@ -50,7 +50,7 @@ class Noted:
 
 @dataclass
 class Lakeside:
-    """A database, its log, and its lake."""
+    """A database, its log and its lake."""
 
     database: Database
     mirror: Mirrored
@@ -60,14 +60,14 @@ class Lakeside:
 
     @contextmanager
     def writing(self) -> Iterator[LakeWriter]:
-        """The lake's writer, until the context ends."""
+        """Open the lake's writer until the context ends."""
         with LakeWriter(self.options, self.spark) as writer:
             yield writer
 
     def apply_all(self) -> Lsn:
-        """Have everything committed so far in the lake, and known; up to where that is.
+        """Apply everything committed so far, definitions included; return the LSN up to which that is done.
 
-        Tables that are empty have begun then: it may take until a transaction of the server's own has ended.
+        Empty tables are readable then, which may have to wait for the end of one of the server's own transactions.
         """
         with self.writing() as writer:
             writer.catch_up(self.position())
@@ -77,35 +77,35 @@ class Lakeside:
         return upto
 
     def position(self) -> Lsn:
-        """Where the source is."""
+        """The WAL insert LSN of the source."""
         (lsn,) = self.database.admin("select pg_current_wal_insert_lsn()::text")[0]
         return Lsn.parse(lsn)
 
     def note(self, *tables: str) -> Noted:
-        """Write down what tables hold now. Nobody else may be writing."""
+        """Record the contents of tables; no other session may write meanwhile."""
         noted = Noted(self.position(), {table: by_postgres(self.database, table) for table in tables})
         self.notes.append(noted)
         return noted
 
     def run_and_note(self, statements: Sequence[str], *tables: str) -> None:
-        """Run each statement as a transaction of its own, and note what the tables hold after it."""
+        """Run each statement in its own transaction, and record the contents of the tables after it."""
         for statement in statements:
             self.database.run(statement)
             self.note(*tables)
 
     def open(self) -> Mirror:
-        """The mirror, for reading."""
+        """Open the mirror for reading."""
         return tidemark.open(self.options.lake, self.spark)
 
     def fold(self) -> list[Folded]:
-        """Fold every table that has something to fold."""
+        """Fold every table that has changes to fold."""
         with Folder(self.options.lake, self.spark) as folder:
             return [folder.fold(table) for table in folder.foldable()]
 
     def require_noted(self) -> int:
-        """At the noted positions the mirror gives what PostgreSQL had; how many were noted.
+        """Require that the mirror returns the recorded rows at the recorded LSNs; return their number.
 
-        And when all is folded it does so at every other one.
+        Then fold all tables, and check every other record again.
         """
         count = self.require_noted_now()
         self.fold()
@@ -113,7 +113,7 @@ class Lakeside:
         return count
 
     def require_noted_now(self) -> int:
-        """At the noted positions the mirror gives what PostgreSQL had; how many were noted."""
+        """Require that the mirror returns the recorded rows at the recorded LSNs; return their number."""
         mirror = self.open()
         for noted in spread(self.notes):
             moment = mirror.at(noted.lsn)
@@ -123,12 +123,12 @@ class Lakeside:
 
 
 def read(moment: Moment, table: str) -> DataFrame:
-    """A table of a mirror; `only table` for its own rows."""
+    """A table of a mirror; `only table` for its own rows, without those of child tables."""
     return moment.table(table.removeprefix(ONLY), only=table.startswith(ONLY))
 
 
 def spread(notes: Sequence[Item]) -> list[Item]:
-    """All of them, or as many as are to be read: the first, the last, and others evenly between."""
+    """All items, or `READ_AT_MOST` of them: the first, the last, and others evenly between."""
     most = READ_AT_MOST
     if most is None or len(notes) <= most:
         return list(notes)
@@ -144,7 +144,7 @@ def lakeside(database: Database, folder: Path, spark: SparkSession, *tables: str
 
 @contextmanager
 def following(side: Lakeside) -> Iterator[Lakeside]:
-    """Received from, with every table that is empty now begun."""
+    """Run a receiver until the context ends; tables that are empty now are readable."""
     with receiving(side.mirror):
         side.mirror.catch_up()
         side.apply_all()
@@ -158,7 +158,7 @@ def by_postgres(database: Database, table: str) -> tuple[tuple[str, ...], Counte
 
 
 def read_table(session: Session, table: str) -> tuple[tuple[str, ...], Counter[Row]]:
-    """The same in a session, as its snapshot shows it, with the rows of its children unless it says `only table`."""
+    """The columns and rows of a table in a session's snapshot, with those of child tables unless `only table`."""
     only = sql.SQL("only {}" if table.startswith(ONLY) else "{}")
     named = only.format(sql.Identifier(*parsed(table.removeprefix(ONLY))))
     columns = session.connection.execute(sql.SQL("select * from {} limit 0").format(named)).description or []
@@ -172,7 +172,7 @@ def read_table(session: Session, table: str) -> tuple[tuple[str, ...], Counter[R
 
 
 def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
-    """The columns of a DataFrame of ours, and its rows as the server would print them."""
+    """The columns of a mirror's DataFrame, and its rows as the server would print them."""
     names = _names(frame)
     if not names:
         return (), Counter({(): frame.count()})
@@ -187,7 +187,7 @@ def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
 
 
 def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row], what: str) -> None:
-    """A DataFrame holds these rows, each as often."""
+    """Require that a DataFrame has exactly these columns and rows, duplicates included."""
     found_columns, found = by_spark(frame)
     assert found_columns == columns, f"{what}: columns {found_columns}, and PostgreSQL has {columns}"
     missing, extra = rows - found, found - rows
@@ -196,12 +196,12 @@ def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row],
 
 
 def boundary(lsn: Lsn, *excluded: Lsn) -> Boundary:
-    """A boundary without some commits."""
+    """A boundary that excludes some commits."""
     return Boundary(lsn, frozenset(excluded))
 
 
 def _all_begun(writer: LakeWriter) -> bool:
-    """Whether no table waits to be seen empty; if one does, look once more."""
+    """Whether no table waits for the check that it is empty; if one does, read the catalog again."""
     if not any(history.last.reason.startswith(NOT_YET) for history in writer.tables.histories.values()):
         return True
     writer.look()
@@ -214,7 +214,7 @@ def _quoted(name: str) -> str:
 
 
 def _names(frame: DataFrame) -> list[str]:
-    """The table's own columns, without those that hold the text of others."""
+    """The table's own columns, without text fallbacks."""
     return [name for name in frame.columns if name.removesuffix("~text") not in set(frame.columns) - {name}]
 
 

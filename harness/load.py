@@ -1,4 +1,4 @@
-"""Load: applications that write while something else is looked at."""
+"""Load: applications that write during a test or a measurement."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.database import Database
 
 @contextmanager
 def inserting(database: Database, clients: int) -> Iterator[None]:
-    """Clients that insert into `t (a text)`, two rows a transaction.
+    """Run clients that insert into `t (a text)`, two rows per transaction.
 
-    Every other transaction has a savepoint, every third commits asynchronously, one in seven is rolled back.
+    Every other transaction has a savepoint, two of three commit asynchronously, and one in seven is rolled back.
     """
 
     def insert(client: int, stop: threading.Event) -> None:
@@ -39,9 +39,9 @@ def inserting(database: Database, clients: int) -> Iterator[None]:
 
 @contextmanager
 def writing(database: Database) -> Iterator[None]:
-    """Three clients on `t (id int, v text)` and `u (id int, v text, n numeric)`, also while the server comes and goes.
+    """Run three clients that write to `t (id int, v text)` and `u (id int, v text, n numeric)`, across server restarts.
 
-    Small transactions, and some that are streamed where the work memory is small, with savepoints and rollbacks.
+    There are small transactions, and some that are streamed if the work memory is small, with savepoints and rollbacks.
     """
 
     def write(client: int, stop: threading.Event) -> None:
@@ -52,7 +52,7 @@ def writing(database: Database) -> Iterator[None]:
                     while not stop.is_set():
                         n += 10
                         _write(connection, n)
-            except psycopg.Error:  # the server went away, as it is meant to
+            except psycopg.Error:  # the test has stopped the server
                 time.sleep(0.05)
 
     with _running(write, clients=3):

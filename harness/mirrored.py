@@ -1,7 +1,7 @@
-"""A mirror that receives, for tests: its database, publications and log, and a second slot that judges the log.
+"""A receiving mirror for tests: its database, publications and log, and a second slot as reference for the log.
 
-The judge is PostgreSQL: the same WAL decoded through another slot, read by SQL. The log must hold the same transactions
-with the same messages, each exactly once.
+The reference is PostgreSQL: the same WAL decoded through another slot and read with SQL. The log must contain the same
+transactions with the same messages, each exactly once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidemark.receive.process import ReceiveProcess
 
 @dataclass(frozen=True)
 class Transaction:
-    """A committed transaction: its xid in 32 bits, its commit LSN, and its messages as pgoutput sends them whole."""
+    """A committed transaction: its 32-bit xid, its commit LSN, and its messages in the form without streaming."""
 
     xid: int
     lsn: Lsn
@@ -45,7 +45,7 @@ class Transaction:
 
 @dataclass
 class Mirrored:
-    """A database with a mirror's publications and slots, and where the mirror's log is."""
+    """A database with the publications and slots of a mirror, and the options of its receiver."""
 
     database: Database
     options: ReceiveOptions
@@ -53,12 +53,12 @@ class Mirrored:
     publications: tuple[str, ...]
 
     def through(self, proxy: Proxy) -> ReceiveOptions:
-        """The same by way of a proxy."""
+        """The same options for a connection through a proxy."""
         source = self.options.source.reveal().replace(f"port={self.database.server.port}", f"port={proxy.port}")
         return replace(self.options, source=Dsn(source))
 
     def by_sql(self) -> list[Transaction]:
-        """What was committed since the mirror was made, as the judge's slot has it."""
+        """The transactions committed since the mirror was created, from the reference slot."""
         names, binary = ", ".join(self.publications), str(self.options.binary).lower()
         plugin = f"'proto_version', '1', 'messages', 'true', 'publication_names', '{names}', 'binary', '{binary}'"
         flush = "select pg_logical_emit_message(true, 'judge', 'everything before this is flushed')"
@@ -66,18 +66,18 @@ class Mirrored:
         return _without_judges(list(_transactions(row[0] for row in self.database.admin(flush, peek))))
 
     def in_log(self) -> list[Transaction]:
-        """What the log holds."""
+        """The transactions in the log."""
         return _without_judges(read_log(self.options.folder))
 
     def require_equal(self) -> int:
-        """The log holds what SQL says to the end; only our own nudges may have come after the process was stopped."""
+        """Require that the log equals the slot; after the received LSN only logical messages (nudges) may follow."""
         received = LogReader(self.options.folder).received
         later = [each.lsn for each in self.by_sql() if each.lsn > received and not _only_said(each)]
         assert not later, f"{len(later)} committed after {received} and not received, the first {later[0]}"
         return self.require_equal_so_far()
 
     def require_equal_so_far(self) -> int:
-        """As far as the log reaches it holds what SQL says, each transaction once, in order; how many there are."""
+        """Require that the log equals the slot up to the received LSN, in order; return the number of transactions."""
         received = LogReader(self.options.folder).received
         found = [each for each in self.in_log() if each.lsn <= received]
         expected = [each for each in self.by_sql() if each.lsn <= received]
@@ -99,7 +99,7 @@ class Mirrored:
 
 
 def mirrored(database: Database, folder: Path, *tables: str, **options: Any) -> Mirrored:
-    """Publish tables to a mirror, and call the judge; nothing is received yet."""
+    """Publish tables and create the slots of the mirror and of the reference; nothing is received yet."""
     names = MirrorNames(database.name)
     generated = ", publish_generated_columns = stored" if database.server.install.major >= 18 else ""
     database.admin(
@@ -115,7 +115,7 @@ def mirrored(database: Database, folder: Path, *tables: str, **options: Any) -> 
 
 
 def take_over_slot(options: ReceiveOptions) -> None:
-    """Have the log begin at a slot that is there already, as after a first start that was killed in the middle."""
+    """Start the log at an existing slot, as after a first start that was killed in the middle."""
     with Session.open(options.source, "test") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
     Disk().make_folder(options.folder)
@@ -126,7 +126,7 @@ def take_over_slot(options: ReceiveOptions) -> None:
 def receiving(
     mirror: Mirrored, options: ReceiveOptions | None = None, *, module: str = "tidemark.receive"
 ) -> Iterator[ReceiveProcess]:
-    """A receiving process, ended with the context whatever it does; what it says is kept beside the log."""
+    """Run a receiver until the context ends; its stderr is stored in the parent directory of the log."""
     with (
         (mirror.options.folder.parent / "said").open("ab") as said,
         ReceiveProcess.start(options or mirror.options, module=module, stderr=said) as process,
@@ -136,13 +136,13 @@ def receiving(
 
 @contextmanager
 def connected(folder: Path, limit_s: float = 120) -> Iterator[ReceiveClient]:
-    """A client of whoever receives into this folder, as soon as there is someone."""
+    """A client of the process that receives into this directory, as soon as there is one."""
     with eventually(lambda: ReceiveClient(folder), limit_s) as client:
         yield client
 
 
 def eventually(attempt: Callable[[], Any], limit_s: float = 120) -> Any:
-    """What the attempt gives once it gives something; its last error if it never does."""
+    """Return the first true result of `attempt`; after `limit_s` seconds, raise its last error or fail."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -158,7 +158,7 @@ def eventually(attempt: Callable[[], Any], limit_s: float = 120) -> Any:
 
 
 def ended(process: ReceiveProcess, limit_s: float = 300) -> Lsn:
-    """Wait for a process's end, as its parent does; one that does not end is killed, so that a test does."""
+    """Wait for the end of a process, as its parent does; kill it after `limit_s` seconds, so that the test ends."""
     watchdog = threading.Timer(limit_s, process.process.kill)
     watchdog.start()
     try:
@@ -168,9 +168,9 @@ def ended(process: ReceiveProcess, limit_s: float = 300) -> Lsn:
 
 
 def receive_all(mirror: Mirrored, options: ReceiveOptions | None = None) -> Lsn:
-    """Have one process receive everything committed so far, and end in good order; where it ended.
+    """Receive everything committed so far with one process, and stop it; return the LSN at which it ended.
 
-    Its walsender may take a moment longer, in which it moves the slot.
+    Its walsender may run a moment longer and move the slot, so its end is waited for as well.
     """
     with receiving(mirror, options) as process:
         mirror.catch_up()
@@ -181,7 +181,7 @@ def receive_all(mirror: Mirrored, options: ReceiveOptions | None = None) -> Lsn:
 
 
 def streaming(mirror: Mirrored, limit_s: float = 120) -> int:
-    """The walsender that feeds the mirror, as soon as there is one."""
+    """The PID of the walsender that serves the mirror, as soon as there is one."""
     found = eventually(lambda: _walsenders(mirror), limit_s)
     assert isinstance(found[0], int)
     return found[0]
@@ -193,12 +193,12 @@ def _walsenders(mirror: Mirrored) -> list[int]:
 
 
 def said(mirror: Mirrored) -> str:
-    """What the receiving processes have said."""
+    """The stderr of the receivers."""
     return (mirror.options.folder.parent / "said").read_text()
 
 
 def read_log(folder: Path) -> list[Transaction]:
-    """Every transaction of a log, with its messages as they would have come whole: no xid of a stream, no aborts."""
+    """Every transaction of a log, with its messages in the form without streaming: no stream xids, no aborts."""
     reader = LogReader(folder)
     found = []
     for part in reader.transactions(Lsn.ZERO, reader.received):
@@ -218,7 +218,10 @@ def read_log(folder: Path) -> list[Transaction]:
 
 
 def _without_judges(transactions: list[Transaction]) -> list[Transaction]:
-    """Without its own messages, and without what changed nothing published: a stream tells of that, SQL does not."""
+    """Remove the reference's own messages, and transactions that changed nothing published.
+
+    The stream has such transactions, and the slot read with SQL does not.
+    """
     judges = (any(message[10:16] == b"judge\0" for message in each.messages) for each in transactions)
     return [each for each, judge in zip(transactions, judges, strict=True) if each.messages and not judge]
 
@@ -236,7 +239,7 @@ def _unstreamed(aborted: set[int]) -> Callable[[bytes], bytes]:
 
 
 def _content(messages: list[bytes]) -> tuple[bytes, ...]:
-    """Changes and what was said: descriptions come more or less often, and begin and end stand beside."""
+    """Changes and logical messages; Relation and Type differ in number, and begin and end are separate fields."""
     return tuple(m for m in messages if m[:1] in (b"I", b"U", b"D", b"T", b"M"))
 
 

@@ -1,4 +1,4 @@
-"""A lake as readers other than Tidemark see it: by its catalog, with every engine that reads Delta at hand."""
+"""A lake as engines other than Tidemark read it: through its catalog, with all available readers of Delta."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ Entry = dict[str, Any]
 
 
 def path_of(lake: Path, table: str) -> str:
-    """Where a table lies in its lake, by the name that it has, or had last."""
+    """The path of a table in its lake, by its current or last name."""
     found = [each.path for each in Lake.open(lake).tables().values() if each.name == ".".join(parsed(table))]
     return found[-1]
 
 
 def catalog_of(lake: Path) -> dict[str, Any]:
-    """The catalog as the lake has it."""
+    """The contents of the lake's catalog."""
     found: dict[str, Any] = json.loads((lake / "catalog.json").read_text())
     return found
 
 
 def entry_of(lake: Path, table: str) -> Entry:
-    """What the catalog says of the one table that has a name."""
+    """The catalog's entry for the table of this name."""
     (entry,) = (each for each in catalog_of(lake)["tables"] if [each["schema"], each["name"]] == list(parsed(table)))
     assert isinstance(entry, dict)
     return entry
 
 
 def delta_of(lake: Path, entry: Entry) -> DeltaTable:
-    """The versions of a table as the catalog names them."""
+    """The `versions` of a table at the Delta version in the catalog."""
     versions = entry["versions"]
     return DeltaTable(lake / versions["path"], version=versions["delta_version"])
 
 
 def require_there(lake: Path) -> int:
-    """All that the catalog names is there; how many tables it has."""
+    """Require that everything in the catalog exists; return the number of its tables."""
     found = catalog_of(lake)
     for entry in found["tables"]:
         if entry["versions"] is not None:
@@ -68,7 +68,7 @@ def require_there(lake: Path) -> int:
 
 
 class Filter:
-    """A filter on a stored column, in the words of each engine; `text` in SQL, with `{}` for the column."""
+    """A filter on a stored column for each engine; `text` is SQL, with `{}` for the column."""
 
     def __init__(self, text: str, arrow: ds.Expression, polars: pl.Expr) -> None:
         self.text, self.arrow, self.polars = text, arrow, polars

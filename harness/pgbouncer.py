@@ -1,6 +1,6 @@
 """A real PgBouncer in transaction mode between a test and its server: the system's, or Debian's package unpacked.
 
-None where neither is to be had.
+`find_pgbouncer` returns None if neither is available.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ default_pool_size = 3
 
 @cache
 def find_pgbouncer() -> Path | None:
-    """The folder that is the root of an installation: `usr/sbin/pgbouncer` lies below it."""
+    """The root directory of an installation, which contains `usr/sbin/pgbouncer`."""
     if shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         return Path("/")
     return unpacked("pgbouncer", PACKAGES)
@@ -46,7 +46,7 @@ def find_pgbouncer() -> Path | None:
 
 @contextmanager
 def pooled(database: Database) -> Iterator[str]:
-    """The connection string of the mirror's role through a pooler that changes servers at every transaction."""
+    """The mirror role's connection string through a pooler that may change servers at every transaction."""
     root = find_pgbouncer()
     assert root is not None
     space = workspace()
@@ -58,7 +58,7 @@ def pooled(database: Database) -> Iterator[str]:
     (folder / "ini").write_text(SETTINGS.format(port=port, server_port=database.server.port, users=folder / "users"))
     space.give(folder)
     settings = dict(space.as_user())
-    libraries = ":".join(map(str, folder.glob("usr/lib/*-linux-gnu")))  # named after the machine
+    libraries = ":".join(map(str, folder.glob("usr/lib/*-linux-gnu")))  # the name contains the architecture
     settings["env"] = settings["env"] | {"LD_LIBRARY_PATH": libraries}
     program = (folder if root != Path("/") else root) / "usr/sbin/pgbouncer"
     with (folder / "log").open("wb") as log:

@@ -1,4 +1,4 @@
-"""A mirror that polls, for tests: what tables hold in the snapshot of every poll, beside what the mirror gives."""
+"""A mirror in poll mode for tests: the contents of tables in the snapshot of every poll, compared with the mirror."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidemark.reads.names import parsed
 
 @dataclass
 class PolledMirror:
-    """A lake that is polled, and what was noted of its source."""
+    """A lake in poll mode, and the recorded contents of its source."""
 
     database: Database
     options: PollOptions
@@ -39,7 +39,7 @@ class PolledMirror:
     notes: dict[Lsn, dict[str, Any]] = field(default_factory=dict)
 
     def poll(self, *tables: str) -> Polled | None:
-        """Poll, and note what these tables hold in its snapshot."""
+        """Poll, and record the contents of these tables in the poll's snapshot."""
 
         def note(seen: Glimpse, lsn: Lsn) -> None:
             with seen.shared.session("note") as session:
@@ -48,23 +48,26 @@ class PolledMirror:
         return self.poller.step(note)
 
     def resync(self, *tables: str) -> None:
-        """Have tables read whole by the next poll."""
+        """Request that the next poll copies tables."""
         names = {each.fingerprint.name: oid for oid, each in self.poller.tables.histories.items()}
         ask_for_resync(self.options.lake, [names[table] for table in tables])
 
     def fold(self) -> int:
-        """Fold every table that has something to fold; how many there were."""
+        """Fold every table that has changes to fold; return their number."""
         with Folder(self.options.lake, self.spark) as folder:
             return len([folder.fold(table) for table in folder.foldable()])
 
     def require_news(self, *tables: str) -> Polled:
-        """The same of a poll that finds that something became visible."""
+        """Poll and compare, and require that something became visible since the last poll."""
         polled = self.require_equal(*tables)
         assert polled is not None
         return polled
 
     def require_idle(self, *tables: str) -> None:
-        """A poll finds that nothing became visible; the server may begin a transaction of its own now and then."""
+        """Poll and compare, and require that nothing became visible since the last poll.
+
+        Several polls may be necessary, because the server sometimes starts a transaction of its own.
+        """
         for _ in range(10):
             polled = self.require_equal(*tables)
             if polled is None:
@@ -73,7 +76,7 @@ class PolledMirror:
         raise AssertionError("every poll found another snapshot")
 
     def require_noted(self) -> int:
-        """The mirror gives what was noted, at each position; how often that was compared."""
+        """Require that the mirror returns the recorded rows at each LSN; return the number of comparisons."""
         mirror = tidemark.open(self.options.lake, self.spark)
         for lsn, tables in self.notes.items():
             with mirror.at(lsn) as moment:
@@ -82,7 +85,7 @@ class PolledMirror:
         return sum(len(tables) for tables in self.notes.values())
 
     def require_equal(self, *tables: str) -> Polled | None:
-        """Poll, and what tables hold then is what the mirror gives there."""
+        """Poll, and require that the mirror returns the rows of the poll's snapshot."""
         self.notes = {}
         polled = self.poll(*tables)
         self.require_noted()
@@ -90,7 +93,10 @@ class PolledMirror:
 
 
 def _is_as_seen(session: Session, table: str) -> bool:
-    """Lock a table; whether it is still the one of the snapshot. PostgreSQL shows nothing of one that was truncated."""
+    """Lock a table, and return whether it is still as in the snapshot.
+
+    For a table that was truncated since, PostgreSQL would return no rows.
+    """
     named = sql.Identifier(*parsed(table.removeprefix(ONLY)))
     session.execute(sql.SQL("lock table only {} in access share mode").format(named), "locking")
     quoted = named.as_string(session.connection)
@@ -115,7 +121,7 @@ def polling(
     proxy: Proxy | None = None,
     **options: Any,
 ) -> Iterator[PolledMirror]:
-    """A mirror that polls a database when it is told to, by way of a proxy if there is one, until the context ends."""
+    """A mirror that polls a database on request, through a proxy if there is one, until the context ends."""
     source = database.dsn(MIRROR)
     if proxy is not None:
         source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))

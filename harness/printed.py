@@ -1,4 +1,4 @@
-"""What PostgreSQL would print for a decoded value, so that the server can be the judge of it."""
+"""The text that PostgreSQL would print for a decoded value, for comparison with the server's output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.values.exact import clock_text, float_text
 
 
 def printed(column: Column) -> list[str | None]:
-    """Every value of a column as text; what has no twin is text already, and then there is no value beside it."""
+    """Every value of a column as text; a text fallback is used as is, and its value must be null."""
     values = [None if value is None else text(value, column.array.type) for value in column.array.to_pylist()]
     if column.exact is None:
         return values

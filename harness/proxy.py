@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that does to connections what networks do: cut, stall, slow, half-close, split."""
+"""A TCP proxy in front of a server that simulates network faults: cut, stalled, slow, half-closed, fragmented."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Proxy:
-    """Listens on a port of its own. The attributes may be changed at any time, and concern every connection."""
+    """Listens on its own port; the attributes may be changed at any time, and apply to every connection."""
 
     target: int
-    stalled: bool = False  # nothing passes, nobody is told
+    stalled: bool = False  # no data passes, and connections stay open
     bytes_per_s: float | None = None
-    piece_bytes: int = 65536  # 1 splits everything at every byte
+    piece_bytes: int = 65536  # 1 forwards every byte separately
     port: int = 0
-    received_bytes: int = 0  # by clients, so far
+    received_bytes: int = 0  # by all clients so far
     _connections: list[tuple[socket.socket, socket.socket]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -30,18 +30,18 @@ class Proxy:
         self._thread.start()
 
     def cut(self) -> None:
-        """End every connection at once, in both directions."""
+        """Shut down every connection immediately, in both directions."""
         for pair in self._connections:
             for end in pair:
                 _hang_up(end, socket.SHUT_RDWR)
 
     def half_close(self) -> None:
-        """The client hears that the server has ended; the server hears nothing."""
+        """Send end-of-file to clients; the server is not notified until it sends more data."""
         for client, _ in self._connections:
             _hang_up(client, socket.SHUT_WR)
 
     def close(self) -> None:
-        """No more connections, old or new."""
+        """Close the port and every connection."""
         self._listening.close()
         self.cut()
 
@@ -49,7 +49,7 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listening.accept()
-            except OSError:  # it is closed
+            except OSError:  # the port is closed
                 return
             self._join(client)
 
@@ -60,7 +60,7 @@ class Proxy:
             client.close()
             return
         pairs = ((client, server), (server, client))
-        for source, _ in pairs:  # before any of them can be at its end
+        for source, _ in pairs:  # before a thread can close one of them
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changing:
             self._connections = [*self._connections, (client, server)]

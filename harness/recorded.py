@@ -1,4 +1,4 @@
-"""Recorded streams: what a slot of this server sends as pgoutput, message by message, read by SQL."""
+"""Recorded streams: the pgoutput messages of a slot, read with SQL."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tidemark.values.types import Types
 
 @dataclass(frozen=True)
 class Recording:
-    """Messages one by one, and side by side in one buffer, as a log would hold them."""
+    """Messages one by one, and in one buffer as in a log."""
 
     messages: list[bytes]
     buffer: Bytes
 
     @classmethod
     def of(cls, messages: list[bytes]) -> Recording:
-        """Put messages side by side."""
+        """Put messages into one buffer."""
         return cls(messages, framed(messages))
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """A slot and publications, from whose making on everything is recorded."""
+    """A slot and publications; everything since their creation is recorded."""
 
     database: Database
     slot: str
     publications: str = "recorded"
 
     def recording(self, *, binary: bool = False, streaming: bool | str = False, protocol: int = 2) -> Recording:
-        """Everything so far, in one format; can be asked for again in another."""
+        """Everything recorded so far, in one format; it can be read again in another."""
         options = [
             f"'proto_version', '{protocol}'",
             f"'publication_names', '{self.publications}'",
@@ -56,7 +56,7 @@ class Recorder:
 
 
 def record(database: Database) -> Recorder:
-    """Start recording."""
+    """Create the slot and the publication."""
     slot = f"recorded_{database.name}"
     options = "with (publish_generated_columns = stored)" if database.server.install.major >= 18 else ""
     database.admin(
@@ -67,7 +67,7 @@ def record(database: Database) -> Recorder:
 
 
 def types_of(database: Database) -> dict[int, PgType]:
-    """Every type that the database's tables use, by oid, with the types inside them."""
+    """Every type that the database's tables use, by OID, including component types."""
     with database.session() as session, session.transaction():
         columns = [column for table in read_catalog(session).tables for column in table.columns]
     return {column.type.oid: column.type for column in columns}
@@ -76,7 +76,7 @@ def types_of(database: Database) -> dict[int, PgType]:
 def decode(
     recording: Recording, types: dict[int, PgType], limits: Limits | None = None, version_num: int = 180000
 ) -> list[ChangeBatch]:
-    """All batches of a recording fed at once."""
+    """Decode a recording in one call, and return its batches."""
     decoder = StreamDecoder(Types(types, version_num), limits)
     fed = decoder.feed(recording.buffer)
     items = [item for item in fed if not isinstance(item, Said)]

@@ -1,4 +1,4 @@
-"""The command line as a shell sees it: codes and what is printed, in a process of its own or in this one."""
+"""The command line as a shell runs it: exit codes and output, in a separate process or in this one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NO_SPARK = (
 def tidemark(
     *arguments: str, program: str = "from tidemark.cli.main import main; main()"
 ) -> subprocess.CompletedProcess[str]:
-    """A process of its own."""
+    """Run the command line in a separate process."""
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def here(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, on its Spark session: a JVM takes seconds to start."""
+    """Run the command line in this process, with its Spark session: a JVM takes seconds to start."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = run(arguments)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())

@@ -1,7 +1,7 @@
-"""A whole mirror that runs beside a test, and PostgreSQL as its judge while an application goes on writing.
+"""A complete mirror that runs during a test, with PostgreSQL as the reference while an application writes.
 
-The judge is a snapshot at an exact position: what tables hold there is read by PostgreSQL, and later the mirror, asked
-for that position, must give the same rows.
+The reference is a snapshot at an exact LSN: PostgreSQL reads the tables there, and later the mirror must return the
+same rows at that LSN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.receive.client import ReceiveClient
 
 @dataclass
 class Synced:
-    """A database and the mirror that runs."""
+    """A database and its running mirror."""
 
     database: Database
     options: MirroringOptions
@@ -39,7 +39,7 @@ class Synced:
     notes: list[Noted] = field(default_factory=list)
 
     def until(self, condition: Callable[[], Any], limit_s: float = 300) -> Any:
-        """Let it run until something holds; what that is."""
+        """Run the mirror until a condition is true; return its value."""
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
             assert time.monotonic() < deadline, f"it did not come about; it said {self.said}"
@@ -48,18 +48,18 @@ class Synced:
         return found
 
     def copy_all(self) -> None:
-        """Until every table is copied."""
+        """Run the mirror until every table is copied."""
         self.until(lambda: self.mirroring.settled and not self.mirroring.copies)
 
     def catch_up(self, lsn: Lsn | None = None) -> Lsn:
-        """Until everything up to a position, or committed so far, can be read."""
+        """Apply everything up to an LSN, by default everything committed so far; return the LSN."""
         upto = lsn or self.mirroring.position()
         self.mirroring.step()
         self.mirroring.writer.catch_up(upto)
         return upto
 
     def until_known(self, lsn: Lsn) -> None:
-        """Have everything up to a position received, and the definitions there known, with nothing of it applied."""
+        """Wait until an LSN is received, and advance the schema LSN to it, without applying anything."""
         writer = self.mirroring.writer
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
@@ -68,12 +68,12 @@ class Synced:
         writer.tell()
 
     def note(self, *tables: str) -> Lsn:
-        """Write down what tables hold. Nobody else may be writing."""
+        """Record the contents of tables; no other session may write meanwhile."""
         self.notes.append(Noted(self.mirroring.position(), {t: by_postgres(self.database, t) for t in tables}))
         return self.notes[-1].lsn
 
     def note_exact(self, *tables: str) -> Lsn:
-        """Write down what tables hold at an exact position, whoever is writing."""
+        """Record the contents of tables at an exact LSN; other sessions may write meanwhile."""
         with (
             self.database.session() as session,
             exact_snapshot(self.database.dsn(), 60) as snapshot,
@@ -84,12 +84,12 @@ class Synced:
         return snapshot.lsn
 
     def require_noted(self) -> int:
-        """The mirror gives what was noted, at the noted positions; how many tables were noted there."""
+        """Require that the mirror returns the recorded rows at the recorded LSNs; return the number of tables."""
         self.catch_up(max(noted.lsn for noted in self.notes))
         return self.require_noted_here()
 
     def require_noted_here(self) -> int:
-        """The same without going any further."""
+        """Check the recorded rows without applying more changes."""
         mirror = tidemark.open(self.options.lake, self.spark)
         for noted in spread(self.notes):
             with mirror.at(noted.lsn) as moment:
@@ -98,12 +98,12 @@ class Synced:
         return sum(len(noted.tables) for noted in self.notes)
 
     def fold(self) -> list[Folded]:
-        """Fold every table that has something to fold; for a mirror that does not fold by itself."""
+        """Fold every table that has changes to fold, for a mirror that runs without a fold job."""
         with Folder(self.options.lake, self.spark) as folder:
             return [folder.fold(table) for table in folder.foldable()]
 
     def resync(self, *tables: str) -> None:
-        """Have tables copied again, to the end; one that is truncated meanwhile begins there."""
+        """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""
         names = {f"{each.fingerprint.name}": oid for oid, each in self.mirroring.writer.tables.histories.items()}
         before = len(self.said)
         ask_for_resync(self.options.lake, [names[table] for table in tables])
@@ -115,14 +115,14 @@ class Synced:
         self.until(lambda: all(map(begun, tables)))
 
     def require_equal(self, *tables: str) -> None:
-        """What tables hold now is what the mirror gives. Nobody else may be writing."""
+        """Require that the mirror returns the present contents of tables; no other session may write meanwhile."""
         self.notes = []
         self.note(*tables)
         self.require_noted()
 
 
 def publish(database: Database, *tables: str, inserts: str | None = None) -> MirrorNames:
-    """Have tables published to a mirror, and one of which only inserts are."""
+    """Create the publication of a mirror, and a second one for a table of which only inserts are published."""
     names = MirrorNames(database.name)
     generated = ", publish_generated_columns = stored" if database.server.install.major >= 18 else ""
     database.admin(
@@ -139,7 +139,7 @@ def publish(database: Database, *tables: str, inserts: str | None = None) -> Mir
 
 @contextmanager
 def syncing(database: Database, folder: Path, spark: SparkSession, *tables: str, **options: Any) -> Iterator[Synced]:
-    """Mirror tables, published if they are not, until the context ends."""
+    """Run a mirror until the context ends; `tables`, if given, are published first."""
     names = publish(database, *tables) if tables else MirrorNames(database.name)
     chosen = MirroringOptions(database.dsn(MIRROR), folder / "lake", names, **options)
     said: list[str] = []

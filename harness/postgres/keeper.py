@@ -1,8 +1,8 @@
-"""The death watch: a process that outlives its parent just long enough to clean up after it.
+"""The keeper: a process that outlives its parent just long enough to clean up after it.
 
-It holds the read end of a pipe whose write end only the parent has. End-of-file means that the parent has ended, in
-whatever way: then every server below the workspace is stopped and the workspace is removed. It runs in a session of
-its own, so that Ctrl-C or a kill of the parent's process group does not reach it.
+It has the read end of a pipe whose write end only the parent has. End-of-file means that the parent has ended, for any
+reason: then every server below the workspace is stopped and the workspace is removed. It runs in its own session, so
+that Ctrl-C or a kill of the parent's process group does not reach it.
 
     python keeper.py WORKSPACE        (needs nothing but the standard library)
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def stop_servers(workspace: Path, patience_s: float) -> None:
-    """End every postmaster, and every process with a `pid` file, below `workspace`; by SIGKILL if it takes too long."""
+    """Stop each postmaster and each process with a `pid` file below `workspace`; SIGKILL after `patience_s`."""
     files = (*workspace.glob("*/data/postmaster.pid"), *workspace.glob("*/pid"))
     pids = {pid for file in files if (pid := _first_line(file))}
     for pid in pids:
@@ -39,7 +39,7 @@ def _first_line(file: Path) -> int:
 
 
 def _running(pid: int) -> bool:
-    """Whether the process is there and more than a zombie that its parent has not waited for yet."""
+    """Whether the process exists and is not a zombie that its parent has not waited for yet."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -1,4 +1,4 @@
-"""One private server: its life (start, stop, crash, restart), its settings, and how to reach it."""
+"""A private server: start, stop, crash and restart, its settings, and connections to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIGNALS: Mapping[Mode, signal.Signals] = {
 DEFAULTS: Settings = {
     "listen_addresses": "127.0.0.1",
     "wal_level": "logical",
-    "fsync": False,  # a killed postmaster loses nothing by it; a test about power loss turns it on
+    "fsync": False,  # a killed postmaster loses nothing without it; tests of power loss turn it on
     "max_prepared_transactions": 20,
     "max_connections": 100,
     "shared_buffers": "32MB",
@@ -44,11 +44,11 @@ START_LIMIT_S = 120.0
 
 
 class ServerFailed(Exception):
-    """The server did not start; carries the end of its log."""
+    """The server did not start; the message contains the end of its log."""
 
 
 class Server:
-    """A PostgreSQL server in a folder of its own on a free port of 127.0.0.1."""
+    """A PostgreSQL server in its own directory, on a free port of 127.0.0.1."""
 
     def __init__(self, install: Install, folder: Path, space: Workspace) -> None:
         self.install = install
@@ -61,7 +61,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, settings: Settings | None = None) -> None:
-        """Start on a free port, with the settings asked for so far and these; return when it accepts connections."""
+        """Start with all settings so far and these, on the last or a free port; return when it accepts connections."""
         self._settings.update(settings or {})
         for attempt in range(3):
             self.port = self.port if self.port and attempt == 0 else free_port()
@@ -109,7 +109,7 @@ class Server:
         return self._process.pid
 
     def stop(self, mode: Mode = "fast") -> None:
-        """End the server and wait until it has ended; `crash` is kill -9 of the postmaster."""
+        """Stop the server and wait for its end; `crash` kills the postmaster with SIGKILL."""
         if self._process is None:
             return
         os.kill(self._process.pid, SIGNALS[mode])
@@ -119,7 +119,7 @@ class Server:
             self._wait_for_orphans()
 
     def _wait_for_orphans(self) -> None:
-        """Backends notice the death of their postmaster by themselves; until they have, a new one refuses to start."""
+        """Wait for the backends, which end on their own; until then a new postmaster refuses to start."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if not any(_works_in(process) == self.data for process in Path("/proc").glob("[0-9]*")):
@@ -128,17 +128,17 @@ class Server:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self, mode: Mode = "fast", settings: Settings | None = None) -> None:
-        """Stop and start again on the same port, with these settings added."""
+        """Stop, and start again on the same port with these settings added."""
         self.stop(mode)
         self.start(settings)
 
     def forget(self, *settings: str) -> None:
-        """Leave these to the server's own files at its next start, as after an ALTER SYSTEM."""
+        """Remove settings, so that at its next start the server uses its own files, as after an ALTER SYSTEM."""
         for name in settings:
             self._settings.pop(name, None)
 
     def remove(self) -> None:
-        """Stop the server and delete its folder."""
+        """Stop the server and delete its directory."""
         self.stop("immediate")
         shutil.rmtree(self.folder)
 
@@ -147,11 +147,11 @@ class Server:
         return make_conninfo("", host="127.0.0.1", port=self.port, user=user, dbname=dbname, **options)
 
     def connect(self, dbname: str = "postgres", user: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
-        """A plain session for a test's own use, by default the superuser's, in autocommit mode."""
+        """A plain connection for a test, by default as the superuser, in autocommit mode."""
         return psycopg.connect(self.dsn(user, dbname, **options), autocommit=True, client_encoding="UTF8")
 
     def sql(self, *statements: LiteralString | str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run statements as the superuser; the rows of the last one that has any."""
+        """Run statements as the superuser; return the rows of the last one that has any."""
         with self.connect(dbname) as connection:
             rows: list[tuple[Any, ...]] = []
             for statement in statements:
@@ -167,13 +167,13 @@ class Server:
         )
 
     def start_program(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one of the installation's programs as the servers' user and go on; what it prints goes to the log."""
+        """Start one of the installation's programs as the servers' user; its output is appended to the log."""
         program = self._space.reachable(self.install).program(name)
         with self.log.open("ab") as log:
             return subprocess.Popen([program, *arguments], stdout=log, stderr=log, **self._space.as_user())
 
     def standby(self, settings: Settings | None = None) -> Server:
-        """A hot standby of this server, made with pg_basebackup and streaming from it."""
+        """Create a hot standby with pg_basebackup, which streams from this server."""
         standby = Server(self.install, self._space.folder(f"standby-{self.install.major}"), self._space)
         self.program(
             "pg_basebackup", "--dbname", self.dsn(), "--pgdata", standby.data,
@@ -184,12 +184,12 @@ class Server:
         return standby
 
     def promote(self) -> None:
-        """Make a standby a primary on a timeline of its own."""
+        """Promote a standby to a primary, on a new timeline."""
         self.sql("select pg_promote(wait => true)")
 
 
 def start_server(install: Install, settings: Settings | None = None, *, own_identity: bool = False) -> Server:
-    """A new, empty, running server. Servers share a system identifier unless they ask for their own."""
+    """Start a new, empty server; servers share a system identifier unless `own_identity`."""
     space = workspace()
     server = Server(install, space.folder(f"server-{install.major}"), space)
     if own_identity:
@@ -206,7 +206,7 @@ def _quoted(value: str | int | bool) -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listened on a moment ago."""
+    """A port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -214,7 +214,7 @@ def free_port() -> int:
 
 
 def _status(file: Path, pid: int) -> str:
-    """The last line of postmaster.pid, which is what pg_ctl waits for; empty while another process's file is there."""
+    """The status in postmaster.pid, for which pg_ctl waits as well; empty while the file is another process's."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

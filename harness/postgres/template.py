@@ -1,4 +1,4 @@
-"""A new cluster for each version, kept in the clone's `.cache`: initdb takes seconds and a copy does not."""
+"""A new cluster per version, cached in the clone's `.cache`: initdb takes seconds, and a copy does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ host  replication all      127.0.0.1/32  scram-sha-256
 
 
 def fill_from_template(install: Install, data: Path, workspace: Workspace) -> None:
-    """Copy the cached cluster to `data`. Servers made this way share a system identifier."""
+    """Copy the cached cluster to `data`; servers created this way share a system identifier."""
     key = hashlib.sha256(repr((install.version, OPTIONS, HBA)).encode()).hexdigest()[:12]
     cached = CACHE / f"{install.version}-{key}"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def fill_from_template(install: Install, data: Path, workspace: Workspace) -> No
 
 
 def initdb(install: Install, data: Path, workspace: Workspace) -> None:
-    """A new cluster with a system identifier of its own."""
+    """Create a cluster with its own system identifier."""
     program = workspace.reachable(install).program("initdb")
     subprocess.run([program, *OPTIONS, "--pgdata", data], check=True, capture_output=True, **workspace.as_user())
     (data / "pg_hba.conf").write_text(HBA)

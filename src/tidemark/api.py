@@ -1,6 +1,6 @@
-"""The commands as functions of Python: `tidemark.status`, `compare`, `doctor` and `expire`.
+"""The commands as Python functions: `tidemark.status`, `compare`, `doctor` and `expire`.
 
-Parameters have the names of the command line. What a command prints is what the function returns.
+Parameters are named like the options of the command. A function returns what its command prints.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class TidemarkError(Exception):
 
 
 def in_short(error: Exception) -> TidemarkError:
-    """An error of another library, as one line."""
+    """Return an error of another library as a Tidemark error with a one-line message."""
     lines = str(error).splitlines() or [""]
     return TidemarkError(f"{type(error).__name__}: {lines[0]}")
 
@@ -473,17 +473,17 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
 
 
 def policy_of(error: BaseException) -> Policy:
-    """The policy of the error's class; errors of other libraries are unexpected and are not retried."""
+    """Return the policy of the error's class; errors of other libraries are unexpected and are not retried."""
     return POLICY.get(type(error), POLICY[TidemarkError])  # type: ignore[arg-type]
 
 
 def error_to_json(error: TidemarkError) -> str:
-    """An error with all its fields, for another process."""
+    """Return an error with all its fields as JSON, for another process."""
     return json.dumps({"error": type(error).__name__, "fields": [_plain(each) for each in error.args]})
 
 
 def error_from_json(text: str) -> TidemarkError:
-    """The error that `error_to_json` described."""
+    """Return the error from the JSON of `error_to_json`."""
     plain = json.loads(text)
     kind = next((each for each in POLICY if each.__name__ == plain["error"]), TidemarkError)
     return kind(*map(_from_plain, plain["fields"]))

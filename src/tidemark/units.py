@@ -1,4 +1,4 @@
-"""Sizes and durations: as PostgreSQL's settings write them, and rounded for people."""
+"""Sizes and durations: parsed in the units of PostgreSQL's settings, and formatted for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of a size such as `512MB`; a number without a unit is bytes."""
+    """Return the bytes of a size such as `512MB`; a number without a unit is bytes."""
     match = _SIZE.fullmatch(str(text))
     if match is None:
         raise InvalidValue(f"invalid size: {text!r}", "Use a number with kB, MB, GB or TB, such as 512MB.")
@@ -21,7 +21,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_duration(text: str | float) -> float:
-    """Seconds of a duration such as `30min`; a number that is not text is seconds."""
+    """Return the seconds of a duration such as `30min`; a number that is not text is seconds."""
     if isinstance(text, (int, float)):
         return float(text)
     match = _DURATION.fullmatch(text)
@@ -31,7 +31,7 @@ def parse_duration(text: str | float) -> float:
 
 
 def format_size(size_bytes: float) -> str:
-    """A size for people, in the units of `parse_size`: `0 bytes`, `512 kB`, `1.2 GB`."""
+    """Format a size for people, in the units of `parse_size`: `0 bytes`, `512 kB`, `1.2 GB`."""
     if size_bytes < 1024:
         return f"{size_bytes:.0f} byte{'s' * (round(size_bytes) != 1)}"
     value, unit = float(size_bytes), "B"
@@ -44,7 +44,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration for people: `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = round(seconds)

@@ -84,3 +84,14 @@ def test_the_events_of_sync_are_documented_with_their_keys() -> None:
     copies = page.partition("\n`copies` has")[2].partition("\n\n")[0]
     named = {field.name for each in (Copies, TableCopy) for field in fields(each)}
     assert named <= set(re.findall(r"`(\w+)`", copies))
+
+
+def test_the_guide_for_contributors_names_modules_and_packages_that_exist() -> None:
+    text, package = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "src" / "tidemark"
+    modules = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text))
+    assert len(modules) > 15
+    assert not [module for module in sorted(modules) if not (package / module).exists() and not (ROOT / module).exists()]
+    rows = re.findall(r"^\| (`[^|]+`) \| ", text.partition("## Layout")[2].partition("\n## ")[0], re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    present = {path.name for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert listed == present - {"__init__.py"}

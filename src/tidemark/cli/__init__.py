@@ -1,1 +1,1 @@
-"""The command line: one file for each command, and nothing that an import of the library would not give."""
+"""The command line: one module for each command, which parses options, calls the library and prints the result."""

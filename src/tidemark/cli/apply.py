@@ -1,4 +1,4 @@
-"""`tidemark apply`: the log of a source, into the lake."""
+"""`tidemark apply`: apply the log of a source to a lake."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def apply(
         if names is None:
             with Session.open(source, "apply") as session:
                 names = MirrorNames.of_database(session.row("select current_database()")[0])
-        from tidemark.pipeline.apply.options import ApplyOptions  # not before: these import Spark
+        from tidemark.pipeline.apply.options import ApplyOptions  # deferred: these import Spark
         from tidemark.pipeline.apply.writer import LakeWriter
         from tidemark.pipeline.fold.beside import FoldingBeside
 

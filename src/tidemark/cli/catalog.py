@@ -23,7 +23,7 @@ def catalog(lake: Path, as_json: bool) -> ExitCode:
 
     The same is in LAKE/catalog.json, which `tidemark sync` keeps up to date. Needs no JVM.
     """
-    from tidemark.lake.catalog import read_catalog  # not before: it imports Delta
+    from tidemark.lake.catalog import read_catalog  # deferred: it imports Delta
 
     found = read_catalog(lake)
     if as_json:

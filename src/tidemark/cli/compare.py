@@ -1,4 +1,4 @@
-"""`tidemark compare`: whether the tables of a mirror equal those of its source, and if not, which rows differ."""
+"""`tidemark compare`: compare the tables of a mirror with their source, and list the rows that differ."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compare(
 
     Lake.open(lake)
     session = started(master, remote, conf)
-    from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict  # not before: they import Spark
+    from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict  # deferred: they import Spark
     from tidemark.mirror.compare.digest import WHOLE
     from tidemark.mirror.mirror import open_mirror
 

@@ -35,7 +35,7 @@ def expire(
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
-    from tidemark.pipeline.expire.expiry import ExpireOptions  # not before: it brings Delta
+    from tidemark.pipeline.expire.expiry import ExpireOptions  # deferred: it imports Delta
     from tidemark.pipeline.expire.expiry import vacuum as run
 
     default = ExpireOptions().keep_s if before is None else None

@@ -1,4 +1,4 @@
-"""`tidemark fold`: changes into versions, so that reads are plain scans."""
+"""`tidemark fold`: merge changes into versions, so that reads are plain scans."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fold(
         )
     session = started(master, remote, conf)
     from tidemark.lake.shared import shared_folder
-    from tidemark.pipeline.apply.reach import require_reach  # not before: these import Spark
+    from tidemark.pipeline.apply.reach import require_reach  # deferred: these import Spark
     from tidemark.pipeline.fold.folder import Folder
 
     require_reach(session, shared_folder(opened.path))

@@ -1,6 +1,6 @@
-"""The rows of a DataFrame on standard output.
+"""Printing of the rows of a DataFrame on standard output.
 
-Spark makes the text of the rows, so that a long answer never has to fit into memory here.
+Spark formats the rows, and they are fetched one partition at a time, so a long result need not fit into memory here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.cli.printing import print_objects, print_texts
 from tidemark.mirror.failures import explaining
 
-_JSON = {  # Spark's own formats end at milliseconds
+_JSON = {  # Spark's default formats have only milliseconds
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -23,9 +23,9 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 
 def print_frame(frame: DataFrame, form: str, lsns: Collection[str] = ()) -> None:
-    """The rows of a DataFrame; LSNs, which are numbers there, as PostgreSQL prints them.
+    """Print the rows of a DataFrame; LSNs, which are numbers in it, are printed as PostgreSQL prints them.
 
-    Errors of Spark's are reported in the terms of the statement that the user typed.
+    Errors of Spark are reported with their position in the statement that the user typed.
     """
     shown = _with_lsns(frame, lsns)
     with explaining(getattr(frame, "_tidemark_statement", None)):

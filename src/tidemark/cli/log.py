@@ -1,4 +1,4 @@
-"""`tidemark log`: the contents of a log, with every checksum verified."""
+"""`tidemark log`: verify every checksum of a log and list its segments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log(directory: Path, as_json: bool) -> ExitCode:
 
     Every block is read and its checksum verified. The log is not changed, and can be in use.
     """
-    from tidemark.log.inspection import inspect  # not before: it imports the compiler, half a second
+    from tidemark.log.inspection import inspect  # deferred: it imports the compiler, which takes half a second
 
     total = 0
     for segment in inspect(directory):

@@ -20,7 +20,7 @@ ROOT = "tidemark"
 
 
 class StandardError(logging.Handler):
-    """Writes to whatever standard error is at the moment: a display on a terminal replaces it while it runs."""
+    """Writes to the current `sys.stderr`, which a display on a terminal replaces while it runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -34,10 +34,10 @@ class StandardError(logging.Handler):
 
 
 class TextFormatter(logging.Formatter):
-    """For people: the local time alone on a terminal; otherwise time in UTC, level and logger too."""
+    """Text for people: the local time on a terminal; otherwise the time in UTC, the level and the logger."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record; a traceback follows its message."""
+        """Format one record; a traceback follows its message."""
         message = super().format(record)
         if sys.stderr.isatty():
             warning = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -46,10 +46,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For programs: one object on one line."""
+    """JSON for programs: one object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record."""
+        """Format one record."""
         plain: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -63,7 +63,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, form: str) -> None:
-    """Log from a level up, in a format. Child processes log from the same level up."""
+    """Log records of a level and above, in a format. Child processes use the same level."""
     handler = StandardError()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger(ROOT)
@@ -74,12 +74,12 @@ def configure(level: str, form: str) -> None:
 
 
 def is_debug() -> bool:
-    """Whether everything is logged."""
+    """Return whether records of all levels are logged."""
     return logging.getLogger(ROOT).isEnabledFor(logging.DEBUG)
 
 
 def is_json() -> bool:
-    """Whether records are JSON."""
+    """Return whether records are logged as JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger(ROOT).handlers)
 
 

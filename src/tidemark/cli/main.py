@@ -38,11 +38,11 @@ class Commands(click.Group):
     """The commands, each imported when it is used, and listed in groups."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """All names; each is that of a module and of the command in it."""
+        """Return all names; each is the name of a module and of the command in it, except `completion`."""
         return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command of a name."""
+        """Return the command with a name, or None."""
         if name not in self.list_commands(context):
             return None
         if name == "completion":
@@ -51,7 +51,7 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line per command, not cut."""
+        """Write one line per command, not truncated."""
         width = max(map(len, self.list_commands(ctx)))
         for title, names in GROUPS.items():
             with formatter.section(title):
@@ -62,7 +62,7 @@ class Commands(click.Group):
 
 
 def summary(command: click.Command) -> str:
-    """The first line of a command's help."""
+    """Return the first line of a command's help."""
     return (command.help or "").strip().partition("\n")[0]
 
 
@@ -138,7 +138,7 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
     except OSError as error:
         what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         return _failed(what, "Check that the path exists, that it can be written, and that the disk is not full.")
-    except Exception as error:  # noqa: BLE001 - whatever it is: one line, and how to report it
+    except Exception as error:  # noqa: BLE001 - any other error: one line, and how to report it
         first = (str(error).splitlines() or [""])[0]
         return _failed(_redacted(f"unexpected {type(error).__name__}: {first}", typed), _REPORT)
     return result if isinstance(result, int) else ExitCode.OK
@@ -158,7 +158,7 @@ def _failed(message: str, hint: str, code: ExitCode = ExitCode.UNEXPECTED) -> Ex
 
 
 def _redacted(text: str, typed: Sequence[str]) -> str:
-    """A message about the command line, without any word of it that could be part of a connection string."""
+    """Return a message without the arguments in it that could be part of a connection string."""
     for word in sorted(typed, key=len, reverse=True):
         if _SECRET.search(word):
             for form in (repr(word)[1:-1], word):
@@ -167,7 +167,7 @@ def _redacted(text: str, typed: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     signal.signal(signal.SIGTERM, raise_terminated)
     try:
         code = int(run())

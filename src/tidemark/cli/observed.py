@@ -17,10 +17,10 @@ def say_observed(poll: Poll | None) -> None:
 
 
 def observed(poll: Poll) -> str:
-    """The note as one line."""
+    """Return the note as one line."""
     return f"as of {poll}" if poll.is_reconciled else f"as of {poll}; {unreconciled(poll)}"
 
 
 def unreconciled(poll: Poll) -> str:
-    """What it means that a poll did not search for deleted rows."""
+    """Return the note for a poll that did not search for deleted rows."""
     return f"rows deleted after {poll.seen.reconciled} may still be included"

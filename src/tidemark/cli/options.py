@@ -27,7 +27,7 @@ class ValueType(click.ParamType[Value], ABC):
 
     @abstractmethod
     def parse(self, value: Any) -> Value:
-        """The value of a text; a value is returned as it is."""
+        """Parse a text; a value that is already parsed is returned unchanged."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Value:
         """Parse the text of the command line."""
@@ -43,7 +43,7 @@ class DsnType(ValueType[Dsn]):
     name = "source"
 
     def parse(self, value: Any) -> Dsn:
-        """As psql reads it."""
+        """Parse a connection string as psql does."""
         return value if isinstance(value, Dsn) else Dsn(value)
 
 
@@ -53,7 +53,7 @@ class LsnType(ValueType[Lsn]):
     name = "lsn"
 
     def parse(self, value: Any) -> Lsn:
-        """As PostgreSQL prints it."""
+        """Parse an LSN as PostgreSQL prints it."""
         return value if isinstance(value, Lsn) else Lsn.parse(value)
 
 
@@ -63,7 +63,7 @@ class SizeType(ValueType[int]):
     name = "size"
 
     def parse(self, value: Any) -> int:
-        """Such as `512MB`."""
+        """Parse a size such as `512MB`."""
         return parse_size(value)
 
 
@@ -73,7 +73,7 @@ class DurationType(ValueType[float]):
     name = "duration"
 
     def parse(self, value: Any) -> float:
-        """Such as `30min`."""
+        """Parse a duration such as `30min`."""
         return parse_duration(value)
 
 
@@ -83,7 +83,7 @@ class NameType(ValueType[MirrorNames]):
     name = "name"
 
     def parse(self, value: Any) -> MirrorNames:
-        """A name that can be part of a slot's name."""
+        """Parse a name that can be part of a slot name."""
         return value if isinstance(value, MirrorNames) else MirrorNames(value)
 
 
@@ -93,7 +93,7 @@ class PatternType(ValueType[Pattern]):
     name = "pattern"
 
     def parse(self, value: Any) -> Pattern:
-        """Such as `sales.*`."""
+        """Parse a pattern such as `sales.*`."""
         return value if isinstance(value, Pattern) else Pattern(value)
 
 
@@ -103,17 +103,17 @@ class DirectoryType(ValueType[Path]):
     name = "directory"
 
     def parse(self, value: Any) -> Path:
-        """Relative to the working directory."""
+        """Parse a path, relative to the working directory."""
         return local_path(value)
 
 
 def source_argument(command: Command) -> Command:
-    """SOURCE: the database, as for psql."""
+    """Add SOURCE, a connection string as for psql."""
     return click.argument("source", type=DsnType())(command)
 
 
 def source_option(*, required: bool = False, purpose: str = "") -> Callable[[Command], Command]:
-    """--source, for commands that need the database only in part; also the variable TIDEMARK_SOURCE."""
+    """Add --source, also read from TIDEMARK_SOURCE, for commands whose argument is a lake."""
     return click.option(
         "--source",
         type=DsnType(),
@@ -126,12 +126,12 @@ def source_option(*, required: bool = False, purpose: str = "") -> Callable[[Com
 
 
 def lake_argument(command: Command) -> Command:
-    """LAKE: a directory."""
+    """Add LAKE, a directory."""
     return click.argument("lake", type=DirectoryType())(command)
 
 
 def log_option(*, required: bool) -> Callable[[Command], Command]:
-    """--log: the directory of the log."""
+    """Add --log, the directory of the log."""
     default = "" if required else "  [default: LAKE/_log]"
     return click.option(
         "--log", type=DirectoryType(), required=required, help=f"Keep the log in this directory.{default}"
@@ -139,13 +139,13 @@ def log_option(*, required: bool) -> Callable[[Command], Command]:
 
 
 def name_option(command: Command) -> Command:
-    """--name, which distinguishes several mirrors of one database."""
+    """Add --name, which distinguishes several mirrors of one database."""
     text = "Name the mirror; its slot and publications are called tidemark_NAME.  [default: the database]"
     return click.option("--name", "names", type=NameType(), help=text)(command)
 
 
 def selection_options(command: Command) -> Command:
-    """--table and --exclude, which select tables by pattern."""
+    """Add --table and --exclude, which select tables by pattern."""
     take = click.option(
         "--table",
         "take",
@@ -166,7 +166,7 @@ def selection_options(command: Command) -> Command:
 
 
 def receive_options(command: Command) -> Command:
-    """The limits of receiving, for `receive` and `sync`."""
+    """Add the options of receiving, for `receive` and `sync`."""
     budget = click.option(
         "--budget",
         "budget_bytes",
@@ -199,7 +199,7 @@ def receive_options(command: Command) -> Command:
 
 
 def apply_options(command: Command) -> Command:
-    """The limits of applying, for `apply` and `sync`."""
+    """Add the limits of applying, for `apply` and `sync`."""
     size = click.option(
         "--cycle",
         "cycle_bytes",
@@ -220,17 +220,17 @@ def apply_options(command: Command) -> Command:
 
 
 def fold_option(command: Command) -> Command:
-    """--fold/--no-fold."""
+    """Add --fold/--no-fold."""
     return click.option(
         "--fold/--no-fold", "folds", default=True, show_default=True, help="Fold tables in the background."
     )(command)
 
 
 def json_option(text: str = "Print the report as JSON.") -> Callable[[Command], Command]:
-    """--json, of every report."""
+    """Add --json, an option of every report."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def quiet_option(command: Command) -> Command:
-    """--quiet, of every command that reports progress."""
+    """Add --quiet, an option of every command that reports progress."""
     return click.option("--quiet", is_flag=True, help="Print only warnings and errors.")(command)

@@ -1,4 +1,4 @@
-"""Rows on standard output, one at a time: as a table, as CSV, as a JSON array or as JSON lines."""
+"""Printing of rows on standard output, one at a time: as a table, as CSV, as a JSON array or as JSON lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 Texts = Iterable[Sequence[str | None]]
 FORMATS = ("table", "csv", "json", "jsonl")
-_MEASURED = 1000  # rows that a table's widths are taken from
+_MEASURED = 1000  # rows from which the widths of a table are computed
 
 
 def format_option(command: Command) -> Command:
-    """--format, of every command that prints rows."""
+    """Add --format, an option of every command that prints rows."""
     text = "Print rows as a table, CSV, a JSON array, or one JSON object per line."
     return click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help=text)(
         command
@@ -24,7 +24,7 @@ def format_option(command: Command) -> Command:
 
 
 def print_records(records: Sequence[Mapping[str, Any]], names: Sequence[str], form: str) -> None:
-    """Rows that are in memory, by the names of their columns."""
+    """Print rows that are in memory, as mappings from column names to values."""
     if form in ("json", "jsonl"):
         objects = ({name: record[name] for name in names} for record in records)
         print_objects((json.dumps(each, ensure_ascii=False) for each in objects), form)
@@ -40,7 +40,7 @@ def _plain(value: Any) -> str | None:
 
 
 def print_objects(objects: Iterable[str], form: str) -> None:
-    """JSON objects on lines of their own, or as the elements of an array."""
+    """Print JSON objects, each on its own line or as the elements of an array."""
     if form == "jsonl":
         for each in objects:
             click.echo(each)
@@ -53,7 +53,7 @@ def print_objects(objects: Iterable[str], form: str) -> None:
 
 
 def print_texts(names: Sequence[str], numbers: Sequence[bool], rows: Texts, form: str) -> None:
-    """Rows whose values are texts; those of columns of numbers are aligned to the right."""
+    """Print rows whose values are texts; columns of numbers are aligned to the right."""
     if form == "table":
         _print_table(names, numbers, iter(rows))
         return
@@ -62,7 +62,7 @@ def print_texts(names: Sequence[str], numbers: Sequence[bool], rows: Texts, form
 
 
 def _print_table(names: Sequence[str], numbers: Sequence[bool], rows: Iterator[Sequence[str | None]]) -> None:
-    """As psql does it."""
+    """Print a table as psql does."""
     first = list(islice(rows, _MEASURED))
     widths = [max(len(row[at] or "") for row in [names, *first]) for at in range(len(names))]
     click.echo(" | ".join(name.center(width) for name, width in zip(names, widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""`tidemark query`: a query in Spark's SQL, at one position."""
+"""`tidemark query`: run a query in Spark's SQL at one position."""
 
 from __future__ import annotations
 

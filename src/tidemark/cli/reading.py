@@ -1,4 +1,4 @@
-"""What the commands that read tables with Spark share: their options, and the mirror that these open."""
+"""The options of the commands that read tables with Spark, and the mirror that they open."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class ReadOptions:
 
     @contextmanager
     def opened(self, lake: Path) -> Iterator[Mirror]:
-        """The mirror in a lake, which is checked before Spark starts."""
-        from tidemark.lake.lake import Lake  # not before: it imports Delta
+        """Open the mirror in a lake; the lake is checked before Spark starts."""
+        from tidemark.lake.lake import Lake  # deferred: it imports Delta
 
         Lake.open(lake)
         session = started(self.master, self.remote, self.conf)
-        from tidemark.mirror.mirror import open_mirror  # not before: it imports Spark
+        from tidemark.mirror.mirror import open_mirror  # deferred: it imports Spark
 
         with open_mirror(lake, session, source=self.source) as mirror:
             yield mirror
 
     def show(self, rows: DataFrame, lsns: Collection[str] = ()) -> None:
-        """Print rows; LSNs, which are numbers in a DataFrame, as PostgreSQL prints them."""
-        from tidemark.cli.frames import print_frame  # not before: it imports Spark
+        """Print rows; LSNs, which are numbers in a DataFrame, are printed as PostgreSQL prints them."""
+        from tidemark.cli.frames import print_frame  # deferred: it imports Spark
 
         print_frame(rows, self.form, lsns)
 
 
 def read_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """--text, --format, --source, --wait and Spark's options, as the argument `read`."""
+    """Add --text, --format, --source, --wait and Spark's options, passed to the command as the argument `read`."""
 
     @click.option("--text", multiple=True, metavar="COLUMN",
                   help="Read a column as PostgreSQL's text, such as orders.due. Repeatable.")  # fmt: skip
@@ -82,6 +82,6 @@ def read_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 
 
 def with_positions(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """The command, with the forms of POSITION in its help."""
+    """Add the forms of POSITION to the help of a command."""
     command.__doc__ = (command.__doc__ or "").rstrip() + "\n" + POSITIONS
     return command

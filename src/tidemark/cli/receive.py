@@ -1,4 +1,4 @@
-"""`tidemark receive`: everything a source commits, into a log on this machine."""
+"""`tidemark receive`: receive the changes of a source into a log on this machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def receive(
             binary=not text,
             accept_altered_publication=accept_altered_publication,
         )
-        from tidemark.receive.receiver import Receiver  # not before: it imports the compiler, half a second
+        from tidemark.receive.receiver import Receiver  # deferred: it imports the compiler, which takes half a second
 
         tell = _LOGGER.debug if quiet else _LOGGER.info
         receiver = Receiver(options, lambda message: tell("%s", message))
@@ -79,7 +79,7 @@ def receive(
 
 
 def _stop(receiver: Receiver, stopping: StopSignals) -> None:
-    """Stop the receiver when a signal has come."""
+    """Stop the receiver after a signal."""
     while not stopping():
         time.sleep(_STOP_S)
     receiver.stop()

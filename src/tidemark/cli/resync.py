@@ -36,7 +36,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
     """
     opened = Lake.open(lake)
     live = [each for each in opened.tables().values() if each.last.kind is not Kind.DROPPED]
-    stored = [each.fingerprint for each in live if not each.is_union]  # the others have no rows of their own
+    stored = [each.fingerprint for each in live if not each.is_union]  # a partitioned table has no rows
     polled = read_polls(lake).last is not None
     if everything:
         if tables:
@@ -47,7 +47,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
     found = _found(lake, stored, tables)
     publication = MirrorNames(opened.mirror).publication
     whole = {each.oid for each in stored if publication in {member.publication for member in each.memberships}}
-    partial = [] if polled else [table for table, oid in found.items() if oid not in whole]  # polls read all of it
+    partial = [] if polled else [table for table, oid in found.items() if oid not in whole]  # a poll reads all rows
     if partial:
         raise InvalidValue(
             f"cannot copy {', '.join(partial)}: only inserts and truncates are published",
@@ -71,7 +71,7 @@ def _found(lake: Path, stored: list[Fingerprint], tables: tuple[str, ...]) -> di
 
 
 def _restart(lake: Lake, source: Dsn | None, polled: list[int] | None) -> ExitCode:
-    """Record the request, and carry it out if that is possible now. A polled mirror has no slot to lose."""
+    """Record the request, and carry it out now if no sync runs and `source` is given. A polled mirror has no slot."""
     if polled is not None:
         ask_for_resync(lake.path, polled)
         click.echo(f"resync of {len(polled)} tables requested: the next poll reads them completely")

@@ -1,4 +1,4 @@
-"""`tidemark setup`: the SQL that the owner of a source runs once."""
+"""`tidemark setup`: run or print the SQL that prepares a source for mirroring."""
 
 from __future__ import annotations
 

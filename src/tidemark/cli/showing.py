@@ -1,4 +1,4 @@
-"""Events of a running sync on the screen: a live status on a terminal, log lines elsewhere, JSON lines for programs."""
+"""Display of the events of a running sync: a live status on a terminal, otherwise log lines, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tidemark.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-LINE_S = 60.0  # between two lines about the progress in a log
-JSON_S = 2.0  # between two progress events as JSON, if there is news
-BARS = 8  # tables with a bar of their own
+LINE_S = 60.0  # interval of progress lines in a log
+JSON_S = 2.0  # minimum interval of progress events as JSON; unchanged progress is not repeated
+BARS = 8  # maximum number of tables with a progress bar
 
 
 class Display(ABC):
-    """One way to show events. They come from several threads."""
+    """A display of events, which several threads emit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def emit(self, event: SyncEvent) -> None:
-        """Show an event."""
+        """Show an event; can be called from any thread."""
         with self._lock:
             self.show(event)
 
     @abstractmethod
     def show(self, event: SyncEvent) -> None:
-        """Show an event, one at a time."""
+        """Show an event; calls are serialized by `emit`."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class Display(ABC):
 
 
 class LogDisplay(Display):
-    """A log record for each event, and one a minute about the progress."""
+    """Logs each event, and the progress once a minute."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class LogDisplay(Display):
         self._next = time.monotonic() + LINE_S
 
     def show(self, event: SyncEvent) -> None:
-        """Log it."""
+        """Log an event."""
         if isinstance(event, SyncProgress):
             if time.monotonic() < self._next:
                 return
@@ -67,14 +67,14 @@ class LogDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """One JSON object on a line of standard output for each event; warnings and errors are logged as well."""
+    """Prints each event as one JSON object on a line of standard output."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next, self._last = 0.0, ""
 
     def show(self, event: SyncEvent) -> None:
-        """Print it."""
+        """Print an event."""
         plain = as_json(event)
         if isinstance(event, SyncProgress):
             news = json.dumps({name: value for name, value in plain.items() if name not in ("time", "last_fold_s")})
@@ -86,11 +86,11 @@ class JsonDisplay(Display):
 
 
 class TerminalDisplay(LogDisplay):
-    """Events above a live status: state, position, lag, rate, last fold, and a bar for each table that is copied."""
+    """Logs events above a live status: state, position, lag, rate, last fold, and a bar for each table being copied."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         super().__init__()
-        from rich.console import Console  # not before: only a terminal needs it
+        from rich.console import Console  # deferred: only a terminal needs it
         from rich.live import Live
 
         self._progress: SyncProgress | None = None
@@ -101,7 +101,7 @@ class TerminalDisplay(LogDisplay):
         )
 
     def show(self, event: SyncEvent) -> None:
-        """Log it, or update the status."""
+        """Log an event, or update the status."""
         if isinstance(event, SyncProgress):
             self._progress = event
             return
@@ -124,7 +124,7 @@ class TerminalDisplay(LogDisplay):
 
 
 def status_lines(state: State, progress: SyncProgress | None, running_s: float) -> list[RenderableType]:
-    """The live status: a line about the position, and below it the copies."""
+    """Return the live status: a line with the position, and the copies below it."""
     from rich.text import Text
 
     line = Text(no_wrap=True, overflow="ellipsis")
@@ -165,7 +165,7 @@ def _copy_bars(progress: SyncProgress) -> list[RenderableType]:
 
 
 def display(*, as_json: bool, quiet: bool, stopping: Callable[[], bool]) -> Display:
-    """The display for this standard error and these options."""
+    """Return the display for these options and the current standard error."""
     if as_json:
         return JsonDisplay()
     if quiet or is_json() or not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: a command that follows a source stops in good order at the first, and at once at the second.
+"""SIGINT and SIGTERM: the first one stops a continuous command in good order, the second one stops it at once.
 
 130  stopped by SIGINT (Ctrl-C)
 143  stopped by SIGTERM before the command was complete
@@ -23,18 +23,18 @@ _SHOW_CURSOR = "\x1b[?25h\n"
 
 
 class Terminated(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+    """Raised on SIGTERM, as KeyboardInterrupt is on SIGINT."""
 
 
 def raise_terminated(_: int, __: FrameType | None) -> NoReturn:
-    """The handler of SIGTERM for commands without another one."""
+    """Handle SIGTERM in commands that have no other handler."""
     raise Terminated
 
 
 class StopSignals:
-    """The signals of one command. While `deferred`, the first one is only noted; otherwise it raises.
+    """The signals of one command. While `deferred`, the first one is only recorded; otherwise it raises.
 
-    The second one ends the process at once: the lake and the log are as after a crash, which loses nothing.
+    The second one ends the process at once: the lake and the log are as after a crash, and nothing is lost.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        """Whether a signal has come."""
+        """Return whether a signal was received."""
         return self.number is not None
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class StopSignals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """For as long as the context lasts, a signal is only noted."""
+        """Only record the first signal inside the context."""
         self._deferred = True
         try:
             yield
@@ -65,7 +65,7 @@ class StopSignals:
             self._deferred = False
 
     def exit_code(self, *, has_end: bool) -> ExitCode:
-        """The exit code of a command that was stopped."""
+        """Return the exit code of a command that was stopped; `has_end` is whether it had an end of its own."""
         if self.number == signal.SIGINT:
             return ExitCode.INTERRUPTED
         return ExitCode.TERMINATED if has_end else ExitCode.OK

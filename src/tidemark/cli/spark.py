@@ -1,4 +1,4 @@
-"""Spark's own options, for every command that needs Spark."""
+"""Options of Spark, for every command that needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def spark_options(command: Command) -> Command:
-    """--master, --remote and --conf, as Spark's own programs have them."""
+    """Add --master, --remote and --conf, which mean the same as in Spark's own programs."""
     master = click.option("--master", metavar="URL", help="Use this Spark master.  [default: this machine]")
     remote = click.option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002.")
     conf = click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Set an option of Spark. Repeatable.")
@@ -26,15 +26,16 @@ def spark_options(command: Command) -> Command:
 
 
 def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> SparkSession:
-    """A session with these options; without any, the active one if there is one.
+    """Return a session with these options; without any, the active session if there is one.
 
-    Ctrl-C on the terminal reaches this process alone: Spark has another process group, and its handler is replaced.
+    Ctrl-C on the terminal reaches only this process: the JVM has another process group, and PySpark's handler of SIGINT
+    is replaced by the previous one.
     """
     pairs = [pair.partition("=") for pair in conf]
     for key, equals, _ in pairs:
         if not key or not equals:
             raise InvalidValue(f"invalid option of Spark: --conf {key}", "Use `--conf KEY=VALUE`.")
-    from pyspark.sql import SparkSession  # not before: it imports Spark
+    from pyspark.sql import SparkSession  # deferred: it imports Spark
 
     from tidemark.spark import SparkOptions, spark_session
     from tidemark.spark.launch import launch_jvm

@@ -36,7 +36,7 @@ def status(lake: Path, as_json: bool) -> ExitCode:
     Starts no JVM and does not connect to the source. For a table that cannot be read, the reason and the SQL statement
     or command that fixes it are printed.
     """
-    from tidemark.lake.status import status_of  # not before: it brings Delta
+    from tidemark.lake.status import status_of  # deferred: it imports Delta
 
     found = status_of(lake)
     receiver = _receiver(found.log) if found.last_poll is None else None
@@ -144,7 +144,7 @@ def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
 
 
 def _rows(table: TableStatus) -> list[tuple[str, ...]]:
-    """A line for each range of LSNs at which a table can be read."""
+    """Return a line for each range of LSNs at which a table can be read."""
     rows = f"{table.rows:,}" if table.rows is not None else ""
     size = format_size(table.change_bytes + table.version_bytes)
     ranges = [(str(begin), _text(end) or "now") for begin, end in table.readable] or [("", "")]
@@ -158,7 +158,7 @@ def _explained(table: TableStatus) -> list[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as psql prints it."""
+    """Format a table as psql does."""
     header, *body = rows
     widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
     numbers = [name in _NUMBERS for name in header]

@@ -1,4 +1,4 @@
-"""`tidemark sync`: a whole database, mirrored with one command."""
+"""`tidemark sync`: copy the tables of a database into a lake and follow their changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EndType(LsnType):
     name = "end"
 
     def parse(self, value: Any) -> Any:
-        """The LSN, or the word."""
+        """Parse an LSN; `current` is returned unchanged."""
         return value if value == CURRENT else super().parse(value)
 
 
@@ -130,7 +130,7 @@ def options_of(
     wal_limit_bytes: int, wal_policy: str, accept_altered_publication: bool, cycle_bytes: int, cycle_s: float,
     copy_parallelism: int | None, folds: bool, interval_s: float, reconcile_every: int,
 ) -> SyncOptions:  # fmt: skip
-    """The options of the command line as those of the run loop."""
+    """Return the options of the command line as those of the run loop."""
     return SyncOptions(
         source,
         lake,

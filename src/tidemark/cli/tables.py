@@ -27,7 +27,7 @@ def tables(lake: Path, form: str) -> ExitCode:
     latest position, `reason` is why, and `fix` is the SQL statement or the command that helps. Starts no JVM and does
     not connect to the source.
     """
-    from tidemark.lake.lake import Lake  # not before: they import Delta
+    from tidemark.lake.lake import Lake  # deferred: they import Delta
     from tidemark.lake.status import tables_of
 
     print_records([_record(table) for table in tables_of(Lake.open(lake))], NAMES, form)

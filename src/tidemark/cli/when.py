@@ -21,7 +21,7 @@ class _WithRelativeTimes(click.Command):
     """A command whose last argument may be a relative time, such as -5m, which click would take for an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The relative time moves behind all options."""
+        """Move a relative time behind all options."""
         relative = [each for each in args if RELATIVE.fullmatch(each)]
         if relative and "--" not in args:
             args = [*(each for each in args if each not in relative), "--", *relative]
@@ -44,7 +44,7 @@ def when(lake: Path, when: str, as_json: bool) -> ExitCode:
     time includes everything that a read at the LSN includes. For a polled mirror, polls take the place of commits.
     Starts no JVM.
     """
-    from tidemark.lake.lake import Lake  # not before: it imports Delta
+    from tidemark.lake.lake import Lake  # deferred: it imports Delta
     from tidemark.mirror.times import position_of, time_of
     from tidemark.reads.snapshot import LakeView, log_reader
 

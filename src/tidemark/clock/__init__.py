@@ -1,4 +1,4 @@
-"""The clock: commit LSNs, transaction ids, snapshots and the boundary at which a read sees the world. All pure."""
+"""The clock: commit LSNs, transaction IDs, snapshots, and the boundary of a read; without I/O."""
 
 from tidemark.clock.boundary import Boundary
 from tidemark.clock.lsn import Lsn

@@ -1,8 +1,8 @@
-"""Where a read stands: a position in the commit order, and the commits at or below it that it must not see.
+"""The boundary of a read: a position in the commit order, and the commits at or below it that are not visible.
 
-PostgreSQL makes commits visible in another order than it logs them, so a lone LSN cannot stand for a snapshot. A
-Boundary can stand for both honest meanings of a read: *as of LSN* (a prefix of the commit order, nothing excluded)
-and *as of SNAPSHOT* (exactly what a session saw).
+PostgreSQL makes commits visible in a different order than it logs them, so an LSN alone cannot represent a snapshot. A
+Boundary represents both kinds of read: *as of LSN* (a prefix of the commit order, nothing excluded) and *as of
+SNAPSHOT* (exactly the commits that were visible to a session).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Boundary:
         """The boundary of a session that read `snapshot` and the insert position `lsn` in one statement.
 
         `commits` are pairs of a top-level xid and a commit LSN, and must include *every* commit at or below `lsn`: a
-        missing one would be visible at the boundary although the session did not see it.
+        missing commit would be visible at the boundary even if it was not visible to the session.
         """
         return cls(lsn, frozenset(commit for xid, commit in commits if commit <= lsn and not snapshot.sees(xid)))
 

@@ -1,8 +1,8 @@
 """A position in PostgreSQL's write-ahead log, and the unit of Tidemark's clock.
 
 The clock is the *commit LSN*: the position just past a transaction's COMMIT record (`end_lsn` in pgoutput's Commit
-message), strictly increasing in the order of delivery. The record's start would not do: with `≤` a read at the start
-of the next record would show a commit that was not yet there.
+message), strictly increasing in the order of delivery. The start of the record cannot be used: with `≤`, a read at
+insert position L would show a commit whose record starts at L and is not written yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lsn:
         return f"Lsn({self})"
 
     def __sub__(self, other: Lsn) -> int:
-        """The distance in bytes, negative when `other` lies ahead."""
+        """The distance in bytes; negative if `other` is greater."""
         if not isinstance(other, Lsn):
             return NotImplemented
         return self.value - other.value

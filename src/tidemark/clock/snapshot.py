@@ -1,10 +1,11 @@
-"""What a PostgreSQL session sees, in PostgreSQL's own words: `xmin:xmax:xip,…`.
+"""The transactions that are visible to a PostgreSQL session, in PostgreSQL's text form `xmin:xmax:xip,…`.
 
-    below xmin      ended: visible if it committed
-    xip             running when the snapshot was taken: not visible, whatever became of it since
-    at or above xmax   not begun: not visible
+    below xmin         ended: visible if it committed
+    in xip             running when the snapshot was taken: not visible, even if it has committed since
+    at or above xmax   not started: not visible
 
-On a standby `xip` is empty, because a standby keeps the running ids elsewhere: there the replay LSN is the snapshot.
+On a standby `xip` is empty, because a standby stores the running transaction IDs elsewhere. The replay LSN takes the
+place of the snapshot there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _EXAMPLE = "Use the text of `select pg_current_snapshot()`, such as 1995:2000:19
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The ids whose effects a session sees. `xip` is ascending, without repeats, and lies in [xmin, xmax)."""
+    """The transaction IDs visible to a session; `xip` is strictly ascending, and within [xmin, xmax)."""
 
     xmin: Xid8
     xmax: Xid8
@@ -37,7 +38,7 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """Read what `pg_current_snapshot()` prints; repeated ids count once, as they do for PostgreSQL."""
+        """Parse the text of `pg_current_snapshot()`; repeated IDs count once, as they do in PostgreSQL."""
         parts = text.split(":")
         if len(parts) != 3:
             raise InvalidValue(f"invalid snapshot: {text!r}", _EXAMPLE)
@@ -54,11 +55,14 @@ class Snapshot:
 
     @property
     def hides_who_runs(self) -> bool:
-        """Whether it was taken on a standby while transactions ran that it does not see: it does not say which."""
+        """Whether running transactions are not visible but also not listed in `xip`, as on a busy standby."""
         return self.xmin < self.xmax and not self.xip
 
     def covers(self, other: Snapshot) -> bool:
-        """Whether all that the other one sees is seen here too; no where that is not certain."""
+        """Whether every transaction that is visible in `other` is visible in this snapshot too.
+
+        False if `other` has a higher xmax, where that is not certain.
+        """
         return other.xmax <= self.xmax and not any(other.sees(xid) for xid in self.xip)
 
     def __str__(self) -> str:

@@ -1,13 +1,14 @@
-"""Which row versions a boundary shows: one at a time where rows have a key, as a sum where they have none.
+"""Which row versions are visible at a boundary: one by one in tables with a key, as a sum in tables without a key.
 
-A version lives in an interval: `begin` is its creator's commit LSN, `end` its remover's or None.
+A version is valid in an interval: `begin` is the commit LSN of the transaction that created it, `end` that of the
+transaction that removed it, or None.
 
     visible(v, b)  ⇔  begin ≤ b.lsn ∧ begin ∉ b.excluded ∧ (end is None ∨ end > b.lsn ∨ end ∈ b.excluded)
 
-Without a key a delete names a content, not a row, and which of two equal rows it closed is an arbitrary pairing. With
-exclusions no pairing is right for every reader: if the closed one's creator is excluded and its remover is not, the
-reader has one row fewer of that content, not the same number. So contents are summed: each version counts
-`[begin seen] − [end seen]`.
+Without a key, a delete identifies the content of a row, not a row, and which one of several equal rows it ends is
+arbitrary. With exclusions no choice is correct for every reader: if the insert of the ended version is excluded and its
+delete is not, the reader must get one row less of that content. So contents are summed: each version counts
+`[begin visible] − [end visible]`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Row = TypeVar("Row", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Version(Generic[Row]):
-    """One version of a row. A row inserted and deleted by one transaction has `begin == end` and is never seen."""
+    """One version of a row; if the same transaction inserted and deleted it, `begin == end` and it is never visible."""
 
     row: Row
     begin: Lsn
@@ -34,12 +35,15 @@ class Version(Generic[Row]):
 
 
 def visible(version: Version[Row], boundary: Boundary) -> bool:
-    """Whether a keyed table's reader at `boundary` sees this version."""
+    """Whether this version of a row in a table with a key is visible at `boundary`."""
     return boundary.sees(version.begin) and (version.end is None or not boundary.sees(version.end))
 
 
 def contents(versions: Iterable[Version[Row]], boundary: Boundary) -> Counter[Row]:
-    """The multiset that a keyless table holds at `boundary`: every row with how often it is there."""
+    """The contents of a table without a key at `boundary`, as a multiset: every row and its number of occurrences.
+
+    A negative count means that the history is inconsistent, and raises InvalidValue.
+    """
     counts: Counter[Row] = Counter()
     for version in versions:
         counts[version.row] += boundary.sees(version.begin)

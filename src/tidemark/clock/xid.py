@@ -1,9 +1,9 @@
-"""Full transaction ids. The stream speaks in 32 bits, which wrap; snapshots speak in 64, which never do.
+"""64-bit transaction IDs: the stream has 32-bit IDs, which wrap around; snapshots have 64-bit IDs, which never do.
 
-    xid8 = epoch · 2^32 + xid        xid 0, 1 and 2 are reserved in every epoch and never name a transaction
+    xid8 = epoch · 2^32 + xid        xid 0, 1 and 2 are reserved in every epoch and never identify a transaction
 
-Two transactions that can meet lie less than 2^31 apart: PostgreSQL stops giving out ids before that. So a 32-bit id
-is widened to the one full id within 2^31 of a full id known to be near it, behind or ahead.
+Transactions that can coexist are less than 2^31 apart: PostgreSQL stops assigning IDs before that limit. So a 32-bit ID
+is widened to the only full ID within 2^31, below or above, of a full ID that is known to be near.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEXT = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Xid8:
-    """A 64-bit transaction id, ordered, printed as `xid8` prints it."""
+    """A 64-bit transaction ID, ordered and printed as PostgreSQL's `xid8`."""
 
     value: int
     FIRST_NORMAL: ClassVar[int] = 3
@@ -33,19 +33,19 @@ class Xid8:
 
     @classmethod
     def parse(cls, text: str) -> Xid8:
-        """Read the decimal that PostgreSQL prints."""
+        """Parse PostgreSQL's text form, a decimal number."""
         if _TEXT.fullmatch(text) is None:
             raise InvalidValue(f"invalid transaction ID: {text!r}", "Use a decimal number, such as 1995.")
         return cls(int(text))
 
     @property
     def epoch(self) -> int:
-        """How often the 32-bit counter had wrapped."""
+        """The number of times that the 32-bit counter has wrapped around."""
         return self.value >> 32
 
     @property
     def xid(self) -> int:
-        """The 32 bits that the stream and `xmin` carry."""
+        """The lower 32 bits, which the stream and the system column `xmin` contain."""
         return self.value & (_WRAP - 1)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Xid8:
         return f"Xid8({self.value})"
 
     def widen(self, xid: int) -> Xid8:
-        """The full id of `xid`, a 32-bit id of a transaction less than 2^31 away from this one on either side."""
+        """The full ID of `xid`, the 32-bit ID of a transaction less than 2^31 below or above this one."""
         if type(xid) is not int or not self.FIRST_NORMAL <= xid < _WRAP:
             raise InvalidValue(f"invalid 32-bit transaction ID: {xid!r}", "Use an integer from 3 to 2^32 - 1.")
         ahead = (xid - self.xid) % _WRAP

@@ -1,1 +1,1 @@
-"""The lake: ordinary Delta tables at readable paths, and in them all that is true of a mirror."""
+"""The lake: Delta tables at readable paths, which hold the complete state of a mirror."""

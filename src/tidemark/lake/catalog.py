@@ -1,10 +1,10 @@
-"""The catalog of a lake, for readers other than Tidemark: `catalog.json` says which table is where and how to read it.
+"""The catalog of a lake for readers other than Tidemark: `catalog.json` lists every table, its path and how to read it.
 
-It describes the lake at one position, up to which all definitions are known, and is replaced as a whole when names,
-columns, readability or stored versions have changed. It is made from the lake's own registers and Delta tables alone:
-whoever writes, folds or vacuums the lake brings it up to date after that, so what a killed process left undone the next
-one does. It names a version of each Delta table, which is there before the catalog names it, and is removed only after
-the catalog names a later one.
+The catalog describes the lake at one LSN, at or below the schema LSN, and is replaced as a whole when names, columns,
+readability or stored versions change. It is derived from the lake's registers and Delta tables alone. Every process
+that writes, folds or expires the lake updates it afterwards, so that the next process completes an update that a crash
+prevented. The Delta version that the catalog lists for a table exists before the catalog is written, and is removed
+only after the catalog lists a later one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneratio
 NAME = "catalog.json"
 FORMAT = 1
 _LOCK = "_catalog.lock"
-_PATIENCE = 20  # times as long as an update takes
+_PATIENCE = 20  # the pause between updates, as a multiple of the duration of an update
 _READING = {
     "current": f"{END_LSN} is null",
     "as_of": f"{BEGIN_LSN} <= :lsn and ({END_LSN} is null or {END_LSN} > :lsn)",
@@ -46,7 +46,7 @@ Plain = dict[str, Any]
 
 
 def read_catalog(lake: Path) -> Plain:
-    """The catalog as the lake has it."""
+    """Return the contents of `catalog.json`."""
     Lake.open(lake)
     try:
         found = json.loads((lake / NAME).read_bytes())
@@ -64,7 +64,7 @@ def read_catalog(lake: Path) -> Plain:
 
 
 def update_catalog(path: Path) -> bool:
-    """Bring the catalog up to date; whether it has all that is known of tables, also above its position."""
+    """Update the catalog; return whether it covers all recorded table events, including those above its LSN."""
     with _alone(path):
         cycle = read_cycle(path)
         position = min(cycle.safe, cycle.known)
@@ -83,7 +83,10 @@ def update_catalog(path: Path) -> bool:
 
 
 class CatalogUpdates:
-    """Brings the catalog up to date whenever more is known of tables: from its making on, and not too often."""
+    """Updates the catalog when there are new table events.
+
+    After each update it pauses for a multiple of the time that the update took.
+    """
 
     def __init__(self, lake: Path, register: Tables) -> None:
         self._lake, self._register = lake, register
@@ -91,7 +94,7 @@ class CatalogUpdates:
         self._done: tuple[int, Lsn | None] = (-1, None)
 
     def keep_up(self, position: Lsn, *, at_once: bool = False) -> None:
-        """See whether there is more to say at a position; if that takes long, not `at_once` but after a while."""
+        """Update the catalog if it is out of date at this LSN; unless `at_once`, only after the pause."""
         number, listed = self._done
         news = number != self._register.number or (listed is not None and listed != position)
         begin = time.monotonic()
@@ -102,7 +105,7 @@ class CatalogUpdates:
 
 
 class _Tables:
-    """What the catalog says of tables, given what it said before."""
+    """The catalog's entries for tables; entries of the previous catalog are reused where they are still valid."""
 
     def __init__(self, lake: Path, position: Lsn, histories: Mapping[int, TableHistory], before: Plain) -> None:
         self._lake, self._position, self._histories = lake, position, histories
@@ -112,7 +115,7 @@ class _Tables:
         self._before: dict[int, Plain] = {entry["oid"]: entry for entry in entries}
 
     def plain(self) -> Plain:
-        """Every table that has a name, and every table that was dropped."""
+        """Return an entry for every table that has a name, and for every dropped table."""
         ordered = sorted(self._histories.values(), key=lambda each: (each.last.lsn, each.fingerprint.oid))
         dropped = [each for each in ordered if is_dropped(each)]
         named = {(each.fingerprint.schema, each.fingerprint.name): each for each in ordered if not is_dropped(each)}
@@ -138,7 +141,7 @@ class _Tables:
         }
 
     def _generation(self, history: TableHistory) -> tuple[Plain | None, Reason]:
-        """Where the rows that are read are stored, and by which columns; or why there are none."""
+        """Return the Delta version and stored columns of the generation to read, or the reason why there is none."""
         try:
             span = history.at(self._position)
         except NotAnswerable:
@@ -150,7 +153,7 @@ class _Tables:
         return said, NO_REASON if said is not None else _NOT_FOLDED
 
     def _said_before(self, history: TableHistory, base: Lsn) -> Plain | None:
-        """What the last catalog said, if that is still so: opening many Delta tables takes long."""
+        """Return the previous catalog's entry if it is still valid, because opening many Delta tables is slow."""
         entry = self._before.get(history.fingerprint.oid, {})
         versions, columns = entry.get("versions"), entry.get("columns", ())
         if not versions or versions["from_lsn"] != str(base):
@@ -163,13 +166,13 @@ class _Tables:
         return {"versions": {key: versions[key] for key in ("delta_version", "from_lsn", "lsn")}, "stored": stored}
 
     def _changes(self, history: TableHistory) -> Plain | None:
-        """Where its changes are stored, if it ever had any."""
+        """Return the path of the table's changes, or None if it has never had any."""
         said = self._before.get(history.fingerprint.oid, {}).get("changes")
         folder = f"{history.path}/{CHANGES}"
         return {"path": folder} if said or is_there(self._lake / folder) else None
 
     def _root(self, history: TableHistory, rows: Mapping[int, Plain]) -> Plain:
-        """A partitioned table: it is what its partitions are together, each with the columns of the same names."""
+        """Return the entry of a partitioned table: the union of its partitions, whose columns are matched by name."""
         leaves = sorted(self._leaves(history))
         lacking = [oid for oid in leaves if rows.get(oid, {}).get("state") != "readable"]
         names = [self._histories[oid].name if oid in self._histories else f"oid {oid}" for oid in lacking]
@@ -195,7 +198,7 @@ class _Tables:
                 yield child.oid
 
     def _dropped(self, history: TableHistory) -> Plain:
-        """A table that is gone: what it held last is in an earlier version of its Delta table while that is kept."""
+        """Return the entry of a dropped table, whose last rows are in an earlier Delta version until they expire."""
         lsn = str(history.last.lsn)
         entry = self._before.get(history.fingerprint.oid, {})
         said = entry if entry.get("dropped_lsn") == lsn else {}
@@ -211,15 +214,15 @@ class _Tables:
         }
 
     def _end(self, history: TableHistory) -> Plain | None:
-        """Have a dropped table's versions hold no rows; the Delta version at which they do, if there are any."""
+        """Make the versions of a dropped table empty; return the Delta version of that, if there is one yet."""
         try:
             ended = None if history.is_union else end_versions(self._lake, history.path, history.last.lsn)
-        except LakeInUse:  # it is folded at this moment
+        except LakeInUse:  # a fold of the table is running
             self.unfinished, ended = True, None
         return None if ended is None else {"path": f"{history.path}/{VERSIONS}", "delta_version": ended}
 
     def _last(self, history: TableHistory, said: Plain | None) -> Plain | None:
-        """The generation that a dropped table ended with, until that is out of the window."""
+        """Return the last generation of a dropped table, or None once the retention period has passed it."""
         spans = history.spans()
         if history.is_union or not spans or (spans[-1].end is not None and spans[-1].end < self._retained):
             return None
@@ -228,7 +231,7 @@ class _Tables:
 
 
 def is_dropped(history: TableHistory) -> bool:
-    """Whether a table is gone from its source, or from what is mirrored."""
+    """Return whether a table was dropped at the source or is no longer mirrored."""
     return history.last.kind is Kind.DROPPED
 
 
@@ -238,7 +241,7 @@ def _name(history: TableHistory) -> Plain:
 
 
 def _stored(found: StoredGeneration) -> Plain:
-    """A generation as the catalog says it: its Delta version, and for each attnum its column and the text beside."""
+    """Return the entry of a generation: its Delta version, and per attnum the stored column and text fallback."""
     texts = {column.attnum: column.name for column in found.stored if column.text}
     stored = {each.attnum: (each.name, texts.get(each.attnum)) for each in found.stored if not each.text}
     versions = {"delta_version": found.delta_version, "from_lsn": str(found.base), "lsn": str(found.folded)}
@@ -268,7 +271,7 @@ def _last_catalog(lake: Path) -> Plain:
 
 @contextmanager
 def _alone(lake: Path) -> Iterator[None]:
-    """One at a time, also among threads: who comes later describes a later state."""
+    """Serialize catalog updates between processes and threads, so that a later update describes a later state."""
     file = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""The `changes` of a table as one reads them: its files, and what their statistics tell.
+"""Reading the `changes` of a table: its files and their statistics.
 
-A file has the columns that the table had when its changes were made: its name has a digest of theirs, so that a reader
-looks into one file for each such set of columns, and knows of all others which they have.
+A file has the columns that the table had when the changes were made. The file name contains a digest of its column
+names, so that a reader opens one file per set of columns to learn the columns of all files.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tidemark.lake.rows import INSERTED, PREIMAGE
 
 _NAME = re.compile(r"part-([0-9a-f]{32})-[0-9a-f]+\.parquet")
 _RESTORE = "Restore the lake from a backup, or run `tidemark resync LAKE TABLE`."
-_seen: dict[str, frozenset[str]] = {}  # the columns that a digest is of
+_seen: dict[str, frozenset[str]] = {}  # digest: column names
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
-    """A file of `changes` and what its statistics tell."""
+    """A file of `changes` and its statistics: the range of its commit LSNs and the kinds of its changes."""
 
     path: str
     columns: frozenset[str]
@@ -57,9 +57,9 @@ class ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFiles:
-    """A table's changes at one moment: its files, its columns, and up to where they have everything.
+    """The change files of a table at one Delta version, its stored columns, and the LSN up to which they are complete.
 
-    Files are many where a table is changed all the time, and a read needs few of them: they are told apart in Arrow.
+    A frequently changed table has many files, of which a read needs few. They are therefore filtered in Arrow.
     """
 
     folder: Path
@@ -69,11 +69,11 @@ class ChangeFiles:
 
     @property
     def files(self) -> tuple[ChangeFile, ...]:
-        """All of them."""
+        """All files."""
         return self._of(self.adds) if self.adds is not None else ()
 
     def between(self, base: Boundary, boundary: Boundary) -> tuple[ChangeFile, ...]:
-        """Those that may have a change that the base does not see and the boundary does."""
+        """Return the files that may contain a change that is visible at `boundary` and not at `base`."""
         if self.adds is None:
             return ()
         early = min(base.excluded, default=Lsn(base.lsn.value + 1))
@@ -86,7 +86,11 @@ class ChangeFiles:
 
 
 def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
-    """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""
+    """Return the change files of a table, complete up to the higher of the table's own and the lake's applied LSN.
+
+    `safe` is the applied LSN of the lake. A table without changes in a cycle is not committed, so its own LSN can be
+    lower.
+    """
     folder = lake / path / CHANGES
     if not is_there(folder):
         return ChangeFiles(folder, None, (), safe)
@@ -96,12 +100,12 @@ def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
 
 
 def change_writer(folder: Path, schema: pa.Schema) -> FileWriter:
-    """Writes a file of changes that have these columns."""
+    """Return a writer for a file of changes with these columns."""
     return FileWriter(folder, change_prefix(schema.names))
 
 
 def change_prefix(columns: Iterable[str]) -> str:
-    """How the name of a file of changes begins that has these columns."""
+    """Return the prefix of the names of change files that have these columns."""
     return f"part-{_digest(columns)}"
 
 
@@ -110,7 +114,7 @@ def _digest(columns: Iterable[str]) -> str:
 
 
 def _columns(file: Path) -> frozenset[str]:
-    """The columns that a file has."""
+    """Return the names of a file's columns, which are read from one file per digest."""
     named = _NAME.fullmatch(file.name)
     digest = named[1] if named is not None else ""
     if digest not in _seen:

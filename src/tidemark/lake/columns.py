@@ -1,9 +1,10 @@
-"""How the columns of a table are kept in its Delta tables.
+"""The mapping from the columns of a table to the columns of its Delta tables.
 
-A stored column belongs to one attnum and one type for ever. Its name is the one the column had when it was first seen,
-with `~attnum` after it where that name is taken: names that differ by case only, a column dropped and added again, a
-column whose type was widened. So a file is never reinterpreted, whatever becomes of the table. Beside a column that has
-met a value without a twin stands `name~text` with PostgreSQL's own text of it.
+A stored column belongs permanently to one attnum and one type. It is named after the column when the column was first
+stored, with `~attnum` appended if that name is taken: names that differ only in case, a column that was dropped and
+added again, a column whose type was widened. Files are therefore never reinterpreted when the table is altered. A
+column that has contained a value that its type cannot represent has a text fallback, `name~text`, which contains
+PostgreSQL's text of such values.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tidemark.values.types import Types, decoding_of
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 ORDINAL, XID, UNCHANGED, TRUNCATE = "_ordinal", "_xid", "_unchanged", "_truncate"
 
-# What every change says besides the row. `_unchanged` names, by attnum, the columns that were not sent because they are
-# large and did not change, as `,3,7,`; `_truncate` has a truncate's options and is null for all else.
+# The columns of every change besides the row. `_unchanged` lists the attnums of unchanged TOAST values as `,3,7,`;
+# `_truncate` contains the options of a TRUNCATE and is null for other changes.
 OURS = pa.schema(
     [
         pa.field(CHANGE_TYPE, pa.string()),
@@ -38,7 +39,7 @@ _ATTNUM, _TEXT = b"tidemark.attnum", b"tidemark.text"
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column as a table has it now, and the Arrow type of its values."""
+    """A column of the current table definition, and the Arrow type of its values."""
 
     attnum: int
     name: str
@@ -47,7 +48,7 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column of a Delta table. `text` says that it holds what another one of this attnum has no twin for."""
+    """A column of a Delta table. `text` marks the text fallback of the column with the same attnum."""
 
     name: str
     attnum: int
@@ -55,18 +56,18 @@ class StoredColumn:
     text: bool = False
 
     def field(self) -> pa.Field:
-        """As Delta keeps it, with the attnum as the Parquet field id; a companion has none of its own."""
+        """Return the Arrow field. The attnum is also its Parquet field ID; a text fallback has no field ID."""
         metadata = {_ATTNUM: str(self.attnum).encode()}
         metadata |= {_TEXT: b"1"} if self.text else {b"PARQUET:field_id": str(self.attnum).encode()}
         return pa.field(self.name, self.type, metadata=metadata)
 
     def companion(self) -> StoredColumn:
-        """The column beside it for values without a twin."""
+        """Return the text fallback of this column."""
         return StoredColumn(self.name + TEXT_SUFFIX, self.attnum, pa.string(), text=True)
 
 
 def wanted_columns(columns: Iterable[Column], types: Types) -> tuple[WantedColumn, ...]:
-    """The columns of a table that are kept, with their types. What is computed when it is read is not stored."""
+    """Return the columns of a table that are stored, with their types. Virtual generated columns are not stored."""
     return tuple(
         WantedColumn(column.attnum, column.name, decoding_of(column.type.oid, column.typmod, types).arrow)
         for column in columns
@@ -75,7 +76,7 @@ def wanted_columns(columns: Iterable[Column], types: Types) -> tuple[WantedColum
 
 
 def stored_columns(schema: pa.Schema) -> tuple[StoredColumn, ...]:
-    """The columns of a Delta table that are the source's."""
+    """Return the columns of a Delta table that hold columns of the source."""
     return tuple(
         StoredColumn(field.name, int(field.metadata[_ATTNUM]), field.type, _TEXT in field.metadata)
         for field in schema
@@ -84,7 +85,7 @@ def stored_columns(schema: pa.Schema) -> tuple[StoredColumn, ...]:
 
 
 def arranged(stored: Sequence[StoredColumn], wanted: Iterable[WantedColumn]) -> Mapping[int, StoredColumn]:
-    """For each wanted column, by attnum, the one it is kept in: one that is there, or a new one."""
+    """Map the attnum of each wanted column to its stored column: an existing one of the same type, or a new one."""
     there = {(column.attnum, column.type): column for column in stored if not column.text}
     homes = [column for column in stored if not column.text]
     taken = {each.name.lower() for column in homes for each in (column, column.companion())} | set(OURS.names)
@@ -99,6 +100,6 @@ def arranged(stored: Sequence[StoredColumn], wanted: Iterable[WantedColumn]) -> 
 
 
 def free_name(name: str, attnum: int, taken: set[str]) -> str:
-    """A column's name, made another where it or its companion's is taken; Delta and Spark do not tell case apart."""
+    """Return a name that is free for a column and its text fallback. Delta and Spark ignore the case of names."""
     candidates = [name, *(f"{name}~{attnum}{'.' * bool(n)}{n or ''}" for n in range(1600))]
     return next(each for each in candidates if taken.isdisjoint({each.lower(), (each + TEXT_SUFFIX).lower()}))

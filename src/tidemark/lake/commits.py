@@ -1,8 +1,8 @@
-"""Commits to one Delta table, each with the LSN that it brings the table to as its `txn` version.
+"""Commits to one Delta table, each of which records the LSN that the table reaches as its `txn` version.
 
-A commit has three outcomes: done, refused, or unknown, which is settled by reading the table back. There is one writer:
-Delta refuses a second one whose handle is older than the first one's last commit, because both commit the same `txn`.
-That is the fence behind the lock.
+A commit succeeds, fails, or has an unknown result, which is resolved by reading the table again. There is one writer
+per table. Delta rejects a second writer whose handle is older than the last commit of the first one, because both
+commit the same `txn` application ID. This fences writers even if the lock fails.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CONFIGURATION = {
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "true",
     "delta.logRetentionDuration": "interval 1 days",
-    "delta.deletedFileRetentionDuration": "interval 7 days",  # after that nobody knows when a file was let go
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # later, removal times are lost
 }
-STATISTICS = "delta.dataSkippingStatsColumns"  # only these columns have statistics
+STATISTICS = "delta.dataSkippingStatsColumns"  # lists the columns that have statistics
 _CHANGES = {**CONFIGURATION, STATISTICS: ",".join(name for name in OURS.names if name != COMMIT_TIMESTAMP)}
 
 
 class ChangeTable:
-    """The `changes` of one table, held open by its writer."""
+    """The `changes` of one table, opened by its writer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class ChangeTable:
 
     @classmethod
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> ChangeTable:
-        """Make it, or take what an earlier attempt made."""
+        """Create the table, or open the one that an earlier attempt created."""
         folder.mkdir(parents=True, exist_ok=True)
         schema = delta_schema([*(column.field() for column in columns), *OURS])
         DeltaTable.create(folder, schema, mode="ignore", configuration=_CHANGES)
@@ -56,16 +56,16 @@ class ChangeTable:
 
     @property
     def applied(self) -> Lsn:
-        """Every change up to there is in it."""
+        """The applied LSN: the table contains every change up to it."""
         return applied(self._table)
 
     @property
     def columns(self) -> tuple[StoredColumn, ...]:
-        """The source's columns that it has."""
+        """The stored columns that hold columns of the source."""
         return stored_columns(schema_of(self._table))
 
     def require_columns(self, columns: Sequence[StoredColumn]) -> None:
-        """Add the columns that it does not have. Done twice, it does nothing."""
+        """Add the columns that the table does not have. Idempotent."""
         there = {column.name for column in self.columns}
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
@@ -74,16 +74,16 @@ class ChangeTable:
             reached(Point.COLUMNS_ADDED)
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
-        """Add files and with them everything up to `lsn`, in one commit. Never at or below what is applied."""
+        """Add files in one commit that makes the table complete up to `lsn`, which must be above its applied LSN."""
         commit(self._table, self.folder, Commit(lsn, files))
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is done to a table at once, and the LSN that it is brought to.
+    """One atomic commit to a table, and the LSN that the table reaches.
 
-    With another `schema` than it has, the files are all that it holds afterwards; what begins `anew` may be brought to
-    an LSN below the one where it was.
+    With a `schema`, the commit replaces the table's schema and all of its files. With `anew`, the LSN may be below that
+    of the table.
     """
 
     lsn: Lsn
@@ -95,7 +95,10 @@ class Commit:
 
 
 def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
-    """Do it in one Delta commit, and bring the handle up to date. Never at or below where the table is."""
+    """Make one Delta commit and refresh the handle. Rejects an LSN at or below that of the table, unless `anew`.
+
+    If another process has only removed expired files in the meantime, the commit is retried.
+    """
     if what.lsn <= applied(table) and not what.anew:
         raise LakeInUse(f"{folder} is already at {applied(table)}, and cannot be set to {what.lsn}", RETRY)
     _require_files(folder, what.adds)
@@ -126,7 +129,7 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
 
 
 def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
-    """Refuse to commit a file that is not here as the task that wrote it reported."""
+    """Reject a commit of a file that is missing here or has another size than its task reported."""
     for file in files:
         try:
             size = (folder / file.path).stat().st_size
@@ -143,14 +146,14 @@ def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
 
 
 def brought_up_to_date(table: DeltaTable, folder: Path, lsn: Lsn) -> None:
-    """Have a handle take in what others did, which may only have been to let files go."""
+    """Refresh a handle. Other processes may only have removed files: the table must be at `lsn`."""
     table.update_incremental()
     if applied(table) != lsn:
         raise LakeInUse(f"another process changed {folder}, which is now at {applied(table)}", RETRY)
 
 
 def _require_features(table: DeltaTable, folder: Path, schema: pa.Schema) -> None:
-    """Replacing a schema does not tell that it needs more of a reader; then nobody could read the table any more."""
+    """Enable the Delta feature that a new schema needs; Delta does not, and the table would become unreadable."""
     if _has_plain_timestamps(schema) and _NTZ not in (table.protocol().reader_features or ()):
         was = applied(table)
         table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
@@ -163,7 +166,7 @@ def _has_plain_timestamps(schema: pa.Schema) -> bool:
 
 
 def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) -> bool:
-    """Find out by reading whether a commit came about. It did not, but may, if only files were let go meanwhile."""
+    """Return whether a commit that raised took effect; False if only files were removed, so it can be retried."""
     try:
         there = opened(folder)
         paths = set(pa.table(there.get_add_actions())["path"].to_pylist())
@@ -181,7 +184,7 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
 
 
 def let_go(folder: Path, paths: Sequence[str]) -> None:
-    """Commit that a table holds these files no more. It is brought to no other LSN by that."""
+    """Commit the removal of files from a table, without a change of its LSN. The files remain on disk."""
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         table = opened(folder)
@@ -205,12 +208,12 @@ def let_go(folder: Path, paths: Sequence[str]) -> None:
 
 
 def is_there(folder: Path) -> bool:
-    """Whether a table has been made: its folder is there a moment before its first commit."""
+    """Return whether a Delta table exists; its directory exists shortly before its first commit."""
     return next((folder / "_delta_log").glob("*.json"), None) is not None
 
 
 def opened(folder: Path, version: int | None = None) -> DeltaTable:
-    """A Delta table that must be there, as it is or as it was."""
+    """Open a Delta table that must exist, at its latest or at an earlier version."""
     try:
         return DeltaTable(folder, version=version)
     except (DeltaError, OSError) as error:
@@ -218,9 +221,10 @@ def opened(folder: Path, version: int | None = None) -> DeltaTable:
 
 
 def require_version(table: DeltaTable, folder: Path, version: int) -> None:
-    """Make a commit durable, and refuse to go on with a table that someone else has committed to meanwhile.
+    """Make a commit durable; reject the table if another process has committed to it in the meantime.
 
-    Delta itself leaves it to the system when its log reaches the disk. Ours must be there before anyone relies on it.
+    Delta leaves it to the operating system when its log reaches the disk. Tidemark's commits must be durable before
+    another step relies on them.
     """
     if table.version() != version:
         raise LakeInUse(f"another process changed {folder}", RETRY)
@@ -228,7 +232,7 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
 
 
 def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
-    """Have the commits from one on, of whoever they are, on the disk."""
+    """Flush all commits from version `first` on to disk, including those of other processes."""
     log = folder / "_delta_log"
     try:
         for version in range(first, table.version() + 1):
@@ -241,19 +245,20 @@ def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
 
 
 def applied(table: DeltaTable) -> Lsn:
-    """The LSN of its last commit of ours."""
+    """Return the LSN of the last Tidemark commit to the table."""
     return Lsn(table.transaction_version(APP) or 0)
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:
-    """Its schema, with the metadata of its fields."""
+    """Return the Arrow schema, with the metadata of its fields."""
     return pa.schema(table.schema().to_arrow())
 
 
 def delta_schema(fields: Iterable[pa.Field]) -> Schema:
-    """A schema as Delta keeps it: without field ids, which only the files have.
+    """Return a Delta schema without field IDs, which only the Parquet files have.
 
-    DuckDB looks columns up by the ids that a Delta schema has, and reads those without one, and then all, as null.
+    DuckDB matches columns by the field IDs of a Delta schema. If a column has none, it reads that column, and then all
+    columns, as null.
     """
     plain = [
         field.with_metadata({k: v for k, v in (field.metadata or {}).items() if k != _FIELD_ID}) for field in fields

@@ -1,7 +1,8 @@
-"""Values of one stored type in another: a column whose type was altered without a rewrite of its rows.
+"""Conversion of stored values to another type, for a column whose type was altered without a rewrite of the table.
 
-PostgreSQL leaves the rows as they are where a numeric gets more digits before the point, or no limits at all: then the
-decimals that are stored become its own text, with all digits of their scale and never an exponent.
+PostgreSQL does not rewrite the rows when a numeric gets more digits before the decimal point, or loses its limits. If
+the new type is stored as text, the stored decimals are converted to it, with all digits of their scale and without an
+exponent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _MOST_DIGITS = 38
 
 
 def converted(values: Values, kind: pa.DataType) -> Values:
-    """Stored values as this type has them. What stood as text beside a decimal is one of the texts."""
+    """Convert stored values to this type. If it is text, the text fallback of a decimal is merged into the values."""
     there = values.array.type
     if there == kind:
         return values
@@ -26,7 +27,7 @@ def converted(values: Values, kind: pa.DataType) -> Values:
 
 
 def decimal_texts(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Decimals as PostgreSQL prints a numeric of their scale."""
+    """Convert decimals to the text that PostgreSQL prints for a numeric of their scale."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([decimal_texts(chunk) for chunk in values.chunks], pa.string())
     scale = values.type.scale

@@ -1,17 +1,17 @@
-"""One Parquet file of a Delta table, from its first rows to the statistics that Delta keeps of it.
+"""Writing one Parquet file of a Delta table, with the statistics that Delta records for it.
 
-Rows are gathered to row groups of some megabytes. Dictionaries only for columns of few values: elsewhere they cost time
-and room. Numbers and times that lie near each other are packed as differences, which is smaller and sooner compressed.
-Decimals of up to 18 digits are integers, as Spark has them. A file is synced to disk before anyone is told of it; one
-that nobody is told of is vacuum's.
+Rows are collected into row groups of some megabytes. Only columns with few distinct values are dictionary-encoded; for
+others a dictionary costs time and space. Numbers and times in a narrow range are delta-encoded, which is smaller and
+compresses faster. Decimals of up to 18 digits are stored as integers, as Spark stores them. A file is flushed to disk
+before it is reported; the expire job removes files that were never committed.
 
-Floating-point columns have neither bounds nor dictionaries. Parquet's bounds leave NaN out, which PostgreSQL sorts
-above all numbers, and take -0.0 for less than 0.0, which equals it; parquet-mr looks values up in dictionaries by their
-bits. Readers that trust either skip rows that a filter selects.
+Floating-point columns have neither bounds nor dictionaries. Parquet's bounds omit NaN, which PostgreSQL sorts above all
+numbers, and order -0.0 below 0.0, which equals it; parquet-mr searches dictionaries by the bits of a value. Readers
+that rely on either would skip rows that a filter selects.
 
-Delta's statistics are of our own columns only, which have bounds in every file. deltalake makes `x >= null` of a column
-without bounds, and so selects no row of the file by any filter on it; many of the source's values have no exact bounds
-in Delta's JSON. Readers skip by those of Parquet's row groups.
+Delta's statistics cover only Tidemark's own columns, which have bounds in every file. deltalake generates `x >= null`
+for a column without bounds, so that any filter on it selects no row of the file; and many values of the source have no
+exact bounds in Delta's JSON. Readers use the bounds of Parquet's row groups for columns of the source.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tidemark.log.disk import FULL
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
-_INT_DIGITS, _LONG_DIGITS = 9, 18  # of decimals that are integers of 32 and of 64 bits
-_MARKS = ",", "-"  # what `_unchanged` names columns by begins with a comma: these are below and above every such text
+_INT_DIGITS, _LONG_DIGITS = 9, 18  # decimals of up to so many digits are 32-bit and 64-bit integers
+_MARKS = ",", "-"  # bounds of every text in `_unchanged`, since each begins with a comma
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file: where it lies in its table's folder, and what Delta is to know of it."""
+    """A finished file: its path within the directory of its table, and the values that Delta records for it."""
 
     path: str
     size_bytes: int
@@ -52,14 +52,14 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class _Encodings:
-    """How columns are kept: those of few values by a dictionary, and those that lie near each other as differences."""
+    """The encodings of columns: `few` are dictionary-encoded, `near` are delta-encoded."""
 
     few: tuple[str, ...]
     near: tuple[str, ...]
 
     @staticmethod
     def of(rows: pa.Table) -> _Encodings:
-        """As the first rows suggest."""
+        """Choose encodings from the first rows."""
         sample = rows.slice(0, _SAMPLE)
         few = tuple(name for name in rows.column_names if _few_values(sample[name]))
         near = tuple(name for name in rows.column_names if name not in few and _lies_near(sample[name]))
@@ -67,10 +67,10 @@ class _Encodings:
 
 
 class FileWriter:
-    """Writes one file. Rows with other columns than the first need another file.
+    """Writes one file. Rows with other columns than the first rows need another file.
 
-    Of several files with rows of one kind, the first finds how its columns are best kept, and the others are `like` it.
-    Where rows come in no order, the bounds of texts are not worth their time: `text_bounds` says whether to keep them.
+    Of several files with similar rows, the first chooses the encodings, and the others reuse them (`like`).
+    `text_bounds` enables bounds of text columns, which are not worth their cost if the rows are in no order.
     """
 
     def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None, *, text_bounds: bool = True) -> None:
@@ -84,7 +84,7 @@ class FileWriter:
         self.rows = 0
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows; they may stay in memory until there are enough for a row group."""
+        """Add rows, which are buffered until they fill a row group."""
         self._gathered.append(rows)
         self._bytes += rows.nbytes
         self.rows += len(rows)
@@ -93,11 +93,11 @@ class FileWriter:
 
     @property
     def gathered_bytes(self) -> int:
-        """What is in memory."""
+        """The size of the buffered rows."""
         return self._bytes
 
     def flush(self) -> None:
-        """Write what was gathered as a row group."""
+        """Write the buffered rows as a row group."""
         if not self._gathered:
             return
         group = pa.concat_tables(self._gathered)
@@ -122,13 +122,13 @@ class FileWriter:
         self._gathered, self._bytes = [], 0
 
     def _has_bounds(self, kind: pa.DataType) -> bool:
-        """Whether readers may skip rows by the least and greatest value of a column."""
+        """Return whether readers may skip rows by the minimum and maximum of a column."""
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
             return False
         return self._text_bounds or not _is_text(kind)
 
     def close(self) -> DataFile:
-        """Finish the file; it is durable after this."""
+        """Finish the file, which is durable after this call."""
         self.flush()
         assert self._writer is not None  # noqa: S101 - a file is begun for rows
         path = self._folder / self._name
@@ -140,7 +140,7 @@ class FileWriter:
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
 
     def discard(self) -> None:
-        """Give up the file, and the room that it takes."""
+        """Abandon the file and remove it from disk."""
         if self._writer is not None:
             with suppress(OSError):
                 self._writer.close()
@@ -149,7 +149,7 @@ class FileWriter:
 
 @contextmanager
 def room_in(folder: Path) -> Iterator[None]:
-    """Have a full disk said as such, and by its name."""
+    """Raise LakeDiskFull, which names the file system, if a write fails because the disk is full."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,7 @@ def room_in(folder: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a small file, durably: whoever opens it finds all of it, or what was there before."""
+    """Write a small file atomically and durably: after a crash it has its old or its new contents."""
     new = path.with_name(f"{path.name}.new")
     with room_in(path.parent):
         with new.open("w") as file:
@@ -175,7 +175,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -191,7 +191,7 @@ def _few_values(sample: pa.ChunkedArray) -> bool:
 
 
 def _lies_near(sample: pa.ChunkedArray) -> bool:
-    """Whether differences need less than half of the bits that a value has in the file."""
+    """Return whether differences between values need at most half of the bits of a stored value."""
     kind = sample.type
     if pa.types.is_decimal128(kind) and kind.precision <= _LONG_DIGITS:
         bounds, scale, bits = pc.min_max(sample), kind.scale, 32 if kind.precision <= _INT_DIGITS else 64
@@ -209,13 +209,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _ours(schema: pa.Schema) -> list[str]:
-    """The columns that are not the source's."""
+    """Return the columns that do not hold columns of the source."""
     theirs = {column.name for column in stored_columns(schema)}
     return [name for name in schema.names if name not in theirs]
 
 
 def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any]:
-    """Delta's statistics: for each of our columns how many nulls there are, and the least and greatest value."""
+    """Return Delta's statistics: the null count, minimum and maximum of each of Tidemark's own columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
@@ -234,7 +234,7 @@ def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any
 
 
 def _plain(name: str, low: Any, high: Any) -> tuple[Any, Any] | None:
-    """Bounds as Delta's JSON has them; only of types whose order no engine disputes."""
+    """Return bounds for Delta's JSON, for types whose order is the same in all engines; otherwise None."""
     if isinstance(low, int) and not isinstance(low, bool):
         return low, high
     return (low, high) if name == CHANGE_TYPE else None

@@ -1,4 +1,4 @@
-"""Files that are somebody's while he lives: held by `flock`, so that a dead one's is nobody's at once."""
+"""Files locked with `flock` for the lifetime of the owning process; the lock is released when the process ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import uuid4
 
 
 class HeldFile:
-    """A new file in a folder, held from here to `close`."""
+    """A new file in a directory, locked until `close`."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
         self._file: int | None = None
@@ -20,17 +20,17 @@ class HeldFile:
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:
                 self._file = file
-            else:  # until it was held it was nobody's, and whoever looked has removed it
+            else:  # before it was locked, another process has removed it as abandoned
                 os.close(file)
 
     def write(self, text: bytes) -> None:
-        """Hold this and nothing else."""
+        """Replace the contents of the file."""
         if self._file is not None:
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
     def close(self) -> None:
-        """Let go; harmless if that was done."""
+        """Remove the file and release the lock. Idempotent."""
         if self._file is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ class HeldFile:
 
 
 def held_files(folder: Path, suffix: str) -> list[Path]:
-    """All that are held, in order; those of the dead are removed."""
+    """Return all locked files, sorted by name; files of processes that have ended are removed."""
     return [path for path in sorted(folder.glob(f"*{suffix}")) if _is_held(path)]
 
 

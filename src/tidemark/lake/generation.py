@@ -1,4 +1,4 @@
-"""A generation of a table that came by a copy, before the lake has it."""
+"""The result of a copy of a table, before it is committed to the lake."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tidemark.schema.fingerprint import Fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a table held at `base`, as files that lie among its versions already; as it was defined there.
+    """The rows of a table at `base`, as files that are already in the directory of its versions but not committed.
 
-    `snapshot` is the one it was copied by.
+    `fingerprint` is the table's definition at `base`, and `snapshot` the snapshot that the copy used.
     """
 
     fingerprint: Fingerprint
@@ -25,5 +25,5 @@ class Generation:
 
     @property
     def name(self) -> str:
-        """As people call the table."""
+        """The name of the table for messages."""
         return f"{self.fingerprint.schema}.{self.fingerprint.name}"

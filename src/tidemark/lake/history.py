@@ -1,17 +1,17 @@
-"""What became of a table, and what that means for a reader at an LSN. Pure.
+"""The table events of a table, and the definition and generation that they give for a read at an LSN. Pure.
 
-    waiting      published, and not readable yet: why
-    started      readable from `lsn` on: it held nothing there, and `base` says which changes came after it
-    truncated    readable from `lsn` on: a TRUNCATE committed there, and that commit's changes count
-    copied       readable from `lsn` on: its rows there are in the generation of its versions that is based there
-    altered      as `fingerprint` from `lsn` on; as before up to `after`; in between it is not known which
-    gap          readable up to `after` and not above, until it starts again: why
-    restarted    readable up to `after` and not above, because the whole mirror was restarted, until it starts again
-    dropped      gone since some position above `after`
-    redefined    defined otherwise, in a way that no reader notices
+    waiting      published, and not readable yet, for `reason`
+    started      readable from `lsn` on: it was empty there, and commits in `excluded` came later
+    truncated    readable from `lsn` on: a TRUNCATE committed there, and the changes of that commit count
+    copied       readable from `lsn` on: its rows are in the generation of its versions with that base
+    altered      has the definition `fingerprint` from `lsn` on, the previous one up to `after`; unknown in between
+    gap          readable up to `after` and not above, for `reason`, until it starts again
+    restarted    like gap, because the whole mirror was restarted
+    dropped      dropped at some position above `after`
+    redefined    its definition changed in a way that does not affect readers
     partitioned  a partitioned table: from `lsn` on the union of its partitions, the children in `fingerprint`
 
-A reader above the position up to which the schema is known at all asks too early; that is not a table's affair.
+Reads above the schema LSN are rejected elsewhere, for all tables alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.schema.table import PgType
 
 
 class Kind(Enum):
-    """What happened."""
+    """The kind of a table event."""
 
     WAITING = "waiting"
     BEGUN = "started"
@@ -51,11 +51,11 @@ _ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a table. `excluded` are commits at or below `lsn` that a beginning does not hold.
+    """A table event. `excluded` are commits at or below `lsn` whose changes are not part of the rows at the start.
 
     `reason` is why the table cannot be read above `after`, and `fix` the SQL statement or command that helps.
-    `snapshot` is the one in which a definition was seen, or rows were copied: what it saw is not all in the log. What
-    is `observed` from there on was seen by polls, and not told by the stream.
+    `snapshot` is that of the catalog snapshot or copy; the log does not contain every commit that it sees. `observed`
+    is true if polls, not the stream, supply the changes from `lsn` on.
     """
 
     kind: Kind
@@ -72,11 +72,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Positions from one to another, both included, at which a table can be read, and as what.
+    """A range of LSNs, both ends included, in which a table is readable with one definition.
 
-    Every change that `base` does not see came after what it began with: rows that were `copied`, or nothing. A table
-    that was `emptied` begins with a commit that truncated it: what it held before is not known. `snapshot` is the one
-    in which it was seen to be so. What is `observed` is known only as polls saw it, at their positions.
+    Every change that is not visible at `base` came after the initial rows: those of a copy if `copied`, otherwise none.
+    A table that is `emptied` starts with a commit that truncated it, and its earlier rows are unknown. `snapshot` is
+    that of the catalog snapshot or copy that established the definition. If `observed`, only the states at polls are
+    available.
     """
 
     begin: Lsn
@@ -89,29 +90,29 @@ class Span:
     emptied: bool = False
 
     def holds(self, lsn: Lsn) -> bool:
-        """Whether the position lies in it."""
+        """Return whether the span contains an LSN."""
         return self.begin <= lsn and (self.end is None or lsn <= self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """All that happened to one table, in order."""
+    """The events of one table, in order."""
 
     events: tuple[Event, ...]
 
     @property
     def last(self) -> Event:
-        """What happened last."""
+        """The last event."""
         return self.events[-1]
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The table as it was last seen."""
+        """The last definition."""
         return self.last.fingerprint
 
     @property
     def name(self) -> str:
-        """`schema.table`, as it was last seen; for people."""
+        """The last `schema.table`, for messages."""
         return f"{self.fingerprint.schema}.{self.fingerprint.name}"
 
     @property
@@ -121,17 +122,17 @@ class TableHistory:
 
     @property
     def path(self) -> str:
-        """Where it lies in the lake."""
+        """The table's path in the lake."""
         return self.last.path
 
     @property
     def reason(self) -> str:
-        """The reason that was given last for what it is, if one ever was."""
+        """The last reason that was recorded, or an empty string."""
         return next((event.reason for event in reversed(self.events) if event.reason), "")
 
     @property
     def fix(self) -> str:
-        """What helps against that reason, with the name that the table has now."""
+        """The fix that belongs to `reason`, with the current name of the table."""
         event = next((event for event in reversed(self.events) if event.reason), None)
         if event is None:
             return ""
@@ -140,30 +141,30 @@ class TableHistory:
 
     @property
     def live(self) -> bool:
-        """Whether it can be read up to the present."""
+        """Whether the table is readable up to the present."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
         return next(lasting, Kind.GAP) not in _STOPPING
 
     def upto(self, lsn: Lsn) -> TableHistory | None:
-        """What is known of it at a position; None if it was not seen yet."""
+        """Return the history up to an LSN, or None if the table has no event up to there."""
         events = tuple(event for event in self.events if event.lsn <= lsn)
         return TableHistory(events) if events else None
 
     @property
     def restarted(self) -> Event | None:
-        """How the mirror was started over, if this table has not begun again since."""
+        """The restart of the mirror, if the table has not started again since."""
         lasting = (event for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING - {Kind.GAP})
         last = next(lasting, None)
         return last if last is not None and last.kind is Kind.RESTARTED else None
 
     @property
     def in_gap(self) -> bool:
-        """Whether it has a gap, and has not been begun anew since."""
+        """Whether the table has a gap and has not started again since."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
         return next(lasting, None) is Kind.GAP
 
     def spans(self) -> tuple[Span, ...]:
-        """Where it can be read, in order."""
+        """Return the ranges in which the table is readable, in order."""
         spans: list[Span] = []
         for event in self.events:
             open_one = bool(spans) and spans[-1].end is None
@@ -180,7 +181,7 @@ class TableHistory:
         return tuple(span for span in spans if span.end is None or span.begin <= span.end)
 
     def at(self, lsn: Lsn) -> Span:
-        """The table as it was at a position. Refused, with the reason and where it can be read, if that is unknown."""
+        """Return the span that contains an LSN. Raises NotAnswerable with the reason and the readable ranges."""
         spans = self.spans()
         found = next((span for span in reversed(spans) if span.holds(lsn)), None)
         if found is not None:
@@ -189,7 +190,7 @@ class TableHistory:
         raise NotAnswerable(f"table {self.name} cannot be read at {lsn}: {self._why(lsn)}", hint)
 
     def alike_since(self, span: Span, alike: Callable[[Fingerprint, Fingerprint], bool]) -> Lsn:
-        """The first position from which on a table was always like it is in a span."""
+        """Return the first LSN from which on the table's definition was always like that of the span."""
         since = span.begin
         for each in reversed([each for each in self.spans() if each.begin < span.begin]):
             if not alike(each.fingerprint, span.fingerprint):
@@ -198,9 +199,9 @@ class TableHistory:
         return since
 
     def missing(self, attnum: int) -> str | None:
-        """What rows from before a column was added read as there: its value when the column was first seen.
+        """Return the value of a column in rows older than the column, as it was when the column was first recorded.
 
-        Later a rewrite may have written it into the rows; then the catalogue does not say it any more.
+        A later rewrite may store the value in the rows, after which the source's catalog no longer contains it.
         """
         columns = (column for event in self.events for column in event.fingerprint.columns)
         return next((column.missing for column in columns if column.attnum == attnum), None)
@@ -211,7 +212,7 @@ class TableHistory:
 
 
 def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> TidemarkError | None:
-    """One error for all tables that cannot be read: of the class and with the hint of the first."""
+    """Combine the errors of all unreadable tables into one, with the class and hint of the first."""
     found = list(errors)
     if not found:
         return None
@@ -221,7 +222,7 @@ def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> T
 
 
 def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
-    """Histories by table."""
+    """Group events into histories by table OID."""
     found: dict[int, list[Event]] = {}
     for event in events:
         found.setdefault(event.fingerprint.oid, []).append(event)
@@ -229,13 +230,13 @@ def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
 
 
 def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:
-    """Every type that a table has or had, by oid."""
+    """Return every type that a column of these tables has or had, by OID."""
     fingerprints = (event.fingerprint for history in histories for event in history.events)
     return {column.type.oid: column.type for each in fingerprints for column in each.columns}
 
 
 def _closed(span: Span, end: Lsn) -> Span:
-    """A span that reaches no further than this: also one whose place another has taken."""
+    """Limit a span to an end. A span that has already ended, because another replaced it, can be shortened too."""
     return span if span.end is not None and span.end <= end else replace(span, end=end)
 
 

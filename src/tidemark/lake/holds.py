@@ -1,8 +1,8 @@
-"""Asking a mirror that polls for the snapshot of a poll, to read the source as that poll saw it.
+"""Requests for the snapshot of a poll, with which another process reads the source in the state that the poll read.
 
-A request is a file that is its owner's while he lives. Whoever polls answers beside it: what the snapshot is called at
-the source, and which position it has in the mirror. He holds it until the request is gone, so whoever asked takes it
-over into a session of his own first.
+A request is a file that the requesting process locks for its lifetime. The polling process writes its answer to a file
+next to it: the exported snapshot's ID and the LSN of the poll. It keeps the snapshot open until the request is removed
+or a time limit has passed, so the requesting process imports it into a session of its own first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKED, _ANSWERED = ".snapshot-request", ".snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A snapshot that is held: its name at the source, what it sees, and its position in the mirror."""
+    """An exported snapshot: its ID at the source, its contents, and its LSN in the mirror."""
 
     snapshot_id: str
     snapshot: Snapshot
@@ -31,14 +31,14 @@ class Handed:
 
 
 class Asked:
-    """A request, from here to `close`."""
+    """A request, which exists until `close`."""
 
     def __init__(self, lake: Path) -> None:
         (lake / FOLDER).mkdir(exist_ok=True)
         self._file = HeldFile(lake / FOLDER, _ASKED)
 
     def answer(self) -> Handed | None:
-        """What was answered, if anything was. Refused if that was a no."""
+        """Return the answer, if there is one. Raises NotAnswerable if the polling process refused the request."""
         try:
             plain = json.loads(_answer_to(self._file.path).read_bytes())
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Asked:
         return Handed(plain["snapshot_id"], Snapshot.parse(plain["snapshot"]), Lsn.parse(plain["lsn"]))
 
     def close(self) -> None:
-        """Need it no more."""
+        """Withdraw the request, which allows the polling process to close the snapshot."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -61,23 +61,23 @@ class Asked:
 
 
 def read_asked(lake: Path) -> list[Path]:
-    """The requests of the living."""
+    """Return the requests of processes that are still running."""
     return held_files(lake / FOLDER, _ASKED)
 
 
 def hand(request: Path, handed: Handed) -> None:
-    """Answer a request."""
+    """Answer a request with a snapshot."""
     said = {"snapshot_id": handed.snapshot_id, "snapshot": str(handed.snapshot), "lsn": str(handed.lsn)}
     write_request(_answer_to(request), said)
 
 
 def refuse(request: Path, reason: str) -> None:
-    """Answer that it cannot be done."""
+    """Answer a request with a reason why it is refused."""
     write_request(_answer_to(request), {"reason": reason})
 
 
 def forget(request: Path) -> None:
-    """Take the answer back."""
+    """Remove the answer to a request."""
     _answer_to(request).unlink(missing_ok=True)
 
 

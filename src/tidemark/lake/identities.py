@@ -1,4 +1,4 @@
-"""Numbers for rows: two rows have the same number if they have the same values. Vectorised, for any Arrow type."""
+"""Numbers for rows: two rows get the same number if they have the same values. Vectorized, for any Arrow type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.values.kernels import Flags, Longs
 
 
 def numbers_of(rows: pa.Table, cells: Sequence[str], *, zeros_apart: bool) -> Longs:
-    """A number for each row. PostgreSQL takes 0.0 and -0.0 for one key, but they are two contents."""
+    """Return a number for each row. 0.0 and -0.0 are equal as keys, but different contents, hence `zeros_apart`."""
     numbers = np.zeros(len(rows), np.int64)
     for cell in cells:
         codes = _codes(rows[cell].combine_chunks(), zeros_apart)
@@ -21,7 +21,7 @@ def numbers_of(rows: pa.Table, cells: Sequence[str], *, zeros_apart: bool) -> Lo
 
 
 def may_be_among(rows: pa.Table, others: pa.Table, cells: Sequence[str]) -> Flags:
-    """Whether a row may have the values of one of the others: each cell by itself occurs there. A few too many pass."""
+    """Return whether each row may equal one of the others. Each cell is tested alone, so there are false positives."""
     found = np.ones(len(rows), bool)
     for cell in cells:
         if pa.types.is_nested(rows[cell].type) or pa.types.is_floating(rows[cell].type):
@@ -44,7 +44,7 @@ def _codes(values: pa.Array, zeros_apart: bool) -> Longs:
 
 
 def _comparable(values: pa.Array, zeros_apart: bool) -> pa.Array:
-    """Floats as integers: every NaN the same, and zeros as they are to be told apart."""
+    """Convert floats to comparable integers: all NaN are equal, and 0.0 equals -0.0 unless `zeros_apart`."""
     floats = values.fill_null(0).cast(pa.float64()).to_numpy(zero_copy_only=False)
     floats = np.where(np.isnan(floats), np.nan, floats if zeros_apart else floats + 0.0)
     return pc.if_else(values.is_valid(), pa.array(floats.view(np.int64)), pa.scalar(None, pa.int64()))

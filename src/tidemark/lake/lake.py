@@ -1,4 +1,4 @@
-"""A lake: whose mirror it is, where its log lies, and what its tables are. Reading it needs no JVM."""
+"""A lake: the identity of its mirror, the directory of its log, and its tables. Reading it needs no JVM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESTORE = f"Restore {NAME} from a backup of the lake."
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The identity of a lake, written once. `log` is the directory of the log that it is made from."""
+    """The identity of a lake, as stored in its file. `log` is the directory of the log that is applied to it."""
 
     path: Path
     mirror: str
@@ -34,7 +34,7 @@ class Lake:
 
     @classmethod
     def open(cls, path: Path) -> Lake:
-        """The lake in a directory."""
+        """Read the lake in a directory."""
         try:
             plain = json.loads((path / NAME).read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -60,7 +60,7 @@ class Lake:
             raise LakeDamaged(f"{path / NAME} is incomplete: {error}", _RESTORE) from error
 
     def create(self) -> None:
-        """Write its file, unless it exists; a lake of another mirror is refused."""
+        """Write the lake's file if it does not exist or has another `log`. Rejects a lake of another mirror."""
         require_plain(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / NAME).exists():
@@ -90,7 +90,7 @@ class Lake:
         write_whole(self.path / NAME, json.dumps(plain, indent=2))
 
     def require_own(self, identity: Identity) -> None:
-        """Refuse another source."""
+        """Reject a source other than the lake's."""
         if (self.system_identifier, self.database_oid) != (identity.system_identifier, identity.database_oid):
             raise NotTheSameSource(
                 f"{self.path} is a mirror of database {self.database} in cluster {self.system_identifier}, and the "
@@ -99,22 +99,22 @@ class Lake:
             )
 
     def is_continued_by(self, identity: Identity, start: Lsn) -> bool:
-        """Whether a log of this source, which begins there, leaves out nothing that the lake lacks."""
+        """Return whether a log of this source that starts at `start` contains every change missing from the lake."""
         ours = (self.system_identifier, self.database_oid) == (identity.system_identifier, identity.database_oid)
         safe = self.cycle().safe
         return ours and (safe == Lsn.ZERO or start <= safe)
 
     def cycle(self) -> Cycle:
-        """How far it has come."""
+        """Return the watermarks of the lake."""
         return read_cycle(self.path)
 
     def tables(self) -> dict[int, TableHistory]:
-        """What became of every table, by oid."""
+        """Return the history of every table, by OID."""
         return of_events(read_events(self.path))
 
 
 def _require_format(path: Path, found: Any) -> None:
-    """Refuse a lake of another format: nothing in it can be relied on to mean what it means here."""
+    """Reject a lake of another format, whose contents may have another meaning."""
     if found == FORMAT:
         return
     message = f"{path} has lake format {'none' if found is None else found}, and this Tidemark supports format {FORMAT}"

@@ -1,4 +1,4 @@
-"""How a relation of the stream is written: which of its columns goes to which stored column. Pure."""
+"""The mapping from the columns of a relation in the stream to stored columns. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.values.types import Types
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """For one relation as it was described once: where its changes lie, and a stored column for each of its own."""
+    """The path of the changes of a relation with one description, and the stored column for each of its columns."""
 
     oid: int
     path: str
@@ -22,11 +22,11 @@ class Layout:
 
 
 def columns_of(relation: Relation, fingerprint: Fingerprint) -> tuple[Column, ...] | None:
-    """The table's column for each of the relation's, or None if it was described as another table than this.
+    """Return the table's column for each column of a relation, or None if the relation does not match the definition.
 
-    A Relation message has no attnums, but lists its columns in their order. It fits a fingerprint if they are those of
-    the table, name by name with type and modifier; only what is generated may have been left out. And those are marked
-    by which this table's rows are named: an UPDATE or DELETE may have been sent without the others.
+    A Relation message has no attnums, but lists columns in their order. It matches a fingerprint if the columns agree
+    in name, type and type modifier; only generated columns may be absent. It must also mark the same replica identity
+    columns, because an UPDATE or DELETE may contain no others.
     """
     names = {column.name for column in relation.columns}
     sent = tuple(c for c in fingerprint.columns if c.generated is Generated.NO or c.name in names)
@@ -37,25 +37,25 @@ def columns_of(relation: Relation, fingerprint: Fingerprint) -> tuple[Column, ..
 
 
 def _marked(relation: Relation) -> list[str] | None:
-    """The columns that are marked; None where all are because the whole row is sent."""
+    """Return the replica identity columns of a relation, or None if the whole row is the identity."""
     return None if relation.replica_identity == "f" else [column.name for column in relation.columns if column.key]
 
 
 def _marks(columns: Sequence[Column], fingerprint: Fingerprint) -> list[str] | None:
-    """The same as a definition has it."""
+    """Return the replica identity columns of a definition, in the same form."""
     marked = fingerprint.marked
     return None if marked is None else [column.name for column in columns if column.attnum in marked]
 
 
 def fitting(relation: Relation, fingerprints: Sequence[Fingerprint]) -> Fingerprint | None:
-    """The first of these that the relation fits."""
+    """Return the first fingerprint that the relation matches."""
     return next((each for each in fingerprints if columns_of(relation, each) is not None), None)
 
 
 def layout_of(
     relation: Relation, fingerprint: Fingerprint, path: str, stored: Sequence[StoredColumn], types: Types
 ) -> Layout:
-    """How this relation's changes are written, given what is stored already."""
+    """Return the layout of a relation's changes, which reuses the columns that are already stored."""
     columns = columns_of(relation, fingerprint) or ()
     kept: Mapping[int, StoredColumn] = arranged(stored, wanted_columns(columns, types))
     return Layout(relation.oid, path, tuple(kept[column.attnum] for column in columns))

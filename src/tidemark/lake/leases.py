@@ -1,11 +1,13 @@
-"""Leases: who is reading a lake, at which position, and since when. What a reader may need is not removed.
+"""Leases: a reader's claim on the files that it needs at its LSN. Data under a lease is not removed.
 
-A lease is a file, held by `flock` while its owner lives: a dead one is nobody's. It is there before its owner looks at
-the lake, and vacuum looks at leases after it has told what it lets go. So either vacuum sees the lease, or the reader
-sees what is gone.
+A lease is a file that its owner locks with `flock`; the lease of a process that has ended does not count. A reader
+takes its lease before it reads the lake and checks the retained LSN after it has read the list of files. The expire job
+commits the retained LSN first and reads the leases again before it deletes files. Either the expire job finds the
+lease, or the reader finds that the data is gone and fails.
 
-A reader's lease ends after a while (`until`), also if its owner lives on: a notebook that nobody closes must not keep
-the past for ever. After that its owner is refused. The log is kept for readers only within its budget (`receive`).
+A reader's lease expires at `until`, even if its owner still runs: a notebook that is never closed must not keep history
+indefinitely. After that, reads of its owner fail. The receiver keeps log segments for readers only while the log is
+within its budget (`receive`).
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from tidemark.lake.lock import Owner, myself, timestamp
 from tidemark.units import format_duration
 
 FOLDER = "_leases"
-HOLD_S = 24 * 3600.0  # how long a reader's lease lasts, unless the reader asks for another time
+HOLD_S = 24 * 3600.0  # the default duration of a reader's lease
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Someone's lease. What lies in the log above `tail` is needed, if that is said. It ends at `until`, if ever."""
+    """The contents of a lease. `tail` is the LSN above which the log is needed, and `until` when it expires."""
 
     owner: Owner
     lsn: Lsn
@@ -46,7 +48,7 @@ class Leased:
         return f"{self.owner}, at {self.lsn}, lease {'expires' if self.in_force else 'expired'} {end}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Convert to JSON."""
         return {
             **self.owner.plain(),
             "lsn": str(self.lsn),
@@ -56,7 +58,7 @@ class Leased:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Leased:
-        """From JSON."""
+        """Convert from JSON."""
         tail, until = plain["log_lsn"], plain["expires_at"]
         return cls(
             Owner.parse(plain),
@@ -67,12 +69,12 @@ class Leased:
 
     @property
     def in_force(self) -> bool:
-        """Whether what it names is still kept."""
+        """Whether the lease has not expired."""
         return self.until is None or time.time() < self.until
 
 
 class Lease:
-    """Held from here to `close`, at most for `hold_s`. Where nothing can be written, nobody knows of the reader."""
+    """A reader's lease until `close`, for at most `hold_s`. Not recorded if the reader cannot write to the lake."""
 
     def __init__(self, lake: Path, lsn: Lsn, hold_s: float | None = None) -> None:
         self._hold_s = hold_s
@@ -83,13 +85,13 @@ class Lease:
             self._write()
 
     def needs_tail(self, after: Lsn) -> None:
-        """Say that the log is needed above a position."""
+        """Record that the log is needed above an LSN."""
         tail = self._leased.tail
         self._leased = replace(self._leased, tail=after if tail is None else min(tail, after))
         self._write()
 
     def require_in_force(self) -> None:
-        """Refuse to go on when its time is over: what it named may be gone."""
+        """Raise NotAnswerable if the lease has expired, because its data may have been removed."""
         if not self._leased.in_force:
             raise NotAnswerable(
                 f"the lease of this handle at {self._leased.lsn} expired after {format_duration(self._hold_s or 0)}",
@@ -97,7 +99,7 @@ class Lease:
             )
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lease."""
         if self._file is not None:
             self._file.close()
 
@@ -108,38 +110,38 @@ class Lease:
 
 
 def require_hold(hold_s: float) -> float:
-    """A time for which a reader may keep what it reads."""
+    """Return a valid duration of a lease."""
     if not 0 < hold_s < float("inf"):
         raise InvalidValue(f"invalid hold_s: {hold_s:g}", "Use a number of seconds greater than 0.")
     return hold_s
 
 
 def leases_in_force(lake: Path) -> tuple[Leased, ...]:
-    """Those that count."""
+    """Return the leases that have not expired."""
     return tuple(lease for lease in read_leases(lake) if lease.in_force)
 
 
 def read_leases(lake: Path) -> tuple[Leased, ...]:
-    """All that are held, those that have ended too; those of the dead are removed."""
+    """Return all leases, including expired ones; those of processes that have ended are removed."""
     found = []
     for path in held_files(lake / FOLDER, _SUFFIX):
-        with suppress(OSError):  # let go just now
+        with suppress(OSError):  # released since it was listed
             found.append(_read(path))
     return tuple(found)
 
 
 def needed_from(safe: Lsn, leases: Iterable[Leased]) -> Lsn:
-    """Above which position the log is needed, whose lake has everything up to `safe`."""
+    """Return the LSN above which the log is needed, given the applied LSN `safe` of the lake."""
     return min([safe, *(lease.tail for lease in leases if lease.tail is not None)])
 
 
 def oldest(leases: Iterable[Leased]) -> float:
-    """Since when the first of them is held; the present if there are none."""
+    """Return the time at which the first of the leases was taken, or the current time if there are none."""
     return min((lease.owner.since for lease in leases), default=time.time())
 
 
 def _folder(lake: Path) -> Path:
-    """Where anyone may have a lease who may read the lake, and nobody removes another's."""
+    """Return the directory of leases, in which every user can create a lease and remove only their own."""
     folder = lake / FOLDER
     if not folder.exists():
         folder.mkdir(exist_ok=True)
@@ -148,7 +150,7 @@ def _folder(lake: Path) -> Path:
 
 
 def _read(path: Path) -> Leased:
-    """One that is held but not written yet is at the beginning of everything."""
+    """Read a lease. One that is locked but not written yet claims everything."""
     try:
         return Leased.parse(json.loads(path.read_bytes()))
     except ValueError:

@@ -1,8 +1,8 @@
-"""One writer of changes, and one of versions: locks that name who holds them and since when.
+"""Locks for one writer, one fold job and one expire job per lake; each records the process that has it.
 
-The lock is a file in the lake, held by `flock` while its owner lives, so that a dead owner's is free at once and a live
-one's is not, whatever its age. It keeps two writers from getting in each other's way; that they cannot do harm is
-Delta's doing (`commits`).
+A lock is a file in the lake, locked with `flock` for the lifetime of its owner. It is released as soon as the owner
+ends, and not before, regardless of its age. Locks keep processes from disturbing each other; Delta protects the data
+(`commits`).
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class Owner:
         return f"pid {self.pid} on {self.host} ({self.command}), for {format_duration(time.time() - self.since)}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Convert to JSON."""
         return {"host": self.host, "pid": self.pid, "command": self.command, "since": timestamp(self.since)}
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Owner:
-        """From JSON."""
+        """Convert from JSON."""
         return cls(plain["host"], plain["pid"], plain["command"], datetime.fromisoformat(plain["since"]).timestamp())
 
 
 def timestamp(seconds: float) -> str:
-    """A time since the epoch, for people and for JSON."""
+    """Format a Unix time for messages and JSON."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ")
 
 
 def myself() -> Owner:
-    """This process, from now on."""
+    """Return this process as an owner from now on."""
     return Owner(socket.gethostname(), os.getpid(), " ".join(Path(arg).name for arg in sys.argv[:2]), time.time())
 
 
 class Lock:
-    """One of a lake's locks, held from here to `close`."""
+    """One of a lake's locks, from the constructor to `close`."""
 
     def __init__(self, lake: Path, name: str) -> None:
         path = lake / name
@@ -77,7 +77,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(myself().plain()).encode(), 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ class Lock:
 
 
 def read_owner(lake: Path, name: str = WRITING) -> Owner | None:
-    """Who wrote last; whether it still does, only the lock tells."""
+    """Return the process that took the lock last; whether it still has the lock, only `flock` shows."""
     try:
         return Owner.parse(json.loads((lake / name).read_bytes()))
     except (OSError, ValueError, TypeError, KeyError):
@@ -96,7 +96,7 @@ def read_owner(lake: Path, name: str = WRITING) -> Owner | None:
 
 
 def is_held(lake: Path) -> bool:
-    """Whether someone writes the lake now."""
+    """Return whether a process has the writer lock now."""
     try:
         file = os.open(lake / WRITING, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""Where things lie in a lake: a table under its oid, which stays what it is when the table is renamed or dropped.
+"""Paths in a lake. A table's path contains its OID, which does not change when the table is renamed or dropped.
 
-Which table has which name is said by the lake's catalog (`catalog`).
+The catalog of the lake (`catalog`) maps names to tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SOURCES = ("postgres", "postgresql")
 
 
 def local_path(text: str | Path) -> Path:
-    """The absolute path of a directory that exists or can be created. URIs and files are refused."""
+    """Return the absolute path of a directory that exists or can be created. URIs and files are rejected."""
     if uri := _URI.match(str(text)):
         scheme, rest = uri[1].lower(), uri[2]
         if scheme in _SOURCES:  # the rest may contain a password
@@ -44,12 +44,12 @@ def local_path(text: str | Path) -> Path:
 
 
 def table_path(oid: int) -> str:
-    """Where a table lies in the lake."""
+    """Return the path of a table, relative to the lake."""
     return f"tables/{oid}"
 
 
 def require_plain(path: Path) -> Path:
-    """A lake's own path, if Delta and Spark both take it literally."""
+    """Return the path of a lake if both Delta and Spark take it literally; otherwise raise InvalidValue."""
     strange = sorted(set(str(path)) & set("%[]{}*?\\"))
     if strange:
         raise InvalidValue(

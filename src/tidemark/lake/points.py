@@ -1,28 +1,28 @@
-"""Named moments of a writer at which a test can kill it. In production nothing is attached, and nothing happens.
+"""Fail points: named places in a writer at which a test can kill it. In production no observer is attached.
 
-locked                 the lake's lock is ours
-catalog read           the source's catalogue was read
-planned                what to apply is known, nothing is written
-file written           one file is durable, nobody was told; on an executor
-written                all files of the cycle are durable, no table was committed
-table created          a table is there, without a change
+locked                 the process has the lake's lock
+catalog read           the source's catalog was read
+planned                the cycle is planned, nothing is written
+file written           one file is durable and not reported yet; on an executor
+written                all files of the cycle are durable, no table is committed
+table created          a table exists, without changes
 columns added          a table has new columns, without their values
-table committed        one table has its changes, perhaps not all tables
-all committed          every table has, `_cycles` does not say so
+table committed        one table is committed, others of the cycle may not be
+all committed          every table is committed, `_cycles` has no row for that yet
 cycle committed        `_cycles` has the row, the receiver was not notified that it can trim the log
 events committed       `_tables` has the events of a table, the catalog does not
-fold planned           what to fold is known, nothing is written
-fold written           all files of a fold are durable, its table was not committed
-folded                 a table has its versions
-generation committed   a table has its copy, `_tables` does not say so
-versions ended         a dropped table has no rows any more, the catalog does not say so
-catalog written        the catalog says what is in the lake now
+fold planned           the fold is planned, nothing is written
+fold written           all files of a fold are durable, its table is not committed
+folded                 the versions of a table are committed
+generation committed   the copy of a table is committed, `_tables` has no event for it yet
+versions ended         the versions of a dropped table are empty, the catalog is not updated
+catalog written        the catalog is up to date
 retention committed    `_expired` has the retained LSN, nothing is removed
 files removed          a table version without expired files is committed, the files still exist
-restart decided        a request to start over says after which position and why, nothing else is changed
-log emptied            tables are told to be started over, the old log is gone, the old slot is not
-slot dropped           the old slot is gone, there is no new one
-log begun              the new slot and the new log are there, `_cycles` does not say so
+restart decided        the restart request contains the LSN of the gap and the cause, nothing else is changed
+log emptied            the restart of all tables is recorded, the old log is removed, the old slot is not
+slot dropped           the old slot is dropped, there is no new one
+log begun              the new slot and the new log exist, `_cycles` does not contain their position yet
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from enum import Enum
 
 
 class Point(Enum):
-    """One of them."""
+    """A fail point."""
 
     LOCKED = "locked"
     LOOKED = "catalog read"
@@ -63,11 +63,11 @@ _attached: list[Callable[[Point], None]] = []
 
 
 def attach(observer: Callable[[Point], None]) -> None:
-    """Have this called at every point from now on."""
+    """Call an observer at every fail point from now on."""
     _attached.append(observer)
 
 
 def reached(point: Point) -> None:
-    """Say that it was reached."""
+    """Notify the observers that a fail point was reached."""
     for observer in _attached:
         observer(point)

@@ -1,7 +1,7 @@
-"""The polls that a lake tells of: where, when, and by which snapshot its tables were seen.
+"""The polls recorded in a lake: the LSN, time and snapshot at which each read the tables.
 
-Between polls the mirror is what the last one saw. A poll that saw the same as the one before it is told with the same
-position and a later time.
+Between polls, the mirror has the state that the last poll read. A poll that found no change is recorded with the same
+LSN as the one before, and a later time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NONE = pa.table({"schema_lsn": pa.array([], pa.int64()), "source_time": pa.arra
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What a poll saw: `lsn` is its position in the mirror, `time` the source's clock when it was last seen so."""
+    """A poll: `lsn` is its position in the mirror, `time` the source's clock when this state was last confirmed."""
 
     lsn: Lsn
     time: datetime
@@ -32,7 +32,7 @@ class Poll:
 
     @property
     def is_reconciled(self) -> bool:
-        """Whether rows that are gone from the source were looked for by this poll."""
+        """Whether this poll checked for deleted rows."""
         return self.seen.reconciled >= self.lsn
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Poll:
 
 
 class Polls:
-    """All that were told, in order. Cycles of the stream, if there are any, stand among them and are no polls."""
+    """All recorded cycles, in order. They can include cycles of the stream, which are not polls."""
 
     def __init__(self, told: pa.Table) -> None:
         self._told = told
@@ -50,29 +50,29 @@ class Polls:
 
     @cached_property
     def positions(self) -> npt.NDArray[np.int64]:
-        """Of each."""
+        """The LSN of each cycle."""
         positions: npt.NDArray[np.int64] = self._told["schema_lsn"].to_numpy()
         return positions
 
     @cached_property
     def latest(self) -> npt.NDArray[np.datetime64]:
-        """Of each the greatest time up to it: a clock may be set back."""
+        """The running maximum of the cycles' source times, because a clock may be set back."""
         return np.fmax.accumulate(self._told["source_time"].to_numpy())
 
     @property
     def seen_at(self) -> datetime | None:
-        """What the source's clock said last, by whomever it was asked."""
+        """The source time of the last cycle that recorded one, whether poll or stream."""
         times = self._told["source_time"].drop_null()
         return times[-1].as_py() if len(times) else None
 
     @property
     def last(self) -> Poll | None:
-        """The last one, if the mirror is polled."""
+        """The last poll, or None if the last cycle was not a poll."""
         return self[len(self) - 1] if len(self) else None
 
     @cached_property
     def handed_over(self) -> tuple[Lsn, datetime] | None:
-        """Where and when the stream took over from polls; None if it did not."""
+        """The LSN and time at which the stream replaced polls, or None if it did not."""
         seen = np.flatnonzero(self._told["snapshot"].is_valid().to_numpy()) if len(self) else np.empty(0, np.int64)
         if not len(seen) or seen[-1] + 1 == len(self):
             return None
@@ -80,7 +80,7 @@ class Polls:
         return Lsn(row["schema_lsn"]), row["source_time"]
 
     def at(self, lsn: Lsn) -> Poll | None:
-        """The poll that a read at a position shows; None before the first one, and where the stream told it."""
+        """Return the poll that a read at an LSN shows; None before the first poll and after the stream took over."""
         count = int(np.searchsorted(self.positions, lsn.value, side="right"))
         return self[count - 1] if count else None
 
@@ -91,7 +91,7 @@ class Polls:
 
 
 def read_polls(lake: Path) -> Polls:
-    """Those of a lake; it is polled if its last cycle was a poll."""
+    """Read the cycles of a lake."""
     if not is_there(lake / CYCLES):
         return Polls(_NONE)
     return Polls(read_times(lake))

@@ -1,4 +1,4 @@
-"""Why a table cannot be read, and what fixes that: one list, for refused reads and for `tidemark status`. Pure."""
+"""The reasons why a table cannot be read, with their fixes: one list for rejected reads and `tidemark status`. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STREAMED = Reason("the mirror changed from polling to logical decoding")
 
 
 def no_replica_identity(table: Fingerprint) -> Reason:
-    """PostgreSQL publishes no UPDATE or DELETE of it."""
+    """The table has no replica identity, so PostgreSQL publishes no UPDATE or DELETE of it."""
     statement = f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;"
     return Reason(
         "the table has no replica identity, so its updates and deletes are not published",
@@ -55,7 +55,7 @@ def no_replica_identity(table: Fingerprint) -> Reason:
 
 
 def open_transactions(blockers: Sequence[Blocker] = ()) -> Reason:
-    """Changes that transactions made before the table was published are not in the stream."""
+    """Transactions from before the publication are still running; their earlier changes are not in the stream."""
     if not blockers:
         return Reason(NOT_YET, "Wait for the transactions to end.")
     statements = " ".join(f"`{ending(blocker)}`" for blocker in blockers)
@@ -63,33 +63,33 @@ def open_transactions(blockers: Sequence[Blocker] = ()) -> Reason:
 
 
 def undecodable(table: Fingerprint, message: str) -> Reason:
-    """A value that cannot be stored."""
+    """The table contains a value that cannot be stored."""
     return Reason(message, f"Update or delete the value at the source, then run `{resync_command(table)}`.")
 
 
 def copy_failed(table: Fingerprint, error: TidemarkError, *, unreadable: bool) -> Reason:
-    """A copy that is tried again."""
+    """A copy failed and is retried."""
     found = undecodable(table, error.message) if unreadable else Reason(error.message, error.hint)
     return Reason(f"the copy failed and is retried: {found.text}", found.fix)
 
 
 def altered(changes: str) -> Reason:
-    """Readable before and after, but not where it was altered."""
+    """The table was altered: it is readable before and after, but not in between."""
     return Reason(f"the table was altered between two catalog snapshots: {changes or 'the change was reverted'}")
 
 
 def needs_copy(changes: str) -> Reason:
-    """Altered in a way that the stream does not show."""
+    """The table was altered in a way that the stream does not show."""
     return Reason(f"the table must be copied again: {changes or 'it was altered'}", COPY_AGAIN)
 
 
 def not_supported(flaw: str) -> Reason:
-    """A definition that cannot be mirrored."""
+    """The table has a definition that cannot be mirrored."""
     return Reason(f"the table cannot be mirrored: {flaw}", "Change this at the source to text that is valid in UTF-8.")
 
 
 def skipped(table: Table, why: str) -> Reason:
-    """A table that cannot be mirrored as it is."""
+    """The table cannot be mirrored in its current state."""
     if table.flaw is not None:
         return not_supported(table.flaw)
     statement = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} SET LOGGED;"
@@ -98,12 +98,12 @@ def skipped(table: Table, why: str) -> Reason:
 
 
 def restarted(after: str, cause: str) -> Reason:
-    """Another slot and another log."""
+    """The mirror was restarted with a new slot and a new log."""
     return Reason(f"the mirror was restarted ({cause}), and changes committed after {after} are missing", COPY_AGAIN)
 
 
 def not_permitted(table: Table) -> Reason | None:
-    """Why the role of the connection cannot read all rows of a table, if that is so."""
+    """The role of the connection cannot read all rows of the table; None if it can."""
     name = f"{quoted(table.schema)}.{quoted(table.name)}"
     if not table.schema_usable:
         grant = f"GRANT USAGE ON SCHEMA {quoted(table.schema)} TO role;"
@@ -117,5 +117,5 @@ def not_permitted(table: Table) -> Reason | None:
 
 
 def resync_command(table: Fingerprint) -> str:
-    """The command that copies a table again."""
+    """Return the command that copies a table again."""
     return f"tidemark resync LAKE {shlex.quote(f'{table.schema}.{table.name}')}"

@@ -1,8 +1,8 @@
-"""The registers of a lake, small Delta tables: `_tables` (events of every table), `_cycles` (watermarks), `_expired`.
+"""The registers of a lake, small Delta tables: `_tables` (table events), `_cycles` (watermarks), `_expired`.
 
-A cycle's row is written when every table has its changes: that is `applied_lsn`. `schema_lsn` is the position up to
-which the definition of every table is known. Both are also the `txn` versions of the commit, which are read at once
-however many cycles there were.
+The row of a cycle is written when every table has the changes up to `applied_lsn`. `schema_lsn` is the LSN up to which
+the definition of every table is certain. Both are also `txn` versions of the commit, so that they can be read in
+constant time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.schema.plain import from_plain, to_plain
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
 _KNOWN = f"{APP}.schema_lsn"
-_TOKEN = f"{APP}.token"  # tells our own commit from another's
+_TOKEN = f"{APP}.token"  # distinguishes a commit of this process from others
 _COMPACT_EVERY = 100
 
 _TABLES_SCHEMA = pa.schema(
@@ -70,9 +70,9 @@ _VACUUMS_SCHEMA = pa.schema([("written_at", pa.timestamp("us", "UTC")), ("retain
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a poll saw: a snapshot, where the source was then, and on which timeline.
+    """The state that a poll read: a snapshot, the LSN of the source at that time, and its timeline.
 
-    Rows that are gone from the source are gone from the lake up to `reconciled`.
+    Rows deleted at the source have been detected and removed from the lake up to `reconciled`.
     """
 
     snapshot: Snapshot
@@ -83,7 +83,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """How far the lake has come; `source_time` is what the source's clock said when it was at `known`."""
+    """The watermarks of the lake: `safe` is the applied LSN, `known` the schema LSN.
+
+    `source_time` is the source's clock when it was at `known`. `seen` is set if the cycle is a poll.
+    """
 
     safe: Lsn
     known: Lsn
@@ -94,7 +97,7 @@ class Cycle:
 
 
 class _Register:
-    """A Delta table of few rows, kept in few files."""
+    """A Delta table with few rows, compacted to few files."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self.folder, self._schema = folder, schema
@@ -125,7 +128,7 @@ class _Register:
 
 
 class Tables(_Register):
-    """`_tables`, as its writer holds it."""
+    """The `_tables` register, opened by its writer."""
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / TABLES, _TABLES_SCHEMA)
@@ -133,11 +136,11 @@ class Tables(_Register):
 
     @property
     def number(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return self._number
 
     def tell(self, *events: Event) -> None:
-        """Add events, all at once."""
+        """Append events in one commit."""
         rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]
         self._number += len(rows)
         self.add(rows, Transaction(APP, self._number))
@@ -165,18 +168,18 @@ def _event_row(event: Event, number: int) -> dict[str, object]:
 
 
 class Cycles(_Register):
-    """`_cycles`, as its writer holds it."""
+    """The `_cycles` register, opened by its writer."""
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / CYCLES, _CYCLES_SCHEMA)
 
     @property
     def last(self) -> Cycle:
-        """How far the lake has come."""
+        """The watermarks of the last cycle."""
         return _last(self.table)
 
     def tell(self, cycle: Cycle) -> None:
-        """Add a row, once every table has what it says."""
+        """Append a cycle, which must be committed in every table before."""
         row = {
             "written_at": datetime.now(UTC),
             "applied_lsn": cycle.safe.value,
@@ -200,13 +203,13 @@ def _seen_row(seen: Seen) -> dict[str, object]:
 
 
 class Vacuums(_Register):
-    """`_expired`: the oldest position that can be read, as the process that expires data holds it."""
+    """The `_expired` register, opened by the expire job: the oldest LSN that can be read."""
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / VACUUMS, _VACUUMS_SCHEMA)
 
     def tell(self, retained: Lsn) -> None:
-        """Say that nothing below a position can be read any more. It never goes back."""
+        """Record that nothing below an LSN can be read. A lower LSN than the recorded one is ignored."""
         if retained > _retained(self.table):
             row = {"written_at": datetime.now(UTC), "retained_lsn": retained.value}
             self.add([row], Transaction(APP, retained.value))
@@ -214,7 +217,7 @@ class Vacuums(_Register):
 
 
 def read_retained(lake: Path) -> Lsn:
-    """The oldest position that can be read."""
+    """Return the oldest LSN that can be read."""
     return _retained(opened(lake / VACUUMS)) if is_there(lake / VACUUMS) else Lsn.ZERO
 
 
@@ -223,7 +226,7 @@ def _retained(table: DeltaTable) -> Lsn:
 
 
 def read_events(lake: Path) -> tuple[Event, ...]:
-    """What became of every table, in order."""
+    """Return the events of all tables, in order."""
     if not is_there(lake / TABLES):
         return ()
     rows = _rows(lake / TABLES).sort_by("number").to_pylist()
@@ -245,14 +248,14 @@ def read_events(lake: Path) -> tuple[Event, ...]:
 
 
 def read_cycle(lake: Path) -> Cycle:
-    """How far the lake has come, by its `txn` versions alone."""
+    """Return the watermarks of the lake, from `txn` versions alone."""
     if not is_there(lake / CYCLES):
         return Cycle(Lsn.ZERO, Lsn.ZERO)
     return _last(opened(lake / CYCLES))
 
 
 def read_seen(lake: Path) -> Seen | None:
-    """What the last cycle saw, if that was a poll."""
+    """Return the state that the last cycle read, if it was a poll."""
     if not is_there(lake / CYCLES):
         return None
     cycles = read_times(lake)
@@ -260,7 +263,7 @@ def read_seen(lake: Path) -> Seen | None:
 
 
 def seen_in(row: Mapping[str, Any]) -> Seen | None:
-    """What a cycle saw, if that was a poll."""
+    """Return the state that the cycle in this row read, if it was a poll."""
     if row["snapshot"] is None:
         return None
     snapshot, lsn, reconciled = Snapshot.parse(row["snapshot"]), Lsn(row["source_lsn"]), Lsn(row["reconciled_lsn"])
@@ -268,14 +271,15 @@ def seen_in(row: Mapping[str, Any]) -> Seen | None:
 
 
 def read_times(lake: Path) -> pa.Table:
-    """All cycles: when, how far, and the source's clock."""
+    """Return all cycles, ordered by schema LSN, applied LSN and time."""
     return _rows(lake / CYCLES).sort_by([(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")])
 
 
 def _rows(folder: Path) -> pa.Table:
-    """All rows, by Arrow's own file system.
+    """Read all rows through Arrow's own file system.
 
-    With deltalake's, Arrow's threads run Python, and one that still does so when the interpreter ends aborts it.
+    With deltalake's file system, Arrow's threads run Python code, and a thread that still does so at interpreter
+    shutdown aborts the process.
     """
     files = SubTreeFileSystem(str(folder), LocalFileSystem())
     return opened(folder).to_pyarrow_dataset(filesystem=files).to_table()

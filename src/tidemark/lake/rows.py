@@ -1,11 +1,12 @@
-"""What the stream said as rows of `changes`.
+"""Conversion of decoded changes to rows of `changes`.
 
     I  insert
     U  update_preimage, if the old row or its key was sent, and update_postimage
     D  delete, with the old row or its key
     T  truncate
 
-A value that was not sent because it did not change is taken from the old row where that is whole, else marked.
+An unchanged TOAST value is taken from the old row if that was sent in full; otherwise its column is listed in
+`_unchanged`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED = (
 )
 _TYPES = pa.array([INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED])
 _INSERTED, _DELETED, _PREIMAGE, _POSTIMAGE, _TRUNCATED = range(5)
-_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, where PostgreSQL's clock begins
+_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, the epoch of PostgreSQL's timestamps
 
 
 class _Order:
-    """Which rows a batch gives: for each the change it belongs to, and if it is an old row, which."""
+    """The rows of a batch: for each row the index of its change, and the index of its old row, or -1 for a new row."""
 
     def __init__(self, batch: ChangeBatch) -> None:
         kinds = batch.kinds
@@ -59,7 +60,7 @@ class _Order:
 
 
 def change_rows(batch: ChangeBatch, columns: Sequence[StoredColumn], keep: Flags | None = None) -> pa.Table:
-    """The rows of a batch, its columns under their stored names; only those of the changes that `keep` chooses."""
+    """Return the rows of a batch under their stored names, only those of the changes in `keep` if that is given."""
     order = _Order(batch)
     full = np.zeros(len(batch), bool)
     full[batch.old_of[batch.old_full]] = True
@@ -78,7 +79,7 @@ def change_rows(batch: ChangeBatch, columns: Sequence[StoredColumn], keep: Flags
 
 
 def _indices(batch: ChangeBatch, order: _Order, at: int, full: Flags) -> pa.Array | None:
-    """Where each row's value lies among the new rows followed by the old ones; None if they are the new ones."""
+    """Return the index of each row's value among the new rows followed by the old rows; None if all rows are new."""
     if order.plain:
         return None
     chosen = np.where(order.old >= 0, len(batch) + order.old, order.change)
@@ -106,7 +107,7 @@ def _has_text(batch: ChangeBatch, at: int) -> bool:
 
 
 def _marks(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], full: Flags) -> pa.Array:
-    """Which columns of a row were not sent, in words; the same few patterns occur again and again."""
+    """Return the text of `_unchanged` for each row. There are few distinct patterns, so each is formatted once."""
     marked = [at for at in range(len(columns)) if batch.unchanged[at] is not None]
     if not marked:
         return pa.nulls(len(order.change), pa.string())

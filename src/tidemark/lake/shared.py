@@ -1,7 +1,7 @@
-"""Folders that the driver and the executors share: a token in each proves that they see the same one.
+"""Directories shared between the driver and the executors: a token in each proves that both access the same one.
 
-Files that a task writes where the driver does not see them would be committed and lost. So the driver puts a random
-token into the folder, and a task reads it there before it reads or writes anything else, once in each process.
+Files that a task writes to a directory that the driver does not share would be committed and lost. The driver therefore
+writes a random token to the directory, and every executor process reads it there before it reads or writes other files.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _shared: dict[Path, SharedFolder] = {}
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """A folder of the driver's, and the name of the file with a token in it; no name where none could be written."""
+    """A directory of the driver, and the name of its token file; None if the driver cannot write to it."""
 
     path: Path
     token: str | None
 
     def verified(self) -> Path:
-        """The folder, if this process sees the driver's; looked at once."""
+        """Return the path if this process accesses the driver's directory; checked once per process."""
         if self not in _verified:
             self._require_token()
             _verified.add(self)
         return self.path
 
     def reply(self) -> str:
-        """Write a file for the driver to see; its name."""
+        """Write a file that the driver has to find, and return its name."""
         name = f"{self.token}-{uuid4().hex}{_REPLY}"
         try:
             (self.verified() / FOLDER / name).write_text(name)
@@ -49,7 +49,7 @@ class SharedFolder:
         return name
 
     def take_reply(self, name: str, host: str) -> None:
-        """Remove a file that an executor has written; refused if it is not here."""
+        """Remove a file that an executor wrote. Raises FolderNotShared if it does not exist here."""
         reply = self.path / FOLDER / name
         try:
             seen = reply.read_text() == name
@@ -77,7 +77,7 @@ class SharedFolder:
 
 
 def shared_folder(path: Path) -> SharedFolder:
-    """Put a token into a folder, if this process has not; it stays there while the process lives."""
+    """Write a token to a directory, if this process has none there yet; it exists while the process runs."""
     known = _shared.get(path)
     if known is None or known.token is None or not (path / FOLDER / known.token).exists():
         _shared[path] = known = _with_token(path)
@@ -87,7 +87,7 @@ def shared_folder(path: Path) -> SharedFolder:
 def _with_token(path: Path) -> SharedFolder:
     try:
         (path / FOLDER).mkdir(parents=True, exist_ok=True)
-        held_files(path / FOLDER, _SUFFIX)  # removes what the dead have left
+        held_files(path / FOLDER, _SUFFIX)  # removes tokens of processes that have ended
         file = HeldFile(path / FOLDER, _SUFFIX)
     except PermissionError:  # another user's log
         return SharedFolder(path, None)
@@ -97,7 +97,7 @@ def _with_token(path: Path) -> SharedFolder:
 
 
 def forget_replies(folder: SharedFolder) -> None:
-    """Remove what executors have written and nobody took."""
+    """Remove the files of executors that the driver did not take."""
     for path in (folder.path / FOLDER).glob(f"{folder.token}-*{_REPLY}"):
         with suppress(OSError):
             path.unlink()

@@ -37,12 +37,12 @@ class ColumnStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. `state` is `readable`, or what happened to it: `waiting`, `gap`, `restarted` or `dropped`.
+    """One table. `state` is `readable`, or the last event: `waiting`, `gap`, `restarted` or `dropped`.
 
     For a table that cannot be read up to the applied LSN, `reason` is why, and `fix` the SQL statement or command that
     helps. `readable` are the ranges of LSNs at which it can be read. `rows` is the number of current rows, with those
-    of partitions and child tables; None if that is not known without a scan. What is `polled` is as the last poll read
-    it.
+    of partitions and child tables; None if counting them needs a scan. If `polled`, the table has the state that the
+    last poll read.
     """
 
     name: str
@@ -65,10 +65,10 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The whole mirror. `received_lsn` is None if the log cannot be read.
+    """The whole mirror. `received_lsn` is None if the log cannot be read or the mirror is polled.
 
-    `last_poll` is None if the mirror uses logical decoding; `restart` is a request to restart it; `unmirrored` is what
-    is selected at the source and not mirrored.
+    `last_poll` is None if the mirror uses logical decoding; `restart` is a pending request to restart it; `unmirrored`
+    are the objects that are selected at the source and not mirrored.
     """
 
     lake: Path
@@ -88,7 +88,7 @@ class LakeStatus:
 
 
 def status_of(path: Path) -> LakeStatus:
-    """The status of a lake and its log."""
+    """Return the status of a lake and its log."""
     lake = Lake.open(path)
     last_poll = read_polls(path).last
     cycle = lake.cycle()
@@ -111,7 +111,7 @@ def status_of(path: Path) -> LakeStatus:
 
 
 def tables_of(lake: Lake) -> list[TableStatus]:
-    """Every table that is mirrored or was, in the order of their names."""
+    """Return every table that is or was mirrored, sorted by name."""
     histories, resyncs, applied = lake.tables(), resyncs_of(lake.path), lake.cycle().safe
     found = {oid: _table(lake, history, resyncs, applied) for oid, history in histories.items()}
     whole = [_with_children(found[oid], history, histories, found) for oid, history in histories.items()]
@@ -126,7 +126,7 @@ def _received(lake: Lake) -> Lsn | None:
 
 
 def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], applied: Lsn) -> TableStatus:
-    """A table without its partitions and child tables."""
+    """Return the status of a table without its partitions and child tables."""
     changes = read_changes(lake.path, history.path, applied)
     sizes: list[int] = changes.adds["size_bytes"].to_pylist() if changes.adds is not None else []
     versions = read_versions(lake.path, history.path)
@@ -166,7 +166,7 @@ def _state(history: TableHistory) -> str:
 
 
 def _reason(history: TableHistory, resyncs: Mapping[int, Reason]) -> Reason:
-    """Why it cannot be read, or why a requested resync is not done yet."""
+    """Return why the table cannot be read, or why a requested resync is not done yet."""
     if not history.live:
         return Reason(history.reason, history.fix)
     request = resyncs.get(history.fingerprint.oid)
@@ -176,7 +176,7 @@ def _reason(history: TableHistory, resyncs: Mapping[int, Reason]) -> Reason:
 
 
 def _rows(history: TableHistory, changes: ChangeFiles, versions: Versions | None) -> int | None:
-    """The rows of a table that is readable and folded up to its last change."""
+    """Return the number of the table's own rows if it is readable and folded up to its last change."""
     if history.is_union or not history.live:
         return 0 if history.is_union and history.live else None
     base = history.spans()[-1].base
@@ -192,7 +192,7 @@ def _with_children(
     histories: Mapping[int, TableHistory],
     found: Mapping[int, TableStatus],
 ) -> TableStatus:
-    """A table as a query reads it: with the rows of its partitions and child tables, and readable only if they are."""
+    """Return a table as queries read it: with its partitions and child tables, and readable only if they all are."""
     if not history.live or not history.fingerprint.children:
         return table
     children = [(child.name, found.get(child.oid)) for child in _descendants(history, histories)]
@@ -208,7 +208,7 @@ def _with_children(
 
 
 def _descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:
-    """All tables below one, each once."""
+    """Return all tables below one, each once."""
     below, seen = list(history.fingerprint.children), set[int]()
     while below:
         child = below.pop()

@@ -1,4 +1,4 @@
-"""`_unmirrored.json`: what is selected at the source and not mirrored, as a running sync found it last."""
+"""`_unmirrored.json`: the objects that are selected at the source and not mirrored, as the last sync found them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NAME = "_unmirrored.json"
 
 
 def write_unmirrored(lake: Path, found: Sequence[Unmirrored]) -> None:
-    """Record it, if it is not recorded yet."""
+    """Record the objects, if they differ from the recorded ones."""
     if tuple(found) != read_unmirrored(lake):
         write_whole(lake / NAME, json.dumps([asdict(each) for each in found], indent=1))
 
 
 def read_unmirrored(lake: Path) -> tuple[Unmirrored, ...]:
-    """What was recorded last."""
+    """Return the recorded objects."""
     try:
         plain = json.loads((lake / NAME).read_bytes())
     except FileNotFoundError:

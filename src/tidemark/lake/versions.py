@@ -1,11 +1,11 @@
-"""The `versions` of a table: every row with the interval in which it lived, in hash buckets of the key.
+"""The `versions` of a table: every row version with its interval of LSNs, in hash buckets of the key.
 
-Live rows lie apart from those that have ended, so `_end_lsn is null` chooses whole files: a plain current table for
-whoever reads Delta. A file's name says which it holds, and of which bucket; its statistics, whose versions it may have.
-The `txn` version is the LSN that the table is folded to.
+Current rows are in other files than closed versions, so `_end_lsn is null` selects whole files: for other Delta readers
+this is a plain current table. A file's name contains its kind and its bucket; its statistics contain the bounds of its
+intervals. The `txn` version is the folded LSN.
 
-A generation is what came of one beginning of the table, or of one copy. The next one takes its place in one commit, and
-says at which version of the Delta table the one before it ended: there it is read until vacuum lets it go.
+A generation results from one start of the table, or one copy. The next generation replaces it in one commit, which
+records the last Delta version of the previous generation. That one is read at this Delta version until it expires.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _BASE, _BEFORE = f"{APP}.base_lsn", f"{APP}.previous_version"
 _CONFIGURATION = {
     **CONFIGURATION,
     STATISTICS: ",".join(INTERVAL.names),
-    "delta.enableExpiredLogCleanup": "false",  # earlier generations: vacuum does it
+    "delta.enableExpiredLogCleanup": "false",  # the expire job does it, as earlier generations need the log
 }
 _NAME = re.compile(r"(live|closed)-(\d+)-of-(\d+)-[0-9a-f]+\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFile:
-    """A file of `versions`: rows of one bucket that live, or that have ended, and when at the earliest and latest."""
+    """A file of `versions`: current or closed rows of one bucket, with the bounds of their intervals."""
 
     name: str
     bucket: int
@@ -64,13 +64,13 @@ class VersionFile:
 
     @property
     def live(self) -> bool:
-        """Whether its rows live, at the position that the table is folded to."""
+        """Whether its rows are current at the folded LSN."""
         return self.greatest_end is None
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A table's versions at one moment. `base` is where the generation began that they belong to."""
+    """The versions of a table at one Delta version. `base` is the base LSN of their generation."""
 
     folder: Path
     files: tuple[VersionFile, ...]
@@ -80,21 +80,21 @@ class Versions:
 
     @property
     def live(self) -> tuple[VersionFile, ...]:
-        """The files of rows that live."""
+        """The files of current rows."""
         return tuple(file for file in self.files if file.live)
 
     @property
     def buckets(self) -> int:
-        """How many buckets there are; none of an empty table."""
+        """The number of buckets, or 0 if there are no current rows."""
         return next((file.buckets for file in self.live), 0)
 
     def path(self, file: VersionFile) -> str:
-        """Where a file lies."""
+        """Return the path of a file."""
         return str(self.folder / file.name)
 
 
 class VersionTable:
-    """The same as its writer holds it open."""
+    """The versions of a table, opened by their writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -102,17 +102,17 @@ class VersionTable:
 
     @classmethod
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> VersionTable:
-        """Make it, or take what an earlier attempt made."""
+        """Create the table, or open the one that an earlier attempt created."""
         folder.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(folder, delta_schema(version_schema(columns)), mode="ignore", configuration=_CONFIGURATION)
         return cls(folder)
 
     def read(self) -> Versions:
-        """What it holds."""
+        """Return the current versions."""
         return _versions(self._folder, self._table)
 
     def replace(self, adds: Sequence[DataFile], removes: Iterable[VersionFile], folded: Lsn, base: Lsn) -> None:
-        """Exchange files, and be folded to a position, in one commit."""
+        """Replace files and advance the folded LSN in one commit."""
         gone = [file.name for file in removes]
         commit(self._table, self._folder, Commit(folded, adds, gone, also={_BASE: base.value}))
 
@@ -125,7 +125,7 @@ class VersionTable:
         *,
         anew: bool = False,
     ) -> None:
-        """Hold these files and no others, under these columns, in one commit; a generation begins `anew` anywhere."""
+        """Replace all files and columns in one commit. With `anew`, which starts a generation, the LSN may be lower."""
         also = {_BASE: base.value}
         if _base(self._table) not in (base, Lsn.ZERO):
             also[_BEFORE] = self._table.version()
@@ -134,7 +134,7 @@ class VersionTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """A generation of a table's versions without its files: at which version of the Delta table it is, or ended."""
+    """A generation of a table's versions without its files, and the Delta version at which it is current or ended."""
 
     delta_version: int
     stored: tuple[StoredColumn, ...]
@@ -143,14 +143,14 @@ class StoredGeneration:
 
 
 def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | None:
-    """A table's versions, if it has any: the present generation, or the one that began at `base`."""
+    """Return the versions of a table, if there are any: the current generation, or the one with this base."""
     folder = lake / path / VERSIONS
     table = _opened(folder, base)
     return _versions(folder, table) if table is not None else None
 
 
 def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGeneration | None:
-    """The same without looking at its files."""
+    """Return the current generation, or the one with this base, without reading the list of its files."""
     table = _opened(lake / path / VERSIONS, base)
     if table is None:
         return None
@@ -158,7 +158,7 @@ def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGen
 
 
 def _opened(folder: Path, base: Lsn | None) -> DeltaTable | None:
-    """The Delta table as it is, or as it was when the generation that began at `base` ended."""
+    """Open the current Delta version, or the last one of the generation with this base; None if it does not exist."""
     if not is_there(folder):
         return None
     table = opened(folder)
@@ -171,10 +171,9 @@ def _opened(folder: Path, base: Lsn | None) -> DeltaTable | None:
 
 
 def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
-    """Have a table that was dropped hold no rows from there on; the version of the Delta table, if there is one.
+    """Make the versions of a dropped table empty from an LSN on; return the Delta version, or None if there are none.
 
-    That is one more generation, which is empty: the one before it is read, and let go, as after any other. Done twice,
-    it does nothing.
+    The commit is a new, empty generation, so the previous one is read and expires like any other. Idempotent.
     """
     present = read_generation(lake, path)
     if present is not None and present.base < lsn:
@@ -185,7 +184,7 @@ def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
 
 
 def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
-    """The versions of the Delta table at which earlier generations ended that began at one of these."""
+    """Return the last Delta versions of the earlier generations that have one of these bases."""
     folder = lake / path / VERSIONS
     found: list[int] = []
     if not is_there(folder):
@@ -201,28 +200,28 @@ def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
 
 
 def _before(folder: Path, table: DeltaTable) -> DeltaTable | None:
-    """The Delta table where the generation before this one ended, if there was one and it is kept."""
+    """Open the last Delta version of the previous generation; None if there was none or it has expired."""
     version = table.transaction_version(_BEFORE)
     if version is None:
         return None
     try:
         return opened(folder, version)
     except LakeDamaged:
-        return None  # vacuum has let it go
+        return None  # expired
 
 
 def held(versions: Versions | None, base: Boundary) -> Boundary:
-    """What the versions of a generation hold: every change that this does not see came after them."""
+    """Return the boundary that the versions of a generation contain: a change not visible there is not part of them."""
     return base if versions is None or versions.folded == base.lsn else Boundary(versions.folded)
 
 
 def version_schema(columns: Sequence[StoredColumn]) -> pa.Schema:
-    """As Delta and Parquet keep them."""
+    """Return the Arrow schema of versions with these columns."""
     return pa.schema([*(column.field() for column in columns), *INTERVAL])
 
 
 def prefix(bucket: int, buckets: int, *, live: bool) -> str:
-    """How a file's name begins."""
+    """Return the prefix of a file name."""
     return f"{'live' if live else 'closed'}-{bucket:05}-of-{buckets:05}"
 
 

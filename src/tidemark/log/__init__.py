@@ -1,10 +1,10 @@
-"""The log: everything the source sent, on disk, until the lake has it.
+"""The log: everything that the source sent, stored on disk until it is applied to the lake.
 
-    000000000007.segment   blocks: a head (tables described, transactions open), then frames as they came
-    000000000007.index     blocks: which transactions were committed by those frames, and where their bytes are
-    mirror.json            whose log this is
-    lock                   held by the one process that writes
+    000000000007.segment   blocks: a head (relations in force, open transactions), then frames in order of arrival
+    000000000007.index     blocks: the transactions committed by those frames, and the locations of their bytes
+    mirror.json            the mirror that the log belongs to
+    lock                   locked by the only process that writes
 
-`writer` appends, `recovery` opens what a crash left, `reader` follows from any process. Every byte on disk is written
-and synced through `disk`.
+`writer` appends, `recovery` opens a log after a crash, `reader` follows the log from any process. All files except the
+lock are written and synced through `disk`.
 """

@@ -1,15 +1,15 @@
-r"""Blocks: what segments and indexes consist of, each with a checksum over all of it and over where it belongs.
+r"""Blocks, of which segments and indexes consist, each with a checksum over its contents and its location.
 
     4 bytes   TMk1
     uint32    CRC-32 of the file's number, the block's offset, the rest of this header and the payload
     uint32    kind
     uint32    length of the payload
-    uint64    how far the segment was durable when this block was written
-    uint64    position: every commit at or below it lies in the log up to and including this block
-    uint64    a full transaction id of the source near those in this block; 0 where none is known
+    uint64    synced: the size of the segment that was durable when this block was written
+    uint64    position: every commit at or below it is in the log up to and including this block
+    uint64    a full transaction ID of the source near those in this block, or 0 if unknown
 
-Little-endian. The third line from below is what tells damage from a torn tail: a block that says "durable up to here"
-proves that all before that place was once whole.
+Little-endian. `synced` distinguishes damage from a torn tail: it proves that everything before that offset of the
+segment was once complete on disk.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(IntEnum):
-    """What a block holds."""
+    """The contents of a block."""
 
     HEAD = 1  # the first block of a segment
-    SESSION = 2  # a new connection: whatever was open is sent again
-    MESSAGES = 3  # frames; none where only the position moved
+    SESSION = 2  # a new connection: the source resends transactions that were open
+    MESSAGES = 3  # frames; none if only the position has advanced
     INDEX = 4  # rows of the commit index
-    SYNCED = 5  # nothing: the segment was synced
+    SYNCED = 5  # no payload: the segment was synced
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block, whole and checked. `offset` is its header's, `start` and `end` are its payload's."""
+    """One complete block with a valid checksum; its header is at `offset`, its payload from `start` to `end`."""
 
     kind: Kind
     offset: int
@@ -51,13 +51,13 @@ class Block:
 
     @property
     def start(self) -> int:
-        """Where the payload begins."""
+        """The offset of the payload."""
         return self.offset + HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a block says besides its payload."""
+    """The fields of a block header that the writer sets."""
 
     synced: int
     position: int
@@ -65,7 +65,7 @@ class Stamp:
 
 
 def packed(kind: Kind, number: int, offset: int, stamp: Stamp, payload: bytes | memoryview) -> bytes:
-    """The header for this payload, at this place of the file with this number."""
+    """The header of a block with this payload, at this offset of the file with this number."""
     rest = _HEADER.pack(MAGIC, 0, kind, len(payload), stamp.synced, stamp.position, stamp.xid)[8:]
     return MAGIC + struct.pack("<I", _checksum(number, offset, rest, payload)) + rest
 
@@ -75,7 +75,7 @@ def _checksum(number: int, offset: int, rest: bytes | memoryview, payload: bytes
 
 
 def block_at(data: memoryview, number: int, offset: int, base: int = 0) -> Block | None:
-    """The block that begins at `offset` of the file, if a whole and sound one does; data[0] is the file's `base`."""
+    """The block at `offset` of the file, or None if it is incomplete or invalid; `data` starts at offset `base`."""
     at = offset - base
     if len(data) - at < HEADER_BYTES:
         return None
@@ -89,7 +89,7 @@ def block_at(data: memoryview, number: int, offset: int, base: int = 0) -> Block
 
 
 def blocks(data: memoryview, number: int, start: int = 0, base: int = 0) -> Iterator[Block]:
-    """The blocks that follow each other from `start` on, up to the first that is not sound."""
+    """The consecutive blocks from `start` on, up to the first incomplete or invalid one."""
     block = block_at(data, number, start, base)
     while block is not None:
         yield block
@@ -97,7 +97,7 @@ def blocks(data: memoryview, number: int, start: int = 0, base: int = 0) -> Iter
 
 
 def stray_blocks(data: memoryview, number: int, start: int) -> Iterator[Block]:
-    """Sound blocks anywhere at or after `start`, after something that is none."""
+    """Valid blocks at any offset at or after `start`, also behind bytes that are not a valid block."""
     whole = bytes(data[start:])
     at = whole.find(MAGIC)
     while at >= 0:
@@ -108,5 +108,5 @@ def stray_blocks(data: memoryview, number: int, start: int) -> Iterator[Block]:
 
 
 def view(buffer: Bytes) -> memoryview:
-    """An array of bytes as what the functions above take."""
+    """An array of bytes as a memoryview, which the functions above require."""
     return memoryview(buffer)  # type: ignore[arg-type]

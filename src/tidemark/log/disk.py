@@ -1,7 +1,8 @@
-"""All file operations of the log, in one small object: what a test records, fails or loses, it does here.
+"""All file operations of the log, in one class that tests replace to record operations, fail them or lose writes.
 
-An operation that fails raises ours: a full disk can be emptied and tried again, any other failure ends the process. In
-particular a failed fsync is never tried again: the kernel may have dropped what it could not write.
+A failed operation raises LogDiskFull, after which the command can be retried once space is free, or LogDiskFailed. No
+operation is retried in the same process, in particular not fsync: the kernel may have dropped the pages that it could
+not write.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class File:
 
 
 class Disk:
-    """The real one."""
+    """File operations on the real disk."""
 
     def create(self, path: Path) -> File:
-        """A new, empty file; one of that name must not be there."""
+        """Create an empty file, which must not exist, and open it for appending."""
         with _failing("create", path):
             return File(path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600))
 
     def open(self, path: Path) -> File:
-        """A file to be appended to."""
+        """Open an existing file for appending."""
         with _failing("open", path):
             return File(path, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
 
     def append(self, file: File, *parts: bytes | memoryview) -> None:
-        """Write all of it at the end."""
+        """Write all parts at the end of the file."""
         rest = [memoryview(part) for part in parts if len(part)]
         with _failing("write to", file.path):
             while rest:
@@ -55,7 +56,7 @@ class Disk:
                     rest[0] = rest[0][done:]
 
     def rewrite(self, path: Path, offset: int, data: bytes) -> None:
-        """Write again what is there already, so that the next sync does not take it for written."""
+        """Write bytes that the file already contains, so that the next sync writes them even after a failed sync."""
         with _failing("write to", path):
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -67,18 +68,18 @@ class Disk:
                 os.close(descriptor)
 
     def sync(self, file: File) -> None:
-        """Return when everything appended is on the disk."""
+        """Return when all appended data is on disk; fail if the file was removed."""
         with _failing("sync", file.path):
             os.fdatasync(file.descriptor)
             if os.fstat(file.descriptor).st_nlink == 0:
                 raise FileNotFoundError(errno.ENOENT, "the file was removed")
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the folder's entries are on the disk."""
+        """Return when the entries of a directory are on disk."""
         self.sync_path(folder)
 
     def sync_path(self, path: Path) -> None:
-        """Return when what is behind a name is on the disk, whoever wrote it."""
+        """Return when a file or directory is on disk, including what other processes wrote."""
         with _failing("sync", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -87,12 +88,12 @@ class Disk:
                 os.close(descriptor)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file."""
+        """Truncate a file."""
         with _failing("truncate", path):
             os.truncate(path, size)
 
     def replace(self, path: Path, target: Path) -> None:
-        """Give a file the name of another, which it replaces."""
+        """Rename a file, replacing the target."""
         with _failing("rename", path):
             path.replace(target)
 
@@ -102,31 +103,34 @@ class Disk:
             path.unlink()
 
     def close(self, file: File) -> None:
-        """Let go of a file."""
+        """Close a file, without syncing it."""
         os.close(file.descriptor)
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder, in order."""
+        """The names in a directory, sorted."""
         with _failing("list", folder):
             return sorted(path.name for path in folder.iterdir())
 
     def size(self, path: Path) -> int:
-        """How long a file is."""
+        """The size of a file in bytes."""
         with _failing("read the size of", path):
             return path.stat().st_size
 
     def read(self, path: Path, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes from `start` to `end`, or as many as there are."""
+        """The bytes from `start` to `end`, or to the end of the file if it is shorter."""
         with _failing("read", path), path.open("rb") as file:
             file.seek(start)
             return file.read(-1 if end is None else end - start)
 
     def map(self, path: Path) -> Bytes:
-        """The whole file as it is now, read from the disk as it is looked at."""
+        """Map the file at its current size into memory."""
         return self.identify(path)[1]
 
     def identify(self, path: Path) -> tuple[int, Bytes]:
-        """Which file has this name now, and its map: no other file gets that number while the map is held."""
+        """The inode number of the file that has this name now, and its memory map.
+
+        No other file gets the same inode number while the map exists.
+        """
         with _failing("read", path), path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_size == 0:
@@ -135,7 +139,7 @@ class Disk:
             return status.st_ino, read_only(np.frombuffer(data, np.uint8))
 
     def make_folder(self, path: Path) -> None:
-        """A folder, with those above it; return when their names are on the disk."""
+        """Create a directory and its parents; return when their names are on disk."""
         with _failing("create", path):
             if not path.parent.exists():
                 self.make_folder(path.parent)
@@ -144,7 +148,7 @@ class Disk:
 
 
 def write_whole(disk: Disk, path: Path, data: bytes) -> None:
-    """Write a small file so that it is there as a whole, or as it was before."""
+    """Replace a small file atomically: after a crash it has either the old contents or the new."""
     new = path.with_name(f"{path.name}.new")
     if new.exists():
         disk.remove(new)
@@ -167,7 +171,7 @@ def _failing(act: str, path: Path) -> Iterator[None]:
 
 
 def failure(error: OSError, act: str, path: Path) -> LogDiskFull | LogDiskFailed:
-    """Our error for what the system said."""
+    """The LogDiskFull or LogDiskFailed error for an error of the operating system."""
     said = f"cannot {act} {path}: {os.strerror(error.errno or errno.EIO)}"
     if error.errno in FULL:
         hint = f"Free disk space on {path.parent} and retry the command. No data is lost: the source retains it."

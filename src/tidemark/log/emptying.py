@@ -1,7 +1,7 @@
-"""Emptying a log, so that another one can begin in the same directory.
+"""Removal of the contents of a log, so that a new log can start in the same directory.
 
-`mirror.json` says first that the log has not begun; only then its files go. So a reader finds the log whole, or finds
-that there is none, and an emptying that was cut short can be done again.
+`mirror.json` is first replaced by one without a start position; only then are the files removed. So a reader finds
+either the complete log or none, and after a crash the removal can be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from tidemark.postgres.identity import Identity
 
 
 def empty_log(folder: Path, disk: Disk, identity: Identity, name: str) -> None:
-    """Leave a log of this mirror that holds nothing and has not begun. The caller holds its lock."""
+    """Remove the contents of a log, and leave an empty log of this mirror that has not started.
+
+    The caller must hold the lock of the log. Segments of the new log get higher numbers than those of the old one.
+    """
     names = disk.names(folder)
     segments, indexes = numbers(names, SEGMENT), numbers(names, INDEX)
     first = max([_first(folder, disk), *(number + 1 for number in (*segments, *indexes))])

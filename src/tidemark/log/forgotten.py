@@ -1,7 +1,7 @@
-"""The highest transaction id of the commits that the index does not list any more, in a small file beside it.
+"""The highest transaction ID of the commits that have been removed from the index, in a small file next to it.
 
-It is written whole, before any of them goes. So whatever a reader does not find listed, it finds spoken of here, if it
-looks here last.
+The file is replaced atomically before any of them is removed. So a reader that reads the index first and this file last
+finds every commit either in the index or covered by this ID.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME = "forgotten.json"
 
 
 def read_forgotten(folder: Path, disk: Disk) -> Xid8:
-    """No commit above it is missing; 0 if none at all."""
+    """The highest removed transaction ID: no commit with a higher one was removed; 0 if none was."""
     path = folder / NAME
     if not path.exists():
         return Xid8(0)
@@ -28,6 +28,6 @@ def read_forgotten(folder: Path, disk: Disk) -> Xid8:
 
 
 def write_forgotten(folder: Path, disk: Disk, highest: Xid8) -> None:
-    """Say that commits up to this one may go. It never goes back."""
+    """Record that commits up to this transaction ID may be removed; the recorded ID never decreases."""
     if highest > read_forgotten(folder, disk):
         write_whole(disk, folder / NAME, json.dumps({"highest_xid": str(highest)}).encode() + b"\n")

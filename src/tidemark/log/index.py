@@ -1,8 +1,8 @@
-"""The commit index: who committed where, and where the bytes are.
+"""The commit index: the transaction ID and LSN of every commit, and the locations of its bytes.
 
-An index block's payload, little-endian: uint64 how far the segment is described by the index up to here, uint32 how
-many rows there are of each kind, then the rows of each kind (`decode.rows` says what they are). Transaction ids of
-commits are full ids here.
+The payload of an index block, little-endian: uint64 the offset in the segment up to which the index is complete with
+this block, five uint32 with the number of rows of each kind, then the rows of each kind (see `pgoutput.rows`). The
+transaction IDs of commits are full IDs here.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ _VERSION = "Use the version of Tidemark that wrote the log."
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """The rows of one index block, and how far they describe the segment."""
+    """The rows of one index block, and the offset in the segment up to which the index is complete with them."""
 
     rows: Assembled
     described: int
 
     def packed(self) -> bytes:
-        """As a payload."""
+        """The payload of an index block."""
         parts = [getattr(self.rows, name) for name, _ in _KINDS]
         return _HEAD.pack(self.described, *map(len, parts)) + b"".join(part.tobytes() for part in parts)
 
 
 def unpacked(payload: bytes, what: str) -> IndexPart:
-    """Read a payload. Its checksum was right, so one that does not fit was not written by us."""
+    """Parse the payload of an index block.
+
+    Its checksum was valid, so a payload of the wrong size was written by another version of Tidemark.
+    """
     if len(payload) < _HEAD.size:
         raise LogDamaged(f"{what}: index block of only {len(payload)} bytes", _VERSION)
     described, *counts = _HEAD.unpack_from(payload)
@@ -58,7 +61,7 @@ def unpacked(payload: bytes, what: str) -> IndexPart:
 
 
 def widened(commits: Rows, reference: int) -> Rows:
-    """Commits with full transaction ids: those within 2^31 of one that is known to be near."""
+    """Commits with full transaction IDs, each within 2^31 of `reference`, a full ID that is known to be near."""
     full = commits.copy()
     near = np.uint64(reference)
     ahead = (commits["xid"].astype(np.uint32) - near.astype(np.uint32)).view(np.int32).astype(np.int64)
@@ -67,7 +70,7 @@ def widened(commits: Rows, reference: int) -> Rows:
 
 
 def hidden(commits: Rows, snapshot: Snapshot, lsn: Lsn) -> tuple[Lsn, ...]:
-    """The commits at or below `lsn` that a session with this snapshot does not see."""
+    """The commits at or below `lsn` that are not visible in this snapshot."""
     below = commits[: int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))]
     running = np.array([xid.value for xid in snapshot.xip], np.uint64)
     unseen = (below["xid"] >= np.uint64(snapshot.xmax.value)) | np.isin(below["xid"], running)
@@ -75,11 +78,12 @@ def hidden(commits: Rows, snapshot: Snapshot, lsn: Lsn) -> tuple[Lsn, ...]:
 
 
 def shown_by_standby(commits: Rows, snapshot: Snapshot, before: Lsn, after: Lsn) -> Lsn | None:
-    """The last commit that a standby's session sees, or `before`: so far it had replayed before it took its snapshot.
+    """The last commit that is visible in a snapshot of a standby, or `before` if none above `before` is.
 
-    A standby shows commits in the log's order, each a little before it says that it has replayed it. So those above
-    `before`, up to the first one above `after`, which it had replayed afterwards, may be seen or not. A standby's
-    snapshot has no list of running ids: None if it does not tell.
+    `before` and `after` are the replay LSNs read before and after the snapshot was taken. A standby makes commits
+    visible in WAL order, each slightly before its replay LSN passes it. So the commits above `before`, up to the first
+    one above `after`, may be visible or not. The snapshot does not list running transactions: None if its xmin and xmax
+    do not determine which of these commits are visible.
     """
     start, end = np.searchsorted(commits["lsn"], np.array([before.value, after.value], np.uint64), "right")
     unsure = commits[int(start) : int(end) + 1]

@@ -1,4 +1,4 @@
-"""Looking at a log without writing to it: every block of every segment, and what the index says of it."""
+"""Read-only inspection of a log: the blocks of every segment, and the commits in its index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "Use the directory that was given to `tidemark receive` or `tidemark syn
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """One segment. `segment_bytes` is None where the bytes are gone and only the index is kept."""
+    """One segment; `segment_bytes` is None if the segment was removed and only its index remains."""
 
     number: int
     segment_bytes: int | None
@@ -31,7 +31,11 @@ class Inspected:
 
 
 def inspect(folder: Path, disk: Disk | None = None) -> Iterator[Inspected]:
-    """Check every block; what is not sound before the end of the last segment is an error that says where."""
+    """Check every block of the log, segment by segment.
+
+    An invalid block in a closed segment or its index raises LogDamaged with the offset. In the last segment, the bytes
+    from the first invalid block on are counted as `torn_bytes`.
+    """
     disk = disk or Disk()
     if not folder.is_dir():
         raise InvalidValue(f"{folder} is not a directory", _HINT)

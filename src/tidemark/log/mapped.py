@@ -1,6 +1,6 @@
-"""The bytes behind assembled rows: segments mapped, with every block that is needed found sound before it is believed.
+"""The bytes of assembled rows: segments are mapped into memory, and the checksum of every block is verified before use.
 
-This needs no index: whoever has the rows can read them, in any process that reaches the folder.
+This requires the rows but no index, so any process with access to the directory can read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.values.types import Types
 def decoded(
     part: Assembled, folder: Path, types: Types, limits: Limits | None = None, disk: Disk | None = None
 ) -> Iterator[ChangeBatch | Undecodable | Said]:
-    """The changes of these transactions, in commit order; what stands before them was described already."""
+    """Decode the changes of these transactions in commit order, starting with the relations in `part.standing`."""
     buffers = mapped_segments(part, folder, disk)
     scope = Scope()
     describe(part.standing, buffers, scope)
@@ -36,7 +36,7 @@ def decoded(
 
 
 def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> Mapping[int, Bytes]:
-    """The segments that these rows speak of."""
+    """Map the segments that these rows refer to, and verify the checksum of every block that contains one of them."""
     disk = disk or Disk()
     wanted = sorted({each for rows in (part.extents, part.standing) for each in _blocks(rows)})
     buffers: dict[int, Bytes] = {}
@@ -56,14 +56,14 @@ def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> 
 
 
 def _blocks(rows: Rows) -> list[tuple[int, int]]:
-    """Where the rows lie. Those that follow each other mostly lie in the same block."""
+    """The blocks that contain the rows, as segment number and offset; runs of rows in the same block count once."""
     place, block = rows["place"].astype(np.int64), rows["block"].astype(np.int64)
     first = np.flatnonzero((np.diff(place, prepend=-1) != 0) | (np.diff(block, prepend=-1) != 0))
     return list(zip(place[first].tolist(), block[first].tolist(), strict=True))
 
 
 def mapped_file(path: Path, disk: Disk) -> tuple[int, Bytes] | None:
-    """A file and its number, or None where it is gone."""
+    """The inode number and the map of a file, or None if it does not exist."""
     try:
         return disk.identify(path)
     except LogDiskFailed as error:
@@ -73,7 +73,7 @@ def mapped_file(path: Path, disk: Disk) -> tuple[int, Bytes] | None:
 
 
 def descriptions(relations: Rows, folder: Path, disk: Disk | None = None) -> tuple[Relation, ...]:
-    """The relations that are described at these places, each once, in order."""
+    """Read the Relation messages at these locations; equal ones are returned once, in order of location."""
     relations = np.unique(relations)
     buffers = mapped_segments(Assembled(standing=relations), folder, disk)
     found: dict[Relation, None] = {}
@@ -85,7 +85,7 @@ def descriptions(relations: Rows, folder: Path, disk: Disk | None = None) -> tup
 
 
 def sync_segments(folder: Path, places: Iterable[int], disk: Disk | None = None) -> None:
-    """Make segments durable that another process writes, before anyone relies on what was read from them."""
+    """Sync segments that another process writes, before data read from them is relied on."""
     disk = disk or Disk()
     for place in sorted(places):
         disk.sync_path(segment_path(folder, place))

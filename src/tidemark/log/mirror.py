@@ -1,6 +1,6 @@
-"""Whose log this is: the identity of the source, the slot and the publications, in a small file beside the segments.
+"""The mirror that a log belongs to: the identity of the source and the mirror's name, in a small file in the directory.
 
-It is written whole or not at all. A log without it was never used.
+The file is replaced atomically. A log without it was never used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NAME = "mirror.json"
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What a log belongs to. `start` is where it begins: the position of its slot; None while that is being created.
+    """The mirror of a log; `start` is the start of the log, the position of the slot, or None until the slot exists.
 
-    `marks` tell whether its publications are still the ones that were found fit. `complete` is an end that was reached:
-    every commit at or below it is in the log, though the server may have named no position there to go on from.
-    `segment` is the number of its first segment: above those of a log that lay here before, so that no reader takes a
-    segment of the one for a segment of the other.
+    `marks` identify the state of the publications that passed the checks. `complete` is an endpos that was reached:
+    every commit at or below it is in the log, although the server may not have sent a position there to continue from.
+    `segment` is the number of the first segment, above those of any earlier log in this directory, so that a reader
+    never mistakes a segment of one log for a segment of another.
     """
 
     identity: Identity
@@ -37,7 +37,7 @@ class Mirror:
 
 
 def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
-    """The mirror that this folder belongs to, or None."""
+    """The mirror that the log in this directory belongs to, or None."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -56,7 +56,7 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
 
 
 def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
-    """Make the folder this mirror's."""
+    """Record the mirror that the log in this directory belongs to."""
     identity = mirror.identity
     history = None if identity.history is None else [[switch.timeline, str(switch.lsn)] for switch in identity.history]
     plain = {

@@ -1,6 +1,7 @@
-"""Reading the log from any process, also while another one appends to it.
+"""Reading the log from any process, also while another process appends to it.
 
-A reader follows the indexes: rows appear there after the bytes they speak of, so what it knows of it can read.
+A reader follows the indexes. Rows are added to an index after the bytes that they refer to, so the bytes of every row
+that a reader finds can be read.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tidemark.values.types import Types
 
 @dataclass(slots=True)
 class _Followed:
-    """One index as far as it was read: which file, how far, and its rows.
+    """One index file, and its rows up to the offset `end`.
 
-    While it can be replaced, which recovery does, its map is held, so that no other file can have the same inode.
+    While recovery may still replace the file, `held` keeps its memory map, so that no other file gets the same inode.
     """
 
     inode: int
@@ -49,7 +50,7 @@ class _Followed:
 
 
 class LogReader:
-    """A view of the log that moves only with `refresh`. Threads may share one."""
+    """A view of the log that advances only with `refresh`; threads may share it."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
@@ -61,7 +62,7 @@ class LogReader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what was appended since."""
+        """Read what was appended since the last refresh."""
         with self._lock:
             self._refresh()
 
@@ -69,7 +70,7 @@ class LogReader:
         mirror = read_mirror(self._folder, self._disk)
         self._complete = mirror.complete if mirror is not None else Lsn.ZERO
         start = mirror.start if mirror is not None else None
-        if start != self._start:  # another log, which began where the one before it lay
+        if start != self._start:  # a new log was started in the directory of the previous one
             self._indexes, self._start = {}, start
         found = numbers(self._disk.names(self._folder), INDEX)
         first, last = (found[0], found[-1]) if found else (0, -1)
@@ -80,22 +81,25 @@ class LogReader:
 
     @property
     def received(self) -> Lsn:
-        """Every commit at or below it is in this view."""
+        """The received LSN of this view: it contains every commit at or below."""
         with self._lock:
             return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
 
     @property
     def start(self) -> Lsn | None:
-        """Where the log begins; commits below that are not listed in it."""
+        """The start of the log; commits below are not listed."""
         with self._lock:
             return self._start
 
     def commits(self) -> Rows:
-        """All commits of the index, in order; also those whose bytes are gone."""
+        """All commits of the index in order, including those whose bytes were removed."""
         return joined_rows([rows.commits for _, rows in self._rows()], COMMITS)
 
     def last_commits(self) -> list[tuple[int, Lsn]]:
-        """For each index, in order, its number and its last commit; where it has none, that of the one before."""
+        """The number and the last commit of each index, in order.
+
+        An index without commits has the last commit of the previous one.
+        """
         found, last = [], Lsn.ZERO
         for number, rows in self._rows():
             last = Lsn(int(rows.commits["lsn"][-1])) if len(rows.commits) else last
@@ -103,7 +107,7 @@ class LogReader:
         return found
 
     def count(self, after: Lsn, upto: Lsn) -> int:
-        """How many commits lie above `after` and at or below `upto`."""
+        """The number of commits above `after` and at or below `upto`."""
         border = np.array([after.value, upto.value], np.uint64)
         found = 0
         for _, rows in self._rows():
@@ -112,16 +116,17 @@ class LogReader:
         return found
 
     def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
-        """What a session saw that read this snapshot and, in the same statement, this insert position."""
+        """The boundary of a session that read this snapshot and, in the same statement, this insert position."""
         if self.received < lsn:
             raise LogBehind(f"{lsn} has not been received: the received LSN is {self.received}", _BEHIND)
         self._require_listed(lsn)
         return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
 
     def boundary_on_standby(self, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary | None:
-        """What a standby's session saw that had replayed so far before its snapshot and so far after it.
+        """The boundary of a session on a standby, from the replay LSNs before and after its snapshot was taken.
 
-        None if the snapshot does not tell. The log must have come beyond the record that was being replayed.
+        None if the snapshot does not determine it. The received LSN must be above `after`, since a commit is visible
+        slightly before the replay LSN passes it.
         """
         if self.received <= after:
             raise LogBehind(f"nothing above {after} has been received: the received LSN is {self.received}", _BEHIND)
@@ -137,10 +142,14 @@ class LogReader:
             )
 
     def given(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
-        """The same of a snapshot of any age: refused if it may not see a commit that is not listed any more."""
+        """The boundary of a snapshot of any age.
+
+        Raises NotAnswerable if the snapshot may exclude a commit that was removed from the index.
+        """
         boundary = self.boundary(snapshot, lsn)
         xids = self.commits()["xid"]
-        forgotten = read_forgotten(self._folder, self._disk)  # after the index: what goes is told before it goes
+        # Read this file after the index: it is written before commits are removed from the index.
+        forgotten = read_forgotten(self._folder, self._disk)
         running = [xid for xid in snapshot.xip if xid <= forgotten and np.uint64(xid.value) not in xids]
         if snapshot.xmax <= forgotten or running:
             raise NotAnswerable(
@@ -151,11 +160,11 @@ class LogReader:
         return boundary
 
     def transactions(self, after: Lsn, upto: Lsn) -> Iterator[Assembled]:
-        """Transactions whose commit lies above `after` and at or below `upto`, a part or more for each segment's index.
+        """Transactions with a commit above `after` and at or below `upto`, in one or more parts per segment index.
 
-        With each part stand the descriptions of tables that were in force before its first transaction. A part ends
-        where another one comes into force that the part's own frames do not tell in the right order: that is no
-        transaction's, or a streamed transaction's, which may be older than the head of the segment it commits in.
+        `standing` of each part has the relations that were in force before its first transaction. A part ends where a
+        relation comes into force that the frames of the part do not have in the right order: one outside of any
+        transaction, or one of a streamed transaction, which may be older than the head of the segment of its commit.
         """
         if self.received < upto:
             raise LogBehind(f"{upto} has not been received: the received LSN is {self.received}", _BEHIND)
@@ -175,21 +184,24 @@ class LogReader:
     def read(
         self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None
     ) -> Iterator[ChangeBatch | Undecodable | Said]:
-        """The changes of these transactions, in commit order."""
+        """Decode the changes of the transactions above `after` and at or below `upto`, in commit order."""
         for part in self.transactions(after, upto):
             yield from decoded(part, self._folder, types, limits, self._disk)
 
     def buffers(self, part: Assembled) -> Mapping[int, Bytes]:
-        """The segments that these rows speak of, mapped, with every block that is needed found sound."""
+        """Map the segments that these rows refer to, and verify the checksums of their blocks."""
         return mapped_segments(part, self._folder, self._disk)
 
     def _rows(self) -> list[tuple[int, Assembled]]:
-        """Every index by its number, in order, as far as it was read."""
+        """The number and the rows of every index, in order, as of the last refresh."""
         with self._lock:
             return [(number, self._indexes[number].rows()) for number in sorted(self._indexes)]
 
     def _follow(self, number: int, closed: bool) -> None:
-        """Read on in an index. One that is closed is sound to its end, or rows would be missing without a word."""
+        """Read the new blocks of an index.
+
+        A closed index must be valid to its end; otherwise rows would be missing without an error.
+        """
         path = index_path(self._folder, number)
         found = mapped_file(path, self._disk)
         if found is None:
@@ -210,9 +222,9 @@ class LogReader:
 
 
 def _count_from(rows: Assembled) -> Longs:
-    """For each standing description, the first of the commits that goes by it.
+    """For each standing relation, the index of the first commit that it applies to.
 
-    Streamed transactions describe for themselves what they change, so only the ends of plain ones are asked.
+    Only the ends of plain transactions are compared: a streamed transaction sends its own Relation messages.
     """
     plain = rows.commits["streamed"] == 0
     ends = np.zeros(len(rows), np.uint64)

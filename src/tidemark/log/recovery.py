@@ -1,9 +1,9 @@
-"""Opening a log that another process left, however it ended.
+"""Recovery: opening a log after its previous writer ended in any way, including a crash or a power failure.
 
-Only the last segment can be torn. It is read block by block from its head; where a block is not sound the segment is
-cut, unless something proves that this place was durable once: then it is damage, and we stop. What is kept is written
-once more and synced, because after a failed sync the kernel shows what the disk may not have. The index of the last
-segment is made anew from its blocks.
+Only the last segment can be torn. It is read block by block from its head and truncated at the first invalid block,
+unless a later block or the index proves that this offset was durable once: then the log is damaged, and recovery fails.
+The remaining data that is not proven durable is written again and synced, because after a failed sync the kernel may
+return data that is not on disk. The index of the last segment is rebuilt from its blocks.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def open_log(
     lock: Lock | None = None,
     first: int = 1,
 ) -> LogWriter:
-    """Open the log in this folder for writing; one that holds nothing begins at `start`, with segment `first`.
+    """Open the log in this directory for writing; an empty log starts at `start`, with segment number `first`.
 
-    The log releases the lock when it is closed, or cannot be opened; without one it takes it itself.
+    The lock, which is acquired here if none is passed, is released when the log is closed or cannot be opened.
     """
     disk = disk or Disk()
     disk.make_folder(folder)
@@ -55,7 +55,7 @@ def open_log(
 
 
 def last_position(folder: Path, disk: Disk | None = None) -> Lsn | None:
-    """How far a log reaches, without opening it for writing; None if there is none."""
+    """The last position of a log, read without opening it for writing; None if there is no log."""
     disk = disk or Disk()
     found = numbers(disk.names(folder), SEGMENT) if folder.exists() else []
     if found and not _begun(folder, disk, found[-1]):
@@ -89,7 +89,7 @@ def _recovered(folder: Path, disk: Disk) -> Tail | None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A last segment: its end, what is known there, its index, and how far it is proven to be on the disk."""
+    """The last segment as read: the state at its end, the rows of its index, and the size proven to be on disk."""
 
     tail: Tail
     parts: list[IndexPart]
@@ -101,7 +101,7 @@ class _Read:
 
 def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
     path = segment_path(folder, number)
-    described = _proven_by_index(folder, disk, number)  # before the segment is looked at, which may be growing
+    described = _proven_by_index(folder, disk, number)  # read before the segment, which may be growing
     data = disk.map(path)
     sound = list(blocks(view(data), number))
     if not sound or sound[0].kind != Kind.HEAD:
@@ -127,19 +127,22 @@ def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
 
 
 def _proven(data: memoryview, number: int, sound: list[Block]) -> int:
-    """How far a segment was once durable, by the word of any sound block, also after the place where it breaks."""
+    """The size of the segment that was durable once, according to any valid block, also behind an invalid one."""
     end = sound[-1].end if sound else 0
     return max((block.synced for block in (*sound, *stray_blocks(data, number, end))), default=0)
 
 
 def _proven_by_index(folder: Path, disk: Disk, number: int) -> int:
-    """The same by the word of its index, wherever that is sound."""
+    """The size of the segment that was durable once, according to any valid block of its index."""
     path = index_path(folder, number)
     return _proven(view(disk.map(path)), number, []) if path.exists() else 0
 
 
 def _begun(folder: Path, disk: Disk, number: int) -> bool:
-    """Whether a segment has its head. One that has not was never used, unless something proves the contrary."""
+    """Whether a segment has its head.
+
+    A segment without one was never used; if a valid block proves that it was durable once, LogDamaged is raised.
+    """
     described = _proven_by_index(folder, disk, number)
     data = view(disk.map(segment_path(folder, number)))
     if next(iter(blocks(data, number)), None) is not None:
@@ -150,14 +153,18 @@ def _begun(folder: Path, disk: Disk, number: int) -> bool:
 
 
 def _remove_unused(folder: Path, disk: Disk, last: int, described: list[int]) -> None:
-    """Remove the index of a segment that was never begun. It has one block: others follow when the folder is synced."""
+    """Remove the index of a segment that was never started.
+
+    Such an index has one block: more are written only after the directory, with the name of the segment, was synced.
+    """
     for number in reversed(described):
         if number > last:
             path = index_path(folder, number)
             if number > last + 1 or len(list(stray_blocks(view(disk.map(path)), number, 0))) > 1:
                 raise LogDamaged(f"{segment_path(folder, number)} is missing, but its index exists", _HINT)
             disk.remove(path)
-    disk.sync_folder(folder)  # the last segment's name lasts before its index is made anew, which proves that it did
+    # The rebuilt index will have two blocks, which prove that the name of the last segment is durable: sync it first.
+    disk.sync_folder(folder)
 
 
 def _require_row(folder: Path, found: list[int]) -> None:
@@ -199,7 +206,7 @@ def _rebuild_index(folder: Path, disk: Disk, number: int, read: _Read) -> None:
 
 
 def _segments(folder: Path, disk: Disk, last: int) -> dict[int, Segment]:
-    """What can go when, by the indexes."""
+    """Read from the indexes what decides when each segment can be removed."""
     segments = {}
     for number in numbers(disk.names(folder), SEGMENT):
         segments[number] = segment = Segment(disk.size(segment_path(folder, number)))
@@ -211,7 +218,7 @@ def _segments(folder: Path, disk: Disk, last: int) -> dict[int, Segment]:
 
 
 def read_index(folder: Path, disk: Disk, number: int, *, whole: bool) -> list[IndexPart]:
-    """The index of a segment; of one that is closed, `whole` must be sound to its end."""
+    """Read the index of a segment; with `whole`, for a closed segment, it must be valid to its end."""
     path = index_path(folder, number)
     if not path.exists():
         raise LogDamaged(f"{path} is missing", _HINT)

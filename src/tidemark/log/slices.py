@@ -1,8 +1,8 @@
-"""Slices of the log: committed transactions cut into pieces of about the same size, each to be read alone.
+"""Slices of the log: committed transactions divided into pieces of about equal size, each read independently.
 
-A slice may begin and end inside a transaction: its rows say whose frames they are and which ordinal comes first, and
-`standing` which descriptions of tables were in force there. So any number of readers can share a transaction of any
-size, and none holds more of it than its windows.
+A slice may start and end inside a transaction: its rows contain the transaction and the ordinal of the first change of
+each extent, and `standing` the relations that were in force there. So any number of readers can share a transaction of
+any size (`_not_to_cut` has the exception), and the memory of each is bounded by its decoding window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.values.kernels import Longs
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Pieces to be decoded one after the other, and how many bytes of frames they are."""
+    """Pieces that are decoded one after the other, and the total size of their frames."""
 
     parts: tuple[Assembled, ...]
     size_bytes: int
@@ -28,9 +28,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whole transactions, sliced: all with a commit in (after, upto], of which `last` is the last.
+    """Complete transactions, divided into slices: all with a commit in `(after, upto]`; the last commit is `last`.
 
-    `relations` are where the tables are described that these may have changed, `sent` those of them inside of these.
+    `relations` are the locations of the Relation messages of all tables that they may have changed, `sent` those that
+    were sent inside these transactions.
     """
 
     after: Lsn
@@ -44,7 +45,7 @@ class Plan:
 
 
 def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes: int) -> Plan:
-    """As many whole transactions above `after` as make up `cycle_bytes`, at least one, up to `upto` at most."""
+    """Plan complete transactions above `after`, up to `upto`, until they reach `cycle_bytes`; at least one, if any."""
     parts: list[Assembled] = []
     size, reached = 0, upto
     for part in reader.transactions(after, upto):
@@ -65,7 +66,7 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
 
 
 def transaction_bytes(part: Assembled) -> Longs:
-    """How many bytes of frames each transaction has."""
+    """The size of the frames of each transaction, in bytes."""
     ends = np.concatenate([[0], np.cumsum(_sizes(part))])
     borders = np.concatenate([[0], np.cumsum(part.commits["extents"], dtype=np.int64)])
     counted: Longs = np.diff(ends[borders])
@@ -73,7 +74,7 @@ def transaction_bytes(part: Assembled) -> Longs:
 
 
 def cut(part: Assembled, slice_bytes: int) -> Iterator[Assembled]:
-    """The same in pieces of at most about so many bytes; an extent is never cut."""
+    """Divide transactions into pieces of about `slice_bytes`; an extent is never divided."""
     sizes = _sizes(part)
     if not len(sizes):
         return
@@ -97,9 +98,10 @@ def cut(part: Assembled, slice_bytes: int) -> Iterator[Assembled]:
 
 
 def _standing(part: Assembled, first: Rows, described: Longs, begin: int) -> Rows:
-    """What is in force at a piece's first frame; what its own transaction described counts most.
+    """The relations in force at the first frame of a piece; those of its own transaction take precedence.
 
-    Where a streamed transaction described a table once, that counts for all of it, wherever the description lies now.
+    If a streamed transaction sent a single Relation message for a table, that message applies to the whole transaction,
+    also if it was moved into the head of a later segment.
     """
     place, start = part.relations["place"], part.relations["start"]
     earlier = (place < first["place"]) | ((place == first["place"]) & (start < first["start"]))
@@ -112,9 +114,9 @@ def _standing(part: Assembled, first: Rows, described: Longs, begin: int) -> Row
 
 
 def _not_to_cut(part: Assembled, described: Longs) -> list[int]:
-    """Streamed transactions that described a table more than once and went on in another segment.
+    """Streamed transactions that sent several Relation messages for one table and continue in a later segment.
 
-    Its head holds those descriptions then, and no longer says between which changes they came.
+    The head of that segment contains these messages, and no longer records between which changes they were sent.
     """
     found = []
     for at in np.flatnonzero(part.commits["streamed"]).tolist():
@@ -125,18 +127,18 @@ def _not_to_cut(part: Assembled, described: Longs) -> list[int]:
 
 
 def in_order(relations: Rows) -> Rows:
-    """By where they lie."""
+    """Sort relations by location."""
     return relations[np.lexsort((relations["start"], relations["place"]))]
 
 
 def latest(relations: Rows) -> Rows:
-    """Of several descriptions of a table the last."""
+    """Keep only the last relation of each table."""
     _, backwards = np.unique(relations["oid"][::-1], return_index=True)
     return relations[np.sort(len(relations) - 1 - backwards)]
 
 
 def _grouped(pieces: Sequence[Assembled], slice_bytes: int) -> Iterator[Slice]:
-    """Small pieces together."""
+    """Group consecutive small pieces into slices of at most `slice_bytes`; a larger piece is a slice of its own."""
     gathered: list[Assembled] = []
     size = 0
     for piece in pieces:

@@ -1,7 +1,6 @@
-"""The end of the log as a value: all that must be known to go on appending, and what each block makes of it.
+"""The state at the end of the log: everything that is required to append to it, and how each block changes it.
 
-Writing and recovering go through the same `take`, so a log that is read again after a crash comes to the same end as
-the one that was being written.
+The writer and recovery use the same `take`, so recovery after a crash arrives at the same state as the writer had.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ _Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Tail:
-    """`position`: every commit at or below it is in the log. `in_force`: tables by oid, as described last.
+    """The state at the end of the log, which contains every commit at or below `position`.
 
-    `approve` is shown every description before anything of its block counts, and raises for one that it refuses.
+    `in_force` has the location of the last Relation message of each table, by OID. `approve` is called with every new
+    Relation message before its block takes effect, and raises an error to refuse it.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Tail:
 
     @classmethod
     def from_head(cls, number: int, position: int, head: Head) -> Tail:
-        """As it was when the segment was begun."""
+        """The state at the start of a segment."""
         tail = cls(number, position, head.last_commit, Assembler.resumed(head.state, head.opened))
         frames = read_only(np.frombuffer(head.frames, np.uint8))
         for place, _, start, end, *_ in _keyed(Assembler().feed(frames, Where(number, 0, FRAMES_AT)).standing):
@@ -50,7 +50,7 @@ class Tail:
         return tail
 
     def next_head(self, previous_bytes: int) -> Head:
-        """The head of the next segment. Descriptions are moved into it, in the order in which they came."""
+        """Advance to the next segment and return its head, to which Relation messages are moved in order of arrival."""
         opened = [relation for transaction in self.assembler.opened() for relation in transaction.relations]
         keys = sorted({*self.in_force.values(), *((place, start) for place, _, start, *_ in opened)})
         moved, frames = dict[_Key, tuple[int, int]](), bytearray()
@@ -71,21 +71,22 @@ class Tail:
         return Head(self.last_commit, previous_bytes, tuple(state), bytes(frames), opened_rows)
 
     def standing(self) -> Rows:
-        """Where the descriptions in force lie, as rows of the index."""
+        """The locations of the Relation messages in force, as index rows."""
         ends = {key: key[1] + HEAD + len(self._messages[key]) for key in self.in_force.values()}
         rows = [(key[0], 0, key[1], ends[key], oid, 0) for oid, key in sorted(self.in_force.items(), key=_by_place)]
         return np.array(rows, RELATIONS)
 
     def begin_session(self, approve: Callable[[bytes], None] | None = None) -> None:
-        """A new connection: what was open is sent again, and so is every description."""
+        """Discard open transactions: over a new connection, the source resends them and all Relation messages."""
         self.approve = approve
         self.assembler.forget()
         self._keep_messages()
 
     def take(self, frames: Bytes, where: Where, position: int, xid: int, endpos: int) -> tuple[Assembled, int]:
-        """Take the next frames and the position named after them; new commits, and how much is to be kept.
+        """Process the next frames and the position reported after them.
 
-        What commits above `endpos` is left, with all that follows it.
+        Returns the rows of new commits, and the size of the frames to write: frames of a commit above `endpos`, and all
+        frames after them, are left out.
         """
         self.blocks += 1
         rows, end = self.assembler.feed_until(frames, where, endpos)
@@ -99,9 +100,9 @@ class Tail:
         return rows, end
 
     def _without_known(self, rows: Assembled) -> Assembled:
-        """Only the commits that are new: a source that has crashed sends again what it had sent.
+        """Drop commits that are already in the log: after a crash, the source resends transactions.
 
-        What the others describe is described nevertheless: the source will not say it again in this session.
+        Their Relation messages are kept as standing rows, because the source does not resend them in this session.
         """
         lsns = rows.commits["lsn"]
         for at in np.flatnonzero(lsns[1:] <= lsns[:-1])[:1].tolist():
@@ -113,7 +114,7 @@ class Tail:
         return replace(rows.some(known, len(lsns)), standing=described)
 
     def _describe(self, rows: Assembled, frames: Bytes, where: Where) -> None:
-        """Remember the messages that describe tables, and which of them are in force."""
+        """Store new Relation messages, and update which of them are in force."""
         effective = [*_keyed(rows.relations), *_keyed(rows.standing)]
         opened = [key for transaction in self.assembler.opened() for key in transaction.relations]
         for place, block, start, end, _, streamed in (*effective, *opened):

@@ -1,7 +1,8 @@
-"""Letting go of the commit index: of segments that are gone, from the oldest on, as far as nobody asks for them.
+"""Expiry of the commit index: removes indexes of removed segments, the oldest first, below the retention LSN.
 
-The bytes of segments are trimmed by the one who appends (`writer`), as soon as the lake has them. Their index is kept
-for the whole window, since it tells times and what a snapshot does not see. What goes is told first (`forgotten`).
+The writer removes segments as soon as their data is applied to the lake. Their indexes are kept for the whole retention
+period, because they have the commit times and the commits that a snapshot excludes. Before an index is removed, the
+highest transaction ID in it is recorded (`forgotten`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tidemark.log.segment import SEGMENT, index_path, numbers
 
 
 def forget(folder: Path, retained: Lsn, *, dry_run: bool) -> dict[Path, int]:
-    """Remove indexes that hold commits below `retained` only; each with its size. One goes after the other for good."""
+    """Remove the indexes that have only commits below `retained`; returns their paths and sizes.
+
+    Each removal is synced before the next one, so a crash leaves no gap. With `dry_run`, nothing is removed.
+    """
     disk = Disk()
     segments = numbers(disk.names(folder), SEGMENT)
     reader = LogReader(folder, disk)

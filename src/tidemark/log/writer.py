@@ -1,7 +1,8 @@
-"""Appending to the log. One process does, and holds the log's lock for as long as it lives.
+"""Appending to the log, by one process that holds the lock of the log while it is open.
 
-A block is written to the segment, then its rows to the index: a reader that sees the rows finds the bytes. Nothing is
-durable until `sync`. A segment is closed only when it and its index are synced, so only the last one can be torn.
+A block is written to the segment first, then its rows to the index, so the bytes of every row in the index can be read.
+Nothing is durable until `sync`. A segment is closed only after it and its index are synced, so only the last segment
+can be torn.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from tidemark.values.kernels import Bytes
 
 LOCK = "lock"
 SEGMENT_BYTES = 128 << 20
-SEGMENT_BLOCKS = 32_768  # each takes recovery 0.1 ms
+SEGMENT_BLOCKS = 32_768  # recovery takes 0.1 ms per block
 NO_ENDPOS = Lsn(2**63 - 1)
-_NONE = 2**63  # a place after all places
+_NONE = 2**63  # greater than any segment number
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a block brought. `ended`: what followed lies above endpos and was left."""
+    """The commits of an appended block; `ended` if frames were left out because they commit above endpos."""
 
     commits: Rows
     ended: bool
@@ -43,7 +44,7 @@ class Appended:
 
 @dataclass(slots=True)
 class Segment:
-    """A segment, and what it takes to say when it can go."""
+    """A segment, and the values that decide when it can be removed."""
 
     size_bytes: int
     last_commit: int = 0
@@ -51,7 +52,7 @@ class Segment:
     oldest_description: int = _NONE
 
     def count(self, rows: Assembled) -> None:
-        """Take the rows of its index."""
+        """Add rows of its index."""
         if len(rows):
             self.last_commit = int(rows.commits["lsn"][-1])
             self.oldest_extent = min(self.oldest_extent, int(rows.extents["place"].min(initial=_NONE)))
@@ -59,7 +60,7 @@ class Segment:
 
 
 class Lock:
-    """The right to write, which the system takes back when the process ends, however it ends."""
+    """The write lock of a log, which the operating system releases when the process ends for any reason."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / LOCK
@@ -77,12 +78,15 @@ class Lock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let another process write."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 class LogWriter:
-    """The end of the log. After an error of the disk it refuses everything: open the log again."""
+    """The writer at the end of the log.
+
+    After any error except a SourceError in `append`, it refuses all further writes, and the log must be opened again.
+    """
 
     def __init__(
         self, folder: Path, disk: Disk, lock: Lock, tail: Tail, segments: dict[int, Segment], segment_bytes: int
@@ -108,50 +112,53 @@ class LogWriter:
 
     @property
     def received(self) -> Lsn:
-        """Every commit at or below it can be read from the log."""
+        """The received LSN: every commit at or below it can be read from the log."""
         return Lsn(self._tail.position)
 
     @property
     def durable(self) -> Lsn:
-        """Every commit at or below it will be in the log after any crash."""
+        """The flushed LSN: every commit at or below it is in the log after any crash."""
         return Lsn(self._durable)
 
     @property
     def last_commit(self) -> Lsn:
-        """The last commit in the log."""
+        """The LSN of the last commit in the log."""
         return Lsn(self._tail.last_commit)
 
     @property
     def unsynced_bytes(self) -> int:
-        """How much was written since the last sync."""
+        """The number of bytes written to the segment since the last sync."""
         return self._size - self._synced
 
     @property
     def size_bytes(self) -> int:
-        """How much room the segments take."""
+        """The total size of the segments."""
         return sum(segment.size_bytes for segment in self._segments.values())
 
     @property
     def open_transactions(self) -> int:
-        """How many streamed transactions have not ended."""
+        """The number of streamed transactions that have not ended."""
         return len(self._tail.assembler.streamed)
 
     def begin_session(self, note: bytes, xid: Xid8, approve: Callable[[bytes], None] | None = None) -> None:
-        """A new connection: what was open is forgotten, since it is sent again.
+        """Record a new connection, and discard open transactions, which the source resends.
 
-        `approve` is shown every Relation message of it, and may refuse with an error: then nothing of that block is
-        written, and the session is over.
+        `approve` is called with every Relation message of the session. If it raises a SourceError, nothing of that
+        block is written, and a new session must be started.
         """
         self._tail.begin_session(approve)
         self._xid = xid.value
         self._write(Kind.SESSION, note, Assembled())
 
     def know(self, xid: Xid8) -> None:
-        """A full transaction id of the source's present, by which those of the stream are widened."""
+        """Set a current full transaction ID of the source, by which the 32-bit IDs of the stream are widened."""
         self._xid = xid.value
 
     def append(self, frames: Bytes, position: Lsn = Lsn.ZERO, endpos: Lsn = NO_ENDPOS) -> Appended:
-        """Write frames, and the position that the source named after them. Nothing is written of what it refuses."""
+        """Append frames as one block, with the position that the source reported after them.
+
+        If the frames are refused with an error, nothing is written.
+        """
         self._require_sound()
         full = self._size + HEADER_BYTES + len(frames) > self._segment_bytes and self._size > self._head_end
         if full or self._tail.blocks >= SEGMENT_BLOCKS:
@@ -167,7 +174,7 @@ class LogWriter:
         return Appended(rows.commits, end < len(frames))
 
     def sync(self) -> None:
-        """Return when everything appended is durable."""
+        """Return when all appended data is durable."""
         with self._breaking():
             size, position = self._size, self._tail.position
             if size > self._synced:
@@ -176,9 +183,9 @@ class LogWriter:
                 self._append_index(Kind.SYNCED, b"")
 
     def trim(self, applied: Lsn) -> None:
-        """Remove segments that nobody needs whose lake has everything up to `applied`. Their index stays.
+        """Remove the segments that are not required once everything up to `applied` is in the lake; keep their indexes.
 
-        One is gone for good before the next one goes: a power loss that brings some back leaves no gap.
+        Each removal is synced before the next one: a power failure that undoes some of them leaves no gap.
         """
         with self._breaking():
             first_needed = self._first_needed(applied.value)
@@ -188,7 +195,7 @@ class LogWriter:
                 del self._segments[number]
 
     def close(self) -> None:
-        """Let go of the log, without syncing."""
+        """Close the files without syncing them, and release the lock."""
         self._disk.close(self._segment)
         self._disk.close(self._index)
         self._lock.release()
@@ -229,7 +236,7 @@ class LogWriter:
         return Stamp(self._synced, self._tail.position, self._xid)
 
     def _roll(self) -> None:
-        """Close the segment and begin the next one."""
+        """Sync and close the segment, and start the next one."""
         self.sync()
         with self._breaking():
             self._disk.sync(self._index)
@@ -252,14 +259,14 @@ class LogWriter:
             raise LogDiskFailed(f"a write to the log in {self.folder} failed earlier", "Retry the command.")
 
     def fail(self) -> None:
-        """Refuse everything from now on."""
+        """Refuse all further writes."""
         self._broken = True
 
 
 class _Breaking:
-    """While it is entered, any error leaves the writer unusable: what the files hold is for recovery to say.
+    """A context in which any error makes the writer unusable, because only recovery can determine the files' contents.
 
-    `unless` is the kind of error that says nothing about the files.
+    Errors of type `unless` do not affect the files and leave the writer usable.
     """
 
     def __init__(self, writer: LogWriter, unless: type[TidemarkError] | None) -> None:
@@ -275,9 +282,10 @@ class _Breaking:
 
 
 def begin_segment(disk: Disk, folder: Path, tail: Tail, head: Head, xid: int) -> tuple[File, File]:
-    """Create a segment and its index; return when both, and their names, are on the disk.
+    """Create a segment and its index; return when both files and their names are on disk.
 
-    The index says that the head is durable: without a sound head, it is what proves damage.
+    The index is written after the head is synced, and records that the head is durable: if the head is invalid later,
+    the index proves that the segment is damaged.
     """
     payload = head.packed()
     end = HEADER_BYTES + len(payload)

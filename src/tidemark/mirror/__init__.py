@@ -1,1 +1,1 @@
-"""What users import: an opened mirror, moments, changes, history, differences, and comparison with the source."""
+"""Reads of a mirror: tables at a position, changes, row history, differences, and comparison with the source."""

@@ -1,7 +1,7 @@
-"""What is known of one row of a table: who is asked for, and the steps that its versions are made of (`lives`).
+"""The history of one row of a table: its key, and the steps from which `lives` computes its versions.
 
-Only rows of one key are taken out of Spark. To these come the rows of keys that it came from, if it took values along
-that were not sent again.
+Only the rows of this key are collected from Spark, and those of the keys that the row was moved from if an update that
+moved it did not resend unchanged TOAST values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMED = "as PostgreSQL prints it, with TimeZone UTC and DateStyle ISO"
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """Where what is known begins: the rows that a table had there, and how they had come, or nothing."""
+    """Where the known history begins: the rows of the table at `lsn`, or None, and the begin type of these rows."""
 
     lsn: Lsn
     kind: str
@@ -47,7 +47,7 @@ class First:
 
 
 class Biography:
-    """One table's columns for readers, and the key of one of its rows."""
+    """One row of a table: the columns of the table as readers see them, and the key of the row."""
 
     def __init__(self, table: Fingerprint, types: Types, key: Value) -> None:
         name = f"{table.schema}.{table.name}"
@@ -79,7 +79,10 @@ class Biography:
 
     @property
     def equalities(self) -> Equalities:
-        """The same for who looks for the row's bucket, as far as it can be said."""
+        """The key as equalities, with which a read selects the bucket of the row.
+
+        Only integers and texts without quotes and backslashes are included.
+        """
         said: dict[str, Literal] = {}
         for attnum in self._table.key:
             value = self._key[f"v{attnum}"][0].as_py() if self._is_plain(attnum) else None
@@ -90,7 +93,7 @@ class Biography:
         return said
 
     def versions(self, spark: SparkSession, first: First, changes: DataFrame) -> DataFrame:
-        """Every version that the row had since."""
+        """Return every version of the row since `first`."""
         frames = [changes, *([first.rows] if first.rows is not None else [])]
         asked = [attnum for attnum in self._table.key if self._key[f"t{attnum}"].null_count == 0]
         there = {name for frame in frames for name in frame.columns}
@@ -125,14 +128,14 @@ class Biography:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """A table's changes, of which few are wanted."""
+    """The changes of a table, of which only those of a few keys are collected."""
 
     rows: DataFrame
     shape: Shape
     schema: pa.Schema
 
     def of(self, key: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """What a key's versions are made of; and all keys whose rows at first they may need."""
+        """Return the steps of the versions of a key, and all keys whose rows at the beginning these may require."""
         found, keys, asked = self._with_keys(key), key, set[tuple[int, int]]()
         while True:
             unsettled = _marked(found) - asked
@@ -150,7 +153,7 @@ class _Changes:
         return self._collected(self.rows.where(wanted))
 
     def _old_rows(self, positions: Iterable[tuple[int, int]]) -> pa.Table:
-        """What rows were before these updates, where it was sent."""
+        """Return the old rows of the updates at these positions, where the stream sent them."""
         places = self.rows.sparkSession.createDataFrame(sorted(positions), "commit long, ordinal long")
         old = self.rows.where(F.col("kind") == PREIMAGE)
         return self._collected(old.join(F.broadcast(places), ["commit", "ordinal"], "left_semi"))
@@ -160,7 +163,7 @@ class _Changes:
 
 
 def _values(key: Value, names: Sequence[str], table: str) -> list[str]:
-    """PostgreSQL's text of each column of a key: one value, several in the key's order, or by their names."""
+    """Return the texts of a key that is one value, several values in the key's order, or a mapping by column."""
     columns = f"the key of {table} is ({', '.join(names)})"
     if isinstance(key, Mapping):
         if set(key) != set(names):
@@ -178,7 +181,7 @@ def _values(key: Value, names: Sequence[str], table: str) -> list[str]:
 
 
 def _text(value: Value) -> str:
-    """A value as PostgreSQL prints it."""
+    """Return a value as PostgreSQL prints it."""
     if value is None:
         raise InvalidValue("a key cannot be null", f"Write the value {_NAMED}.")
     if isinstance(value, bool):
@@ -199,7 +202,7 @@ def _suffixes(column: ShownColumn) -> tuple[str, ...]:
 
 
 def _steps(rows: DataFrame, schema: pa.Schema, first: First) -> pa.Table:
-    """Rows that were there at first, as steps."""
+    """Return the rows that the table had at the beginning, as steps."""
     found = rows.toArrow()
     said = {"kind": first.kind, "commit": first.lsn.value, "ordinal": AT_FIRST}
     for name in STEP:
@@ -208,7 +211,7 @@ def _steps(rows: DataFrame, schema: pa.Schema, first: First) -> pa.Table:
 
 
 def _is_one_of(keys: pa.Table, shape: Shape, large: Sequence[ShownColumn]) -> Column:
-    """Whether a row has one of these keys; a key column that was not sent may be anything."""
+    """Return the condition that a row has one of these keys; an unchanged TOAST value matches any key."""
     return reduce(or_, (_is_key(keys.slice(at, 1), shape, large) for at in range(len(keys))))
 
 
@@ -222,13 +225,13 @@ def _is_key(key: pa.Table, shape: Shape, large: Sequence[ShownColumn]) -> Column
 
 
 def _marked(steps: pa.Table) -> set[tuple[int, int]]:
-    """Where updates did not send all."""
+    """Return the positions of the updates with unchanged TOAST values."""
     said = zip(positions_of(steps), steps["marks"].to_pylist(), strict=True)
     return {position for position, marks in said if marks is not None}
 
 
 def _came_from(steps: pa.Table, keys: pa.Table, shape: Shape) -> pa.Table:
-    """The keys that rows with these had before updates that did not send all."""
+    """Return the other keys that rows with these keys had before updates with unchanged TOAST values."""
     steps = with_whole_keys(steps, shape)
     theirs = steps.select(list(shape.key_cells))
     numbers = numbers_of(pa.concat_tables([theirs, keys]), shape.key_cells, zeros_apart=False).tolist()
@@ -248,7 +251,7 @@ def _came_from(steps: pa.Table, keys: pa.Table, shape: Shape) -> pa.Table:
 
 
 def _distinct(parts: Sequence[pa.Table]) -> pa.Table:
-    """Each step once."""
+    """Return the steps without duplicates: a position and a kind identify a step."""
     steps = pa.concat_tables(parts)
     seen = {
         (*position, kind): at

@@ -1,4 +1,4 @@
-"""Spark's errors in the terms of the statement that was typed: its lines and columns, no views and no stack traces."""
+"""Spark's errors as Tidemark errors: with line and column in the user's SQL, without view names and stack traces."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _VIEW = re.compile(r"`?_pyspark(?:_connect_temp_view)?_[0-9a-f]{32}`?\.?")
 _VIEW_SIZES = tuple(len(prefix) + 32 for prefix in ("_pyspark_", "_pyspark_connect_temp_view_"))
 _SPARKS = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.*?)(?:\s*SQLSTATE: \w{5}|$)", re.DOTALL)
 _PLACES = (re.compile(r"line (\d+),? pos (\d+)"), re.compile(r"== SQL \(line (\d+), position (\d+)\) =="))
-_ADVICE = re.compile(r"[^.]*spark\.sql\.[^ ]*[^.]*\.")  # options of Spark's that would change answers
+_ADVICE = re.compile(r"[^.]*spark\.sql\.[^ ]*[^.]*\.")  # it names options that would change results
 _NOT_THE_QUERYS = ("INTERNAL_ERROR", "FAILED_READ_FILE", "PYTHON", "CANNOT_LOAD", "UNSUPPORTED_CALL")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """PySpark does not log errors meanwhile: they are raised."""
+    """Disable PySpark's logging of errors inside the context, because they are also raised."""
     loggers = [PySparkLogger.getLogger(name) for name in RAISED]
     before = [logger.disabled for logger in loggers]
     try:
@@ -43,7 +43,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def explaining(statement: Statement | None) -> Iterator[None]:
-    """Raise errors of Spark's as errors of ours, about a statement if there is one."""
+    """Raise Spark's errors as Tidemark errors, with their position in the statement if one is given."""
     with quiet():
         try:
             yield
@@ -53,7 +53,7 @@ def explaining(statement: Statement | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What Spark reports: its condition, its message, and where in its text of the statement the error is."""
+    """An error as Spark reports it: its condition, its message, and its position in the text that Spark parsed."""
 
     condition: str
     message: str
@@ -63,7 +63,11 @@ class _Failure:
 
 
 def explained(error: Exception, statement: Statement | None = None) -> TidemarkError:
-    """An error of Spark's as one of ours."""
+    """Return a Spark error as a Tidemark error.
+
+    An error in the query becomes InvalidValue; an error that a read raises with `raise_error` and a hint becomes
+    NotAnswerable; any other failure becomes TaskFailed.
+    """
     failure = _failure(error)
     if failure.condition == "USER_RAISED_EXCEPTION":
         message, _, hint = failure.message.partition("\nHint: ")
@@ -80,14 +84,14 @@ def explained(error: Exception, statement: Statement | None = None) -> TidemarkE
 def _failure(error: Exception) -> _Failure:
     text = getattr(error, "_desc", None) or str(error)
     found = next((match for pattern in _PLACES if (match := pattern.search(text))), None)
-    # the first form counts positions from 0
+    # the first form of `_PLACES` counts positions from 0, the second from 1
     place = (int(found[1]), int(found[2]) - (found.re is _PLACES[1])) if found is not None else None
     if isinstance(error, PySparkException) and (condition := error.getCondition()):
         parameters = {name: str(value) for name, value in (error.getMessageParameters() or {}).items()}
         start = next((at for context in error.getQueryContext() if (at := _start_of(context)) is not None), None)
         whole = parameters.get("errorMessage") or _text_of(error.getMessage())
         return _Failure(condition, whole, parameters, start, place)
-    match = _SPARKS.search(text)  # an exception of the JVM's that PySpark does not convert
+    match = _SPARKS.search(text)  # an exception of the JVM that PySpark does not convert
     return _Failure(match[1], match[2], {}, None, place) if match is not None else _Failure("", text)
 
 
@@ -99,12 +103,12 @@ def _text_of(message: str) -> str:
 def _start_of(context: Any) -> int | None:
     try:
         return int(context.startIndex())
-    except Exception:  # noqa: BLE001 - the context of a DataFrame has no place in a text
+    except Exception:  # noqa: BLE001 - the context of a DataFrame has no position in a text
         return None
 
 
 def _worded(failure: _Failure) -> tuple[str, str]:
-    """Message and hint: the first sentence, and the others."""
+    """Return the message and the hint: by default the first sentence of Spark's text, and the others."""
     kind, parameters = failure.condition.partition(".")[0], failure.parameters
     if kind in ("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD"):
         name = _VIEW.sub("", parameters.get("objectName", parameters.get("fieldName", "")))
@@ -119,7 +123,7 @@ def _worded(failure: _Failure) -> tuple[str, str]:
 
 
 def _offset(failure: _Failure, statement: Statement) -> int | None:
-    """Where in the user's text the error is, as far as Spark tells."""
+    """Return the offset of the error in the user's text, or None if Spark does not report a position."""
     for size in _VIEW_SIZES:
         start = failure.start if failure.start is not None else _of_place(failure.place, statement, size)
         origin = statement.origin(start, size) if start is not None else None
@@ -129,7 +133,7 @@ def _offset(failure: _Failure, statement: Statement) -> int | None:
 
 
 def _of_place(place: tuple[int, int] | None, statement: Statement, view_size: int) -> int | None:
-    """The offset in Spark's text of a line and a position in it: only the user's own text has line breaks."""
+    """Return the offset in Spark's text of a line and a position: all line breaks are from the user's text."""
     if place is None:
         return None
     line, position = place

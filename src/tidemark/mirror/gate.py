@@ -1,4 +1,4 @@
-"""The gate: a read at a position waits until the log has everything up to there, and says how long that was."""
+"""The gate: a read at a position waits until the log contains everything up to it, and logs how long that took."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("tidemark.query")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A position up to which all is there: how long that took, and how many bytes of WAL were missing at first."""
+    """The position up to which the log is complete, the time waited, and the bytes of WAL missing at the start."""
 
     lsn: Lsn
     seconds: float
@@ -27,10 +27,10 @@ class Passed:
 
 
 def pass_gate(reader: LogReader, log: Path, lsn: Lsn, limit_s: float = LIMIT_S) -> Passed:
-    """Wait until everything up to `lsn` is in the log.
+    """Wait until everything up to `lsn` is in the log; raise NotAnswerable after `limit_s` or if no receiver runs.
 
-    Just after the header of a WAL page the log may end before it: nothing is committed in between, and the position
-    that was reached means the same.
+    If `lsn` is just after the header of a WAL page, the log may end before that header. No commit is in between, so
+    the position that was reached is equivalent and is returned.
     """
     begin = time.monotonic()
     reader.refresh()

@@ -1,4 +1,4 @@
-"""A mirror and a moment as HTML, for notebooks. Pure."""
+"""HTML of a mirror and of a moment, for notebooks. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.lake.status import TableStatus
 
 
 def mirror_html(lake: Lake, latest: Lsn, time: datetime | None, tables: Iterable[TableStatus]) -> str:
-    """The latest position of a mirror, and a table of its tables."""
+    """Return the latest position of a mirror and a list of its tables, as HTML."""
     rows = [
         (
             each.name,
@@ -28,7 +28,7 @@ def mirror_html(lake: Lake, latest: Lsn, time: datetime | None, tables: Iterable
 
 
 def moment_html(lake: Lake, boundary: Boundary, time: datetime | None, tables: Iterable[tuple[str, str]]) -> str:
-    """A position, its time, and the tables there with their columns."""
+    """Return a position, its time, and the tables with their columns at that position, as HTML."""
     head = f"Mirror of database {lake.database} in {lake.path} at {boundary}{_at(time)}"
     return _document(head, ("table", "columns"), list(tables))
 

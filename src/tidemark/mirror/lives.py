@@ -1,8 +1,8 @@
-"""The versions of a row, from what is known of its key: the row that it began with, and every change in order. Pure.
+"""The versions of a row, computed from the first known row of its key and all later changes in order. Pure.
 
-A row is followed from change to change. An update that moves it to another key ends it there: under the new key it
-begins. A value that a change did not send is the one that the row had before, under whichever key that was: so the
-steps must have those of every key that it came from.
+A row is followed from change to change. An update that changes the key ends the row under the old key and begins it
+under the new one. An unchanged TOAST value is the value that the row had before, possibly under another key, so the
+steps must include those of every key that the row was moved from.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tidemark.reads.shape import COPY_AGAIN, NEVER_SENT, REMOVALS, Shape
 from tidemark.values.kernels import Flags, Longs
 
 COPIED, BEFORE = "copy", "before"
-STEP = ("kind", "commit", "time", "ordinal", "xid", "marks", "truncates")  # after the cells, in the order of OURS
-AT_FIRST = -1  # the ordinal of a row that was there before any change
+STEP = ("kind", "commit", "time", "ordinal", "xid", "marks", "truncates")  # after the cells, ordered as `OURS`
+AT_FIRST = -1  # the ordinal of a row that is older than all changes
 
 LIFE = pa.schema(
     [
@@ -44,7 +44,7 @@ _TYPES = {
 
 @dataclass(slots=True)
 class _Life:
-    """One version: the steps that began and ended it, and for each large column the one that sent its value."""
+    """One version: the steps that began and ended it, and for each large column the step that sent its value."""
 
     begin: int
     sent: Mapping[int, int]
@@ -53,7 +53,7 @@ class _Life:
 
 @dataclass(slots=True)
 class _Held:
-    """The versions that live, by the number of their key, and all there ever were of the key that is asked for."""
+    """The open versions by the number of their key, and all versions of the requested key."""
 
     asked: int
     lives: list[_Life] = field(default_factory=list)
@@ -72,9 +72,10 @@ class _Held:
 
 
 def lives(steps: pa.Table, key: pa.Table, shape: Shape) -> pa.Table:
-    """All versions of the row with a key, oldest first: its cells, and what `LIFE` says.
+    """Return all versions of the row with a key, oldest first: its cells and the columns of `LIFE`.
 
-    `steps` are cells and `STEP`, in any order; a row that was there at first is a step with the ordinal `AT_FIRST`.
+    `steps` has the cells and the columns `STEP`, in any order of rows. A row that is older than all changes is a step
+    with the ordinal `AT_FIRST`.
     """
     steps = with_whole_keys(steps, shape)
     keys = pa.concat_tables([steps.select(list(shape.key_cells)), key])
@@ -92,7 +93,7 @@ def lives(steps: pa.Table, key: pa.Table, shape: Shape) -> pa.Table:
 
 
 def with_whole_keys(steps: pa.Table, shape: Shape) -> pa.Table:
-    """The same, where what an update did not send of its key is what the old key beside it has."""
+    """Return the steps with the key columns that an update did not send taken from its old row."""
     marked = [column for column in shape.of(shape.key) if column.attnum in _attnums(steps["marks"])]
     if not marked:
         return steps
@@ -113,12 +114,12 @@ def with_whole_keys(steps: pa.Table, shape: Shape) -> pa.Table:
 
 
 def positions_of(steps: pa.Table) -> list[tuple[int, int]]:
-    """Where each step stands; an update and its old row stand at the same place."""
+    """Return the position of each step; an update and its old row have the same position."""
     return list(zip(steps["commit"].to_pylist(), steps["ordinal"].to_pylist(), strict=True))
 
 
 def _follow(steps: pa.Table, numbers: Longs, held: _Held, large: Sequence[int]) -> None:
-    """Step by step."""
+    """Begin and end versions in `held`, step by step."""
     position, moved = (-1, -1), None
     for at, kind, here, marks in _in_order(steps):
         number = int(numbers[at])
@@ -134,7 +135,7 @@ def _follow(steps: pa.Table, numbers: Longs, held: _Held, large: Sequence[int]) 
 
 
 def _in_order(steps: pa.Table) -> Iterator[tuple[int, str, tuple[int, int], str]]:
-    """By position, an old row before the new one."""
+    """Return the steps by position, the old row of an update before its new row."""
     old: Flags = pc.equal(steps["kind"], PREIMAGE).to_numpy()
     order = np.lexsort((~old, steps["ordinal"].to_numpy(), steps["commit"].to_numpy()))
     kinds, marks, positions = steps["kind"].to_pylist(), steps["marks"].to_pylist(), positions_of(steps)
@@ -154,6 +155,6 @@ def _attnums(marks: pa.ChunkedArray) -> set[int]:
 
 
 def _said(steps: pa.Table, at: pa.Array) -> list[pa.Array]:
-    """Where a step stands, when and whose it was, and what it did; null of none."""
+    """Return the LSN, time, transaction id and type of steps; null where there is no step."""
     types = [None if kind is None else _TYPES[kind] for kind in steps["kind"].take(at).to_pylist()]
     return [*(steps[name].take(at) for name in ("commit", "time", "xid")), pa.array(types, pa.string())]

@@ -1,13 +1,13 @@
-"""The mirror as one reads it: `tidemark.open(lake).at(lsn).table("public.orders")`.
+"""A mirror that is open for reading: `tidemark.open(lake).at(lsn).table("public.orders")`.
 
-A handle stands at one boundary, and all it gives stands there, however far the mirror has moved on. Handles know
-nothing of each other. What they give are ordinary DataFrames, on a Spark session of one's own or on one that is made.
+A moment is at one boundary: everything it returns is read there, however far the mirror has advanced since. Moments are
+independent of each other. They return ordinary DataFrames, on the caller's Spark session or on a new one.
 
-`at("now")` is what a session on the source sees at this moment, `at(snapshot=…, lsn=…)` what one saw that read both in
-one statement. What makes either unanswerable may pass in a moment: then `now` is taken again.
+`at("now")` is what a session on the source sees at this moment; `at(snapshot=…, lsn=…)` is what a session saw that read
+both in one statement. The condition that makes either unanswerable may be temporary: then `now` takes a new snapshot.
 
-A mirror that is polled knows what polls saw, and no more: there is no now, and every moment says what it was `observed`
-by.
+A polled mirror contains only what the polls read: it cannot be read at `now`, and `observed` of every moment is the
+poll that its rows are from.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Mirror:
             return None
 
     def _boundary_of(self, when: Position) -> Boundary:
-        """The boundary of a position, without a claim that it can be read."""
+        """Return the boundary of a position, without a check that it can be read."""
         if isinstance(when, Boundary):
             return when
         if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
@@ -222,14 +222,15 @@ class Mirror:
 
     @property
     def _last_poll(self) -> Poll | None:
-        """What it shows latest, if it is polled."""
+        """The last poll, or None if the mirror is not polled."""
         return read_polls(self._lake.path).last
 
     @property
     def _streamed_above(self) -> Lsn | None:
-        """Where the stream took over from polls, if there were any; None while it is polled, or nothing was told.
+        """The LSN at which streaming replaced polling, zero if the mirror was never polled.
 
-        A mirror that follows the stream stays so: all polls and cycles are read until then, and not again.
+        None while the mirror is polled or has no cycle yet. A mirror that streams does not return to polling, so the
+        polls and cycles are read only until the LSN is known.
         """
         if self._streamed_from is None:
             polls = read_polls(self._lake.path)
@@ -244,10 +245,10 @@ class Mirror:
     def _seen_by(
         self, looking: Callable[[], Look], limit_s: float = LIMIT_S, forget: Callable[[Look], None] = lambda _: None
     ) -> Moment:
-        """What a session sees that looks; it looks again while that cannot be answered for a reason that may pass.
+        """Return the moment of a catalog snapshot; take a new one while a temporary condition makes it unanswerable.
 
-        If it does not pass in time, the tables that it concerns are refused, and all others are read. `forget` is told
-        of looks that are not needed any more.
+        If the condition lasts longer than `limit_s`, the tables that it affects are refused, and all others can be
+        read. `looking` takes a catalog snapshot, and `forget` is called with each one that is no longer needed.
         """
         reader = self._log()
         until = time.monotonic() + limit_s
@@ -262,7 +263,7 @@ class Mirror:
                 return taken
             try:
                 moment = self._moment(_boundary(reader, look, passed), look, passed, _surely_seen(look))
-            except NotAnswerable:  # it does not see a commit that lies below the window, or does not say what it sees
+            except NotAnswerable:  # it excludes a commit older than the retention, or is ambiguous on a standby
                 if time.monotonic() >= until:
                     raise
                 forget(look)
@@ -284,7 +285,7 @@ class Mirror:
         return self._present.look()
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
-        """What a session saw elsewhere. How tables were defined there is known when the mirror has looked."""
+        """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
         reader = self._log()
         until = time.monotonic() + limit_s
         passed = pass_gate(reader, self._lake.log, lsn, limit_s)
@@ -300,8 +301,8 @@ class Mirror:
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
-        view = self._view()  # how far the mirror has come only grows; what it lets go of is looked at under the lease
-        # How a table is defined above what is known may be told later as of there: nothing above it is let go either.
+        view = self._view()  # before the lease: watermarks only advance; the retention is checked under the lease
+        # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
         needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
         lease = Lease(self._lake.path, needed, self._hold_s)
         try:
@@ -312,7 +313,7 @@ class Mirror:
             raise
 
     def _require_stream(self) -> None:
-        """Refuse what only the stream can tell."""
+        """Refuse a read that requires the stream if the mirror is polled."""
         if self._streamed_above is None and (poll := self._last_poll) is not None:
             raise NotAnswerable(
                 f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
@@ -320,7 +321,7 @@ class Mirror:
             )
 
     def _log(self) -> LogReader:
-        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have one by now
+        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have a log by now
         if self._reader is None:
             raise NotAnswerable(
                 f"the log directory {self._lake.log} cannot be read, and `now` and snapshots require it",
@@ -330,12 +331,12 @@ class Mirror:
 
 
 def _needed(look: Look) -> Lsn:
-    """How far the log must come to tell what a look sees: on a standby beyond the record that it may be replaying."""
+    """Return the LSN that the log must reach to resolve a snapshot; on a standby, beyond the record being replayed."""
     return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
 
 
 def _surely_seen(look: Look) -> Snapshot:
-    """What a session sees for certain: a standby's snapshot does not list who was running."""
+    """Return what a session certainly sees: the snapshot of a standby does not list the running transactions."""
     return look.snapshot if look.replayed is None else Snapshot(look.snapshot.xmin, look.snapshot.xmin)
 
 
@@ -369,5 +370,5 @@ def open_mirror(
     """
     dsn = Dsn(source) if isinstance(source, str) else source
     path = local_path(lake)
-    Lake.open(path)  # before Spark is started
+    Lake.open(path)  # fails before Spark is started
     return Mirror(path, spark if spark is not None else spark_session(options), dsn, hold_s)

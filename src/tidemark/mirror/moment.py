@@ -1,4 +1,4 @@
-"""The mirror at one boundary: everything that is read there stays the same, however far the mirror moves on."""
+"""The mirror at one boundary: the rows that are read there stay the same, however far the mirror advances."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Moment:
         return moment_html(self._mirror._lake, self.boundary, self.time, sorted(tables))
 
     def _described(self, history: TableHistory) -> str:
-        """The columns of a table, or the reason why it cannot be read."""
+        """Return the columns of a table, or the reason why it cannot be read."""
         try:
             columns = self._clear(history).fingerprint.columns
         except NotAnswerable as error:
@@ -134,7 +134,7 @@ class Moment:
 
     @property
     def _unclear(self) -> tuple[str, ...]:
-        """The tables that the mirror follows and that cannot be answered here: a later boundary may answer them."""
+        """The live tables that cannot be read at this boundary; they may be readable at a later one."""
         followed = [history for history in self._histories.values() if history.live]
         unclear = [history.fingerprint for history in followed if not self._is_clear(history)]
         return tuple(f"{each.schema}.{each.name}" for each in unclear)
@@ -153,7 +153,7 @@ class Moment:
         return self._remembering(self._table(key, wanted=wanted, only=only))
 
     def _leaves(self, name: str | None = None) -> tuple[TableHistory, ...]:
-        """The mirrored tables that hold the rows of one, or all that are followed."""
+        """Return the mirrored tables that contain the rows of a table, or all that are not dropped."""
         if name is None:
             followed = (each for each in self._histories.values() if each.last.kind is not Kind.DROPPED)
             return tuple(sorted((each for each in followed if not each.is_union), key=lambda each: each.path))
@@ -161,15 +161,15 @@ class Moment:
         return tuple(each for each in mirrored if not each.is_union)
 
     def _is_parent(self, history: TableHistory) -> bool:
-        """Whether tables inherit from it there, as far as that is known."""
+        """Return whether tables inherit from it at this position; False if its definition is not known."""
         return not history.is_union and self._is_clear(history) and bool(history.at(self.lsn).fingerprint.children)
 
     def _members(self, history: TableHistory) -> tuple[Fingerprint, ...]:
-        """The tables whose rows a reader of one sees there, as they are defined."""
+        """Return the definitions of the tables whose rows a read of this table includes."""
         return tuple(each.at(self.lsn).fingerprint for each in self._tree(history) if not each.is_union)
 
     def _exact(self, history: TableHistory, *, only: bool) -> tuple[Fingerprint, DataFrame]:
-        """A table as it is defined there, and its rows, with the texts of values without a twin beside them."""
+        """Return the definition of a table and its rows, with the columns of the text fallback."""
         self._require_usable()
         return history.at(self.lsn).fingerprint, self._remembering(self._frame(history, {}, only=only))
 
@@ -235,7 +235,7 @@ class Moment:
                 f"Read the changes from {earliest} on.",
             )
         rows = self._reading.changes(history, span)
-        if since.floor < (retained := read_retained(self._mirror.path)):  # it may have moved since
+        if since.floor < (retained := read_retained(self._mirror.path)):  # it may have advanced in the meantime
             raise NotAnswerable(f"changes of {table} are kept from {retained} on", "Retry the command.")
         rows = seen(rows, since, self.boundary, None)
         return self._remembering(guarded(self._with_text(rows, key, wanted), key))
@@ -316,7 +316,7 @@ class Moment:
         return self._remembering(self._with_text(difference(*rows, changes, shape), key, wanted), early)
 
     def _require_usable(self) -> None:
-        """Refuse a handle whose time is over, and a session whose options have become such as change an answer."""
+        """Raise if the lease has expired, or if an option of the Spark session can now change a result."""
         self._lease.require_in_force()
         require_pinned(self._mirror.spark)
 
@@ -325,7 +325,7 @@ class Moment:
         return frame
 
     def _kept(self, key: Key, equalities: Equalities, columns: tuple[str, ...], *, only: bool) -> DataFrame:
-        """The same for every query of this handle: it is planned once. What asks for one key is planned for that."""
+        """Return a table that is planned once for all queries of this moment, unless equalities restrict its keys."""
         wanted = tuple((column,) for column in columns)
         if equalities:
             return self._table(key, equalities, wanted, only=only)
@@ -340,7 +340,7 @@ class Moment:
         return guarded(self._with_text(rows, key, wanted), key)
 
     def _with_text(self, rows: DataFrame, key: Key, wanted: TextColumns) -> DataFrame:
-        """The rows with these columns as PostgreSQL's text."""
+        """Return the rows with these columns as PostgreSQL's text."""
         if not wanted:
             return rows
         found = chosen(wanted, key, self._columns_of(key))
@@ -348,12 +348,12 @@ class Moment:
         return read_as_text(rows, found.values())
 
     def _columns_of(self, key: Key) -> list[str]:
-        """The columns of a table as readers see them."""
+        """Return the columns of a table as readers see them."""
         columns = find(self._names, key).at(self.lsn).fingerprint.columns
         return [name for _, name in shown_names(columns, self._mirror._lake.version_num)]
 
     def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
-        """The rows of a table and, unless `only`, of every table below it, under the columns of the table itself."""
+        """Return the rows of a table and, unless `only`, of all tables below it, with the table's own columns."""
         span, spark, version_num = self._clear(history), self._mirror.spark, self._mirror._lake.version_num
         if not history.is_union and (only or not span.fingerprint.children):
             return self._reading.table(history, span, equalities)
@@ -367,7 +367,7 @@ class Moment:
         return together(spark, root, parts, version_num)
 
     def _clear(self, history: TableHistory) -> Span:
-        """The table as it is at this boundary; refused if that is not known."""
+        """Return the definition and base of a table at this boundary; raise NotAnswerable if they are not known."""
         span = history.at(self.lsn)
         if (why := self._hindrance(history, span)) is not None:
             raise NotAnswerable(f"{span.fingerprint.schema}.{span.fingerprint.name} {why}", _LATER)
@@ -381,7 +381,7 @@ class Moment:
         return True
 
     def _hindrance(self, history: TableHistory, span: Span) -> str | None:
-        """Why a table that can be read at this position cannot be at this boundary."""
+        """Return why a table that can be read at this position cannot be read at this boundary, or None."""
         hidden = sorted(lsn for lsn in self.boundary.excluded if span.base.sees(lsn))
         if hidden and not history.is_union:
             return f"was copied at {span.base.lsn}, with the commit at {hidden[0]}, which is not visible here"
@@ -390,8 +390,11 @@ class Moment:
         return self._redefined(history, span)
 
     def _redefined(self, history: TableHistory, span: Span) -> str | None:
-        """Why it is not known that a table is here as it is at this position, but for what the log tells."""
-        # Polls told of no commits: nothing can be taken out of what they saw.
+        """Return why the table here may differ from the table at this position, or None.
+
+        Only differences that the log does not record are checked: polls, copies and definitions.
+        """
+        # A poll does not record commits, so no commit can be excluded from its rows.
         polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._mirror._streamed_above or Lsn.ZERO))
         if polled:
             return f"was polled with the commit at {polled[0]}, which is not visible here"
@@ -411,9 +414,9 @@ class Moment:
         return None
 
     def _tree(self, root: TableHistory, *, whole: bool = True) -> list[TableHistory]:
-        """A table and every mirrored table below it here, each once, however many parents it has.
+        """Return a table and every mirrored table below it at this position, each once even if it has several parents.
 
-        The `whole` of it is refused if a table below is not mirrored or cannot be read: its rows would be missing.
+        With `whole`, raise if a table below is not mirrored or cannot be read, because its rows would be missing.
         """
         found = {root.fingerprint.oid: root}
         for history in (reached := [root]):
@@ -443,7 +446,7 @@ class Moment:
 
 
 def _require_alone(name: str, spans: Iterable[Span], what: str, *, only: bool) -> None:
-    """Refuse what is kept of one table at a time, for a table that others inherit from, unless `only` it is meant."""
+    """Refuse changes and row history, which are stored per table, for a table with children unless `only` is set."""
     children = sorted({child.name for span in spans for child in span.fingerprint.children})
     if children and not only:
         raise NotAnswerable(

@@ -1,4 +1,4 @@
-"""Positions and durations as people write them, for Python and the command line alike. Pure.
+"""The text forms of positions and durations, the same in Python and on the command line. Pure.
 
     latest                       the last position at which every commit and every table definition is known
     now                          what a session on the source sees at this moment
@@ -42,7 +42,7 @@ _LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 def parse_position(text: str, now: datetime) -> str | Lsn | datetime:
-    """An LSN, a time with its zone, `latest` or `now`."""
+    """Parse a text into an LSN, a time with its zone, `latest` or `now`."""
     text = text.strip()
     if text.lower() in (LATEST, NOW):
         return text.lower()
@@ -57,12 +57,12 @@ def parse_position(text: str, now: datetime) -> str | Lsn | datetime:
 
 
 def zoned(moment: datetime) -> datetime:
-    """The same with its zone, which is UTC unless it has one."""
+    """Return a time with its zone, which is UTC if it has none."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def seconds_of(duration: Duration) -> float:
-    """The seconds of a duration: a number of seconds, a timedelta, or a text such as `30s`, `10min` or `7d`."""
+    """Return the seconds of a duration: a number of seconds, a timedelta, or a text such as `30s`, `10min` or `7d`."""
     return duration.total_seconds() if isinstance(duration, timedelta) else parse_duration(duration)
 
 

@@ -1,7 +1,7 @@
-"""The present, as a session on the source sees it: its snapshot, where that stands, and how tables are defined there.
+"""The present of the source as a session sees it: its snapshot, the LSN, and the table definitions.
 
-All of it is read in one transaction. So it needs nobody else's look at the source: a table that is defined there as the
-lake has it last can be read.
+All of it is read in one transaction, so no other catalog snapshot is needed: a table can be read if its definition
+there is the last one in the lake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg
 
 
 class Present:
-    """Asks the source of a lake; connected when it is first asked, and again when the connection was lost."""
+    """Takes catalog snapshots of the source of a lake; connects at the first one, and again after a lost connection."""
 
     def __init__(self, dsn: Dsn, lake: Lake, reader: LogReader | None) -> None:
         self._dsn, self._lake, self._reader = dsn, lake, reader
@@ -34,7 +34,7 @@ class Present:
         self._one_at_a_time = threading.Lock()
 
     def look(self) -> Look:
-        """What a session sees now."""
+        """Take a catalog snapshot."""
         with self._one_at_a_time:
             try:
                 return take_look(self._connected(), self._names, Watched(), lambda _: ())
@@ -43,7 +43,7 @@ class Present:
                 raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with self._one_at_a_time:
             self._hang_up()
 
@@ -63,7 +63,7 @@ class Present:
 def open_source(
     dsn: Dsn, purpose: str, lake: Lake, reader: LogReader | None, timeouts: Timeouts | None = None
 ) -> Session:
-    """A session on the source of a lake, or on a standby of it, which may lag; refused if it is another one."""
+    """Open a session on the source of a lake, or on a standby of it, which may lag; refuse any other server."""
     session = Session.open(dsn, purpose, timeouts)
     try:
         may_replicate, in_recovery = session.row(_MAY_REPLICATE)

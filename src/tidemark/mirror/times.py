@@ -1,15 +1,16 @@
-"""From a time to a position: the last commit up to which no commit was later than that time; and back.
+"""Conversion of a time into a position, and of a position into a time. Starts no JVM.
 
-Commit times are not monotonic, so the running maximum decides: the commits at or below the answer are those of the
-longest prefix of the commit order that lies entirely at or before the time.
+The position of a time is the last commit up to which no commit is later than that time. Commit times are not monotonic,
+so their running maximum decides: the commits at or below the position are the longest prefix of the commit order in
+which every commit time is at or before the given time.
 
-Back, a position has the time of its last commit, and `latest`: the greatest time of all commits up to there. A read at
-`latest` sees all that a read at the position sees, and besides only commits that follow it and are no later than that
-time; where the next commit is later, both see the same. A read at the commit's own time may see less. No JVM is needed.
+The time of a position is that of its last commit; `latest` is the greatest time of all commits up to it. A read at
+`latest` includes everything that a read at the position includes, and in addition only later commits with a time up to
+`latest`; if the next commit is later, both return the same. A read at the commit's own time may include less.
 
-A mirror that is polled knows no commits. There polls stand in their place: a time means the last poll up to which none
-was later by the source's clock, and a position the poll that a read there shows. So it is in the past of a mirror that
-was polled and follows the stream now.
+A polled mirror has no commits, and polls take their place: the position of a time is the last poll up to which no poll
+is later by the source's clock, and the time of a position is that of the poll that a read there returns. The same holds
+for the past of a mirror that was polled and now streams.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _NEWER = "Use `latest`, or run `tidemark sync` and retry the command."
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last commit at or below a position: where, when and whose; `latest` is the greatest time up to it.
+    """The last commit at or below a position; `latest` is the greatest commit time up to it.
 
-    Or the last poll: that is nobody's, and has no `xid`.
+    For a polled mirror it is the last poll, which has no `xid`.
     """
 
     lsn: Lsn
@@ -45,7 +46,7 @@ class Committed:
 
 
 def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | None) -> Lsn:
-    """The position of a time. `seen_at` is the source's clock when everything up to `answerable` was there."""
+    """Return the position of a time; `seen_at` is the source's clock when everything up to `answerable` was known."""
     since = time - EPOCH
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     latest = np.maximum.accumulate(commits["micros"])
@@ -61,7 +62,7 @@ def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | N
 
 
 def committed_at(lsn: Lsn, commits: Rows) -> Committed:
-    """The last commit at or below a position."""
+    """Return the last commit at or below a position."""
     count = int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))
     if count == 0:
         raise NotAnswerable(f"{lsn} is before the first commit whose time is known", "Use a later LSN, or `latest`.")
@@ -71,7 +72,7 @@ def committed_at(lsn: Lsn, commits: Rows) -> Committed:
 
 
 def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
-    """The position of the last poll up to which none was later than a time."""
+    """Return the position of the last poll up to which no poll is later than a time."""
     last, latest = polls.last, polls.latest
     before = int(np.searchsorted(latest, _plain(time), side="right"))
     if before == 0:
@@ -82,7 +83,7 @@ def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
 
 
 def polled_at(lsn: Lsn, polls: Polls) -> Committed:
-    """The poll that a read at a position shows."""
+    """Return the poll that a read at a position returns."""
     poll = polls.at(lsn)
     if poll is None:
         raise NotAnswerable(f"{lsn} is before the first poll", "Use a later LSN, or `latest`.")
@@ -91,7 +92,7 @@ def polled_at(lsn: Lsn, polls: Polls) -> Committed:
 
 
 def position_of(when: str | int | Lsn | datetime, view: LakeView) -> Lsn:
-    """The position of an LSN, a time or `latest`; `positions` lists the forms of text."""
+    """Return the position of an LSN, a time or `latest`; `positions` lists the text forms."""
     found = parse_position(when, datetime.now(UTC)) if isinstance(when, str) else when
     if isinstance(found, datetime):
         return _position_at(zoned(found), view)
@@ -103,7 +104,7 @@ def position_of(when: str | int | Lsn | datetime, view: LakeView) -> Lsn:
 
 
 def time_of(lsn: Lsn, view: LakeView) -> Committed:
-    """When the last commit at or below a position came about. Refused above what is known, where more may come."""
+    """Return the last commit at or below a position; positions above `answerable` are refused: commits may follow."""
     if lsn > view.answerable:
         raise NotAnswerable(
             f"{lsn} cannot be read yet: the mirror is complete up to {view.answerable}",
@@ -139,7 +140,7 @@ def _position_at(time: datetime, view: LakeView) -> Lsn:
 
 
 def _after(lsn: Lsn, commits: Rows) -> Rows:
-    """The commits that the stream told after polls: those before were seen by the last one."""
+    """Return the commits above the LSN at which streaming replaced polling; the last poll includes the others."""
     return commits[np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right") :]
 
 
@@ -153,12 +154,12 @@ def _commits(view: LakeView) -> Rows:
 
 
 def _shown(time: datetime) -> str:
-    """A time for people, in UTC."""
+    """Format a time in UTC for messages."""
     return time.astimezone(UTC).isoformat(" ").removesuffix("+00:00") + " UTC"
 
 
 def _plain(time: datetime) -> np.datetime64:
-    """In UTC, and without saying so."""
+    """Return a time in UTC as a `datetime64`, which has no zone."""
     return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "us")
 
 

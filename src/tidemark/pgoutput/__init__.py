@@ -1,1 +1,1 @@
-"""PostgreSQL's logical replication protocol: frames, messages, transactions and their changes. Pure."""
+"""PostgreSQL's logical replication protocol: frames, messages, transactions and their changes. Performs no I/O."""

@@ -1,8 +1,8 @@
-"""Which messages belong to which committed transaction: the whole of what must be known before values are looked at.
+"""Assign messages to committed transactions, before any value is decoded.
 
-Plain transactions come whole, between Begin and Commit. Streamed ones come in blocks, interleaved with others, and
-count from their Stream Commit on; what a subtransaction did that was aborted is left out by those who read. Until a
-transaction's commit only its extents are kept, not its bytes.
+A plain transaction arrives whole, between Begin and Commit. A streamed transaction arrives in blocks that are
+interleaved with others and takes effect at its Stream Commit; the decoder skips the changes of its aborted
+subtransactions. Until a transaction commits, the assembler stores only its extents, not its bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, SAID, A
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import OK, Bytes, Longs
 
-EVENTS = 4_096  # that one call of the kernel may give
+EVENTS = 4_096  # maximum number of events that one call of the kernel returns
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a buffer lies: in which place, in which block of it, and at which offset of the place it begins."""
+    """The location of a buffer: its place, the block within the place, and the offset at which the buffer begins."""
 
     place: int
     block: int = 0
@@ -34,7 +34,7 @@ class Where:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction that has not ended."""
+    """A transaction that has neither committed nor aborted."""
 
     extents: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     aborted: set[int] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Open:
 
 
 class Assembler:
-    """Feed it regions of whole frames in the order of their arrival."""
+    """Assembles transactions from regions of whole frames, which must be fed in the order of their arrival."""
 
     def __init__(self) -> None:
         self.streamed: dict[int, Open] = {}
@@ -52,12 +52,12 @@ class Assembler:
         self._events = np.empty((EVENTS, 7), np.int64)
 
     def feed(self, buffer: Bytes, where: Where) -> Assembled:
-        """Take the frames of a buffer; what was committed by them, in commit order."""
+        """Process the frames of a buffer and return the transactions that they commit, in commit order."""
         assembled, _ = self.feed_until(buffer, where, NO_END)
         return assembled
 
     def feed_until(self, buffer: Bytes, where: Where, endpos: int) -> tuple[Assembled, int]:
-        """The same, but for what commits above `endpos`: also where the first frame lies that was left for it."""
+        """Like `feed`, but stop before the first commit above `endpos`; also return the offset of the next frame."""
         out, at, end = _Output(where), 0, len(buffer)
         while at < end:
             count, at, bad, beyond = classify(buffer, at, end, endpos, self._state, self._events)
@@ -69,7 +69,7 @@ class Assembler:
         return out.assembled(), end
 
     def held(self) -> tuple[list[int], Assembled]:
-        """All that is open, as values that can be written down: `resumed` makes the same assembler of them."""
+        """Return the open transactions as serializable values, from which `resumed` builds an equal assembler."""
         out = _Output(Where(0))
         for xid, transaction in ((0, self._plain), *self.streamed.items()):
             out.commit(transaction, xid, 0, transaction.changes, streamed=transaction is not self._plain)
@@ -77,7 +77,7 @@ class Assembler:
 
     @classmethod
     def resumed(cls, state: Sequence[int], transactions: Assembled) -> Assembler:
-        """An assembler in the middle of what another one held."""
+        """Build an assembler from the values that `held` returned."""
         assembler = cls()
         assembler._state[:] = state
         for at, (_, xid, changes, *_, streamed) in enumerate(transactions.commits.tolist()):
@@ -90,18 +90,18 @@ class Assembler:
         return assembler
 
     def forget(self) -> None:
-        """Forget what has not been committed: the connection was lost and the source will send it again."""
+        """Discard all open transactions: the connection was lost and the source will send them again."""
         self.streamed.clear()
         self._plain = Open()
         self._state[:] = 0
 
     def opened(self) -> tuple[Open, ...]:
-        """The transactions that have begun and not ended."""
+        """Return the transactions that have begun and not ended."""
         return self._plain, *self.streamed.values()
 
     @property
     def oldest_place(self) -> int | None:
-        """The first place in which something lies that has not been committed, or None."""
+        """The first place that contains frames of an open transaction, or None."""
         return min((transaction.extents[0][0] for transaction in self.opened() if transaction.extents), default=None)
 
     def _take(self, out: _Output, buffer: Bytes, events: Longs) -> None:
@@ -113,7 +113,7 @@ class Assembler:
             done = at + 1
 
     def _commit_plain(self, out: _Output, events: Longs) -> None:
-        """Plain commits in a row; of the first, some may have come before."""
+        """Process consecutive plain commits; the first transaction may have begun in an earlier buffer."""
         if not len(events):
             return
         if self._plain.extents or self._plain.relations:
@@ -148,7 +148,7 @@ class Assembler:
             out.said.append((place, first, last))
 
     def _abort(self, xid: int, subxid: int) -> None:
-        """PostgreSQL 18 also reports the abort of what it knew to be aborted and therefore never streamed."""
+        """Ignore an unknown xid: PostgreSQL 18 also reports an abort that it detected before streaming anything."""
         if subxid == xid:
             self.streamed.pop(xid, None)
         elif xid in self.streamed:
@@ -164,7 +164,7 @@ class Assembler:
 
 
 class _Output:
-    """What one feeding gives, collected."""
+    """Collects the results of one call of `feed_until`."""
 
     def __init__(self, where: Where) -> None:
         self.standing: list[tuple[int, int, int, int, int, int]] = []
@@ -173,11 +173,11 @@ class _Output:
         self._parts: list[Assembled] = []
 
     def stretch(self, start: int, end: int) -> tuple[int, int, int, int]:
-        """Some of the buffer, as its place has it."""
+        """Return the location of a range of the buffer as (place, block, start, end)."""
         return self._where.place, self._where.block, self._where.offset + start, self._where.offset + end
 
     def commits(self, events: Longs) -> None:
-        """Plain transactions that lie whole in this feeding and describe nothing."""
+        """Add plain transactions that are complete in this buffer and contain no Relation message."""
         commits, extents = np.zeros(len(events), COMMITS), np.zeros(len(events), EXTENTS)
         for name, column in (("xid", 4), ("lsn", 5), ("micros", 6)):
             commits[name] = events[:, column]
@@ -187,7 +187,7 @@ class _Output:
         self._parts.append(Assembled(commits=commits, extents=extents))
 
     def commit(self, done: Open, xid: int, lsn: int, micros: int, *, streamed: bool) -> None:
-        """Any transaction."""
+        """Add one transaction of any kind."""
         aborted = sorted(done.aborted)
         counts = (len(done.extents), len(aborted), len(done.relations))
         self._parts.append(
@@ -200,7 +200,7 @@ class _Output:
         )
 
     def assembled(self) -> Assembled:
-        """All of it."""
+        """Return everything that was added."""
         outside = Assembled(standing=np.array(self.standing, RELATIONS), said=np.array(self.said, SAID))
         return Assembled.joined([*self._parts, outside])
 

@@ -1,7 +1,8 @@
-"""Which types are decoded from binary, known without Arrow: what a stream is asked to be is decided before any value.
+"""Which types can be decoded from the binary format, determined without importing Arrow.
 
-pgoutput sends in binary every type that can be sent so, or none. So a stream is binary only if all that it will carry
-is decoded from binary; `types` says how.
+pgoutput sends either every type that has a send function in binary, or none. The receiver therefore requests binary
+only if all types in the stream are decoded from binary. This is decided before any value arrives; `values.types`
+contains the decoders.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 
 from tidemark.schema.table import PgType
 
-# Built-in types that are decoded, and the types of their arrays.
+# Built-in types with a binary decoder, mapped to their array types.
 _ARRAYS = {
     16: 1000, 21: 1005, 23: 1007, 20: 1016, 26: 1028, 700: 1021, 701: 1022, 1700: 1231, 25: 1009, 1043: 1015,
     1042: 1014, 19: 1003, 18: 1002, 17: 1001, 1082: 1182, 1114: 1115, 1184: 1185, 1083: 1183, 1266: 1270,
@@ -21,7 +22,7 @@ _VECTORS = frozenset({22, 30})  # int2vector and oidvector
 
 
 def decoded_from_binary(oid: int, known: Mapping[int, PgType]) -> bool:
-    """Whether a column of this type is; `known` are the types that are not built in."""
+    """Whether a column of this type is decoded from binary; `known` contains the types that are not built in."""
     if oid in _BUILT_IN:
         return True
     described = known.get(oid)
@@ -37,7 +38,7 @@ def decoded_from_binary(oid: int, known: Mapping[int, PgType]) -> bool:
 
 
 def _is_list(described: PgType) -> bool:
-    """Whether it is an array, or a domain over one: arrays of those are kept as text."""
+    """Whether a type is an array or a domain over one: arrays of such elements are stored as text."""
     if described.oid in _ARRAYS.values():
         return True
     if described.kind == "d":

@@ -1,7 +1,7 @@
-"""Changes of one table as Arrow columns: what was changed how, by which transaction, in which order, and the values.
+"""Changes of one table as Arrow columns: kind, transaction, ordinal and values.
 
-A batch holds changes of one relation as it was described at one time. Where a transaction changed several tables, or a
-table was altered in between, `commit_lsn` and `ordinal` say in which order the changes of all batches belong.
+A batch contains changes of one relation under one description. If a transaction changed several tables, or a table was
+altered in between, `commit_lsns` and `ordinals` define the order of the changes across all batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FULL_ROW = ord("O")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch may become. A single change that is larger is a batch of its own."""
+    """The maximum size of a batch. A single change that exceeds it becomes a batch of its own."""
 
     rows: int = 65_536
     bytes: int = 64 << 20
@@ -40,12 +40,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Changes of one relation in order. `new` and `unchanged` have a row for each; `old` only for those that sent one.
+    """Changes of one relation in order. `new` and `unchanged` have an entry for each change, `old` only for some.
 
-    `kinds` are the letters I, U, D and T. A deletion and a truncate have no new row: nulls stand there. `unchanged`
-    marks values that were not sent because they are large and did not change; None where a column has no such mark. Old
-    rows belong to the changes `old_of`; where `old_full` is false only the key's columns were sent. `truncate_options`
-    are a truncate's: 1 for CASCADE, 2 for RESTART IDENTITY.
+    `kinds` contains the letters I, U, D and T. A DELETE and a TRUNCATE have no new row; `new` contains nulls for them.
+    `unchanged` marks unchanged TOAST values, which the stream did not resend; it is None for a column without any.
+    `old` has one row for each change that sent an old row: `old_of` contains the indexes of these changes, and where
+    `old_full` is false the source sent only the key columns. `truncate_options` is 1 for CASCADE plus 2 for RESTART
+    IDENTITY.
     """
 
     relation: Relation
@@ -76,7 +77,7 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """Committed transactions, a place in each array for each."""
+    """Committed transactions as parallel arrays."""
 
     xids: Longs
     commit_lsns: npt.NDArray[np.uint64]
@@ -84,15 +85,15 @@ class Transactions:
 
     @classmethod
     def of(cls, commits: Rows) -> Transactions:
-        """As they were assembled."""
+        """Build from assembled commits."""
         return cls(commits["xid"].astype(np.int64), commits["lsn"].copy(), commits["micros"].copy())
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Messages of committed transactions in order; for each its transaction, by index, and its ordinal in it.
+    """Messages of committed transactions in order, each with the index of its transaction and its ordinal in it.
 
-    They lie in one place, and are either of plain transactions or all of the streamed one `stream`.
+    All messages are in one place. They belong either to plain transactions or to the one streamed transaction `stream`.
     """
 
     messages: Messages
@@ -104,9 +105,10 @@ class Sequence:
 
 
 def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch | Undecodable]:
-    """Decode a sequence, a batch for each relation. Relation messages in it change `scope` as they are met.
+    """Decode a sequence into batches, one relation at a time. Its Relation messages update `scope` in order.
 
-    A relation with a value that cannot be decoded ends there, with the first change that has one; the others go on.
+    At a value that cannot be decoded the decoder yields Undecodable and skips the remaining changes of that relation in
+    the same chunk of at most `MOST_CELLS` values; other relations are not affected.
     """
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
@@ -130,7 +132,7 @@ def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[C
 
 
 class _Relations:
-    """The descriptions met in one sequence, numbered, each with how its columns are decoded."""
+    """The relation descriptions that occur in one sequence, numbered, each with the decoders of its columns."""
 
     def __init__(self, types: Types) -> None:
         self._types = types
@@ -150,7 +152,7 @@ class _Relations:
 def _assign_relations(
     sequence: Sequence, scope: Scope, version: Ints, relations: _Relations, options: Bytes
 ) -> list[tuple[int, int]]:
-    """Give every change its relation as described where it stands; what truncates concern, as (message, relation)."""
+    """Assign to each change the relation in force at its position; return truncates as (message, relation) pairs."""
     messages, stream = sequence.messages, sequence.stream
     prefix = 0 if stream is None else 4
     truncated: list[tuple[int, int]] = []
@@ -209,7 +211,7 @@ def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | Non
 def _batches(
     sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
 ) -> Iterator[ChangeBatch | Undecodable]:
-    """Decode these changes; in halves where they become too large, and to find the first that cannot be decoded."""
+    """Decode these changes; halve them if the batch is too large or to find the first undecodable change."""
     try:
         yield _batch(sequence, chosen, relation, decodings, options)
     except (BatchTooLarge, MalformedValue, UnsupportedMessage) as error:
@@ -253,7 +255,7 @@ def _batch(
 
 
 def _values(messages: Messages, columns: int) -> RowCells:
-    """Where the values lie; a truncate has none."""
+    """Locate the values of each message; a TRUNCATE has none."""
     tuples = messages.letters != TRUNCATE
     if tuples.all():
         return find_values(messages, columns)
@@ -288,7 +290,7 @@ def _columns(
 
 
 def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:
-    """Decode a column by the format its values came in; both occur where a stream was restarted with other options."""
+    """Decode a column by the format of its values; both occur if the stream was restarted with other options."""
     if came != Format.TEXT | Format.BINARY:
         return decoding.decode(cells, came == Format.BINARY)
     binary = (cells.lengths >= 0) & (cells.buffer[np.maximum(cells.offsets - 5, 0)] == BINARY)

@@ -1,6 +1,7 @@
-"""Walking frames for what matters to who commits: begins, ends, stream blocks, aborts and descriptions.
+"""Scan frames for transaction boundaries: begins, ends, stream blocks, aborts and Relation messages.
 
-Changes are only counted. Order is checked here, once and for all: a message that stands where it cannot is refused.
+Changes are only counted. This is the only place that checks the order of messages: it rejects a message at a position
+where the protocol does not allow it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tidemark.values.kernels import OK, Bytes, Longs, kernel
 
 
 class Kind(IntEnum):
-    """What the kernel met. An event says where its frames start and end and how many changes they hold."""
+    """The kind of an event. An event records the start and end of its frames and how many changes they contain."""
 
     COMMIT = 0
     EXTENT = 1
@@ -43,11 +44,11 @@ class Kind(IntEnum):
     SAID = 7
 
 
-# The kernel's state between calls. In a stream block `_XID` is the top-level transaction's.
+# The kernel's state between calls. In a stream block `_XID` is that of the top-level transaction.
 _MODE, _XID, _FINAL, _CHANGES = STATE = range(4)
 _OUTSIDE, _PLAIN, _STREAM = range(3)
 NO_END = 2**63 - 1
-NOBODY, SOMEONE = -2, -1  # in an event's xid: outside of any transaction, and inside the plain one
+NOBODY, SOMEONE = -2, -1  # values of an event's xid: outside of any transaction, inside a plain transaction
 
 _E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (int(kind) for kind in Kind)
 
@@ -71,9 +72,10 @@ def _emit(
 
 @kernel
 def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events: Longs) -> Any:
-    """Walk frames to the end, while there is room for events, and up to a commit above `endpos`.
+    """Scan frames until the end, until `events` is full, or until a commit above `endpos`.
 
-    How many events there are, where to go on, what is bad, and whether a commit is beyond.
+    Return the number of events, the offset to continue from, the offset of a malformed frame or OK, and whether the
+    scan stopped at a commit above `endpos`.
     """
     count, begun, beyond = 0, at, False
     while at < end:
@@ -91,7 +93,7 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
         elif letter == BEGIN:
             if mode != _OUTSIDE or length != 21:
                 return count, at, at, False
-            if _number(buffer, body + 1, 8) >= endpos:  # the record's start: its end, which counts, is above
+            if _number(buffer, body + 1, 8) >= endpos:  # start of the commit record; the commit LSN is its end
                 beyond = True
                 break
             state[_MODE], state[_FINAL], state[_CHANGES] = _PLAIN, _number(buffer, body + 1, 8), 0

@@ -1,7 +1,7 @@
-"""Assembled transactions to batches of changes, a window of messages at a time.
+"""Decode assembled transactions into batches of changes, one window of messages at a time.
 
-Each extent is read alone: what it takes to know of its transaction (who it is, the ordinal of the first change) stands
-in the assembled rows. So memory is bounded by a window, whatever the size of a transaction.
+Each extent is decoded on its own: the assembled rows contain its transaction and the ordinal of its first change.
+Memory is therefore bounded by one window, regardless of the size of a transaction.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tidemark.values.types import Types
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A logical message, and the transaction it belongs to if it is transactional.
+    """A logical message and, if it is transactional, its transaction.
 
-    In a streamed transaction a message carries the transaction's own xid, not its subtransaction's. So one that was
-    rolled back to a savepoint cannot be told from one that was not: such a message is not `certain`.
+    In a streamed transaction a message carries the xid of the top-level transaction, not of its subtransaction. A
+    message that was rolled back to a savepoint therefore cannot be distinguished from one that was not, and `certain`
+    is false.
     """
 
     message: LogicalMessage
@@ -40,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What extents are read with: the bytes of each place, and how to understand them."""
+    """The inputs for decoding extents: the bytes of each place, relations in force, types and batch limits."""
 
     buffers: Mapping[int, Bytes]
     scope: Scope
@@ -49,7 +50,7 @@ class Reading:
 
 
 def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeBatch | Undecodable | Said]:
-    """Decode transactions in commit order, with what stands before them outside of any."""
+    """Decode transactions in commit order, after the Relation and logical messages outside of any transaction."""
     describe(assembled.standing, reading.buffers, reading.scope)
     for place, start, end in assembled.said.tolist():
         yield Said(read_message(Reader(reading.buffers[place], start + HEAD, end - start - HEAD)), None)
@@ -61,7 +62,7 @@ def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeB
 
 
 def describe(relations: Rows, buffers: Mapping[int, Bytes], scope: Scope) -> None:
-    """Make these descriptions count, each from its place on."""
+    """Put these Relation messages into force, each from its own position."""
     for place, _, start, end, _, streamed in relations.tolist():
         reader = Reader(buffers[place], start + HEAD, end - start - HEAD)
         reader.bytes(4 if streamed else 0)
@@ -69,7 +70,7 @@ def describe(relations: Rows, buffers: Mapping[int, Bytes], scope: Scope) -> Non
 
 
 def _runs(assembled: Assembled) -> Iterator[Assembled]:
-    """Plain transactions as many as follow each other, streamed ones one by one."""
+    """Split into runs of consecutive plain transactions and single streamed transactions."""
     streamed = assembled.commits["streamed"] != 0
     borders = np.flatnonzero(streamed | np.concatenate([[True], streamed])[: len(streamed)])
     for first, last in pairwise([*borders.tolist(), len(streamed)]):
@@ -104,7 +105,7 @@ def _decode(part: Assembled, reading: Reading, streamed: bool) -> Iterator[Chang
 
 
 class _Counting:
-    """Ordinals of messages, by the ordinal of their extent's first change; an extent may go on in the next window."""
+    """Computes ordinals from the ordinal of each extent's first change; an extent may continue in the next window."""
 
     def __init__(self, first: Longs) -> None:
         self._next = first.copy()
@@ -124,7 +125,7 @@ def _counted(messages: Messages) -> Any:
 
 
 def _kept(messages: Messages, aborted: Rows) -> Any:
-    """All but what aborted subtransactions changed or said. What they described was described nevertheless."""
+    """Exclude changes and messages of aborted subtransactions; their Relation messages remain in force."""
     dropped = np.isin(messages.xids, aborted)
     return ~dropped | ~(_counted(messages) | (messages.letters == MESSAGE))
 

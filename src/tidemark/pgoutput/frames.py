@@ -1,7 +1,7 @@
-"""Frames: messages side by side in a buffer, as the log holds them.
+"""Frames: consecutive messages in a buffer, in the format of the log.
 
-A frame is a length, int32 little-endian, and so many bytes. Nothing says where a message in the middle begins but the
-lengths before it, so every look at frames starts at the beginning of one and walks.
+A frame is a little-endian int32 length followed by that many bytes. Only the preceding lengths determine where a
+message begins, so every scan starts at the beginning of a frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some messages of a region: where each lies, and which of the region's pieces it belongs to."""
+    """Messages of a region: the start and length of each, and the index of the piece that contains it."""
 
     starts: Longs
     lengths: Longs
@@ -28,13 +28,13 @@ class Window:
 
 
 def framed(messages: Iterable[bytes]) -> Bytes:
-    """Messages as frames."""
+    """Encode messages as frames."""
     parts = [part for message in messages for part in (len(message).to_bytes(HEAD, "little"), message)]
     return read_only(np.frombuffer(b"".join(parts), np.uint8))
 
 
 def windows(buffer: Bytes, starts: Longs, ends: Longs, most: int, most_bytes: int) -> Iterator[Window]:
-    """Walk the frames of these pieces of a buffer, so many messages and bytes at a time; a larger one comes alone."""
+    """Scan the frames of these pieces in windows of limited count and bytes; a larger message is a window itself."""
     piece, at = 0, int(starts[0]) if len(starts) else 0
     places = np.empty((3, min(most, int((ends - starts).sum()) // (HEAD + 1) + 1)), np.int64)
     while piece < len(starts):
@@ -47,7 +47,7 @@ def windows(buffer: Bytes, starts: Longs, ends: Longs, most: int, most_bytes: in
 
 @kernel
 def frame_length(buffer: Bytes, at: int, end: int) -> Any:
-    """The length of the frame's message, or -1 where no whole frame with something in it lies before `end`."""
+    """Return the length of the frame's message, or -1 if no complete, nonempty frame ends at or before `end`."""
     if end - at < HEAD:
         return np.int64(-1)
     length = (
@@ -63,7 +63,7 @@ def frame_length(buffer: Bytes, at: int, end: int) -> Any:
 
 @kernel
 def _walk(buffer: Bytes, starts: Longs, ends: Longs, piece: int, at: int, most_bytes: int, places: Longs) -> Any:
-    """Fill `places`; how many, and where to go on."""
+    """Fill `places`; return the count, the piece and offset to continue from, and the offset of a bad frame or OK."""
     found, size = 0, 0
     while piece < len(starts):
         if at >= ends[piece]:

@@ -1,4 +1,4 @@
-"""The letters that pgoutput's messages begin with."""
+"""The first byte of each pgoutput message."""
 
 from __future__ import annotations
 

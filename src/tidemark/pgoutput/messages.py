@@ -1,4 +1,4 @@
-r"""pgoutput's messages, but for the changes themselves, which are too many to be objects. Protocol versions 1 to 4.
+r"""pgoutput messages other than row changes, which are too numerous to be objects. Protocol versions 1 to 4.
 
     B Begin          int64 start of the commit record, int64 commit time, int32 xid
     C Commit         int8 0, int64 start of the commit record, int64 its end: the commit LSN, int64 commit time
@@ -13,9 +13,9 @@ r"""pgoutput's messages, but for the changes themselves, which are too many to b
     c Stream Commit  int32 xid, then as Commit
     A Stream Abort   int32 xid, int32 subtransaction's xid, in version 4 also int64 LSN and int64 time
     I, U, D          changes: see `scan`
-    b P K r p        two-phase decoding: stays off, refused
+    b P K r p        two-phase decoding: not enabled, rejected
 
-Between Stream Start and Stream Stop every message but these two has the xid of its (sub)transaction, int32, after its
+Between Stream Start and Stream Stop every message except Origin has the int32 xid of its (sub)transaction after its
 letter.
 """
 
@@ -45,13 +45,13 @@ class Transaction:
 
     @property
     def commit_time(self) -> datetime:
-        """When it was committed, by the source's clock."""
+        """The commit time by the source's clock."""
         return EPOCH + timedelta(microseconds=self.commit_micros)
 
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as a Relation message has it: no attnum, which the fingerprint supplies."""
+    """A column of a Relation message. The message has no attnum; the fingerprint supplies it."""
 
     name: str
     type_oid: int
@@ -61,7 +61,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as the stream describes it."""
+    """A table as described by a Relation message."""
 
     oid: int
     schema: str
@@ -72,7 +72,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """TRUNCATE of several tables at once."""
+    """A TRUNCATE of one or more tables."""
 
     relations: tuple[int, ...]
     cascade: bool
@@ -81,7 +81,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What pg_logical_emit_message put into the stream."""
+    """A message written with pg_logical_emit_message."""
 
     transactional: bool
     lsn: Lsn
@@ -90,7 +90,7 @@ class LogicalMessage:
 
 
 class Reader:
-    """Reads one message front to back; too short or too long is an error at its place."""
+    """Reads the fields of one message in order; raises an error with the offset if it is too short or too long."""
 
     def __init__(self, buffer: Bytes, start: int, length: int) -> None:
         self._buffer = buffer
@@ -99,7 +99,7 @@ class Reader:
         self._at = 1
 
     def take(self, form: str) -> int:
-        """One number, by its struct letter."""
+        """Read one number in the given struct format."""
         size = struct.calcsize("!" + form)
         if self._at + size > len(self._raw):
             self.fail("message too short")
@@ -108,7 +108,7 @@ class Reader:
         return int(value)
 
     def string(self) -> str:
-        r"""Text up to a NUL; bytes that are not UTF-8, which a database without an encoding may have, as `\xff`."""
+        r"""Read a NUL-terminated string; non-UTF-8 bytes (possible in SQL_ASCII) become escapes such as `\xff`."""
         end = self._raw.find(b"\0", self._at)
         if end < 0:
             self.fail("unterminated string")
@@ -116,24 +116,24 @@ class Reader:
         return raw.decode(errors="backslashreplace")
 
     def bytes(self, size: int) -> bytes:
-        """So many bytes."""
+        """Read `size` bytes."""
         if size > len(self._raw) - self._at:
             self.fail("message too short")
         self._at += size
         return self._raw[self._at - size : self._at]
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that no bytes remain."""
         if self._at != len(self._raw):
             self.fail("message too long")
 
     def fail(self, what: str) -> NoReturn:
-        """Give up here."""
+        """Raise an error with the message's offset."""
         bad_message(what, self._buffer, self._start)
 
 
 def read_relation(reader: Reader) -> Relation:
-    """Relation, after its xid if it has one."""
+    """Read a Relation message, after its xid if it has one."""
     oid, schema, name, identity = reader.take("I"), reader.string(), reader.string(), chr(reader.take("B"))
     if identity not in "dnfi":
         reader.fail("relation with an unknown replica identity")
@@ -150,21 +150,21 @@ def read_relation(reader: Reader) -> Relation:
 
 
 def read_origin(reader: Reader) -> tuple[Lsn, str]:
-    """Origin: where the transaction came from, if this server itself received it. It has no xid in a stream either."""
+    """Read an Origin message: the node from which this server replicated the transaction. It never has an xid."""
     read = Lsn(reader.take("Q")), reader.string()
     reader.end()
     return read
 
 
 def read_type(reader: Reader) -> tuple[int, str, str]:
-    """Type: its oid, schema and name."""
+    """Read a Type message: oid, schema and name."""
     read = reader.take("I"), reader.string() or "pg_catalog", reader.string()
     reader.end()
     return read
 
 
 def read_truncate(reader: Reader) -> Truncate:
-    """Truncate, after its xid if it has one."""
+    """Read a Truncate message, after its xid if it has one."""
     count, options = reader.take("I"), reader.take("B")
     if options > 3:
         reader.fail("TRUNCATE with unknown options")
@@ -174,7 +174,7 @@ def read_truncate(reader: Reader) -> Truncate:
 
 
 def read_message(reader: Reader) -> LogicalMessage:
-    """Message, after its xid if it has one."""
+    """Read a logical message, after its xid if it has one."""
     flags = reader.take("B")
     if flags > 1:
         reader.fail("logical message with unknown flags")
@@ -185,7 +185,7 @@ def read_message(reader: Reader) -> LogicalMessage:
 
 
 def refuse_two_phase(letter: int, offset: int) -> NoReturn:
-    """Two-phase decoding stays off: a prepared transaction is to arrive whole, when it is committed."""
+    """Reject a two-phase message: decoding is off, so that a prepared transaction arrives whole when it commits."""
     raise UnsupportedMessage(
         f"message of two-phase decoding ({chr(letter)}) at offset {offset}",
         "Create the slot without the option two_phase.",

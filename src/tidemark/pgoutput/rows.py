@@ -1,8 +1,8 @@
-"""Committed transactions as rows: who committed where, and where the frames of each lie.
+"""Committed transactions as structured rows: xid, commit LSN and time, and the location of the frames of each.
 
-A transaction is a chain of *extents*: stretches of frames, each in one block of one place (a buffer, a segment of a
-log), each with the ordinal of its first change. An ordinal counts the changes that were sent, those of aborted
-subtransactions too: so any extent can be read without those before it.
+A transaction is a chain of *extents*: ranges of frames, each in one block of one place (a buffer or a log segment),
+each with the ordinal of its first change. Ordinals also count the changes of aborted subtransactions, so that any
+extent can be decoded without those before it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy.typing as npt
 
 Rows: TypeAlias = npt.NDArray[Any]
 
-# A committed transaction; how many of the rows below are its own, in order. `streamed` is 1 where it came in blocks.
+# A committed transaction and how many of the rows below belong to it, in order. `streamed` is 1 if it was streamed.
 COMMITS = np.dtype(
     [
         ("lsn", "<u8"), ("xid", "<u8"), ("micros", "<i8"),
         ("extents", "<u4"), ("aborted", "<u4"), ("relations", "<u4"), ("streamed", "<u4"),
     ]
 )  # fmt: skip
-# A stretch of a transaction's frames and the ordinal of its first change.
+# A range of a transaction's frames and the ordinal of its first change.
 EXTENTS = np.dtype([("place", "<u8"), ("block", "<u8"), ("start", "<u8"), ("end", "<u8"), ("ordinal", "<u8")])
-# The xid of a subtransaction whose changes do not count.
+# The xid of an aborted subtransaction, whose changes are skipped.
 ABORTED = np.dtype("<u4")
-# Where a Relation message lies. A table's description in force is the one that came last of those that count.
+# The location of a Relation message. The last one that has taken effect is in force for its table.
 RELATIONS = np.dtype(
     [("place", "<u8"), ("block", "<u8"), ("start", "<u8"), ("end", "<u8"), ("oid", "<u4"), ("streamed", "<u4")]
 )
-# Where a logical message lies that belongs to no transaction.
+# The location of a logical message outside of any transaction.
 SAID = np.dtype([("place", "<u8"), ("start", "<u8"), ("end", "<u8")])
 KINDS = (COMMITS, EXTENTS, ABORTED, RELATIONS, RELATIONS, SAID)
 
@@ -40,8 +40,8 @@ KINDS = (COMMITS, EXTENTS, ABORTED, RELATIONS, RELATIONS, SAID)
 class Assembled:
     """Transactions in commit order, and their rows in the same order.
 
-    `standing` are descriptions that came outside of any transaction and count for all that follow, `said` the messages
-    that did.
+    `standing` contains Relation messages received outside of any transaction, which are in force for all that follow;
+    `said` contains logical messages received outside of any transaction.
     """
 
     commits: Rows = field(default_factory=lambda: np.empty(0, COMMITS))
@@ -56,7 +56,7 @@ class Assembled:
 
     @classmethod
     def joined(cls, parts: Sequence[Assembled]) -> Assembled:
-        """Parts that follow each other as one."""
+        """Concatenate consecutive parts."""
         if len(parts) == 1:
             return parts[0]
         names = ("commits", "extents", "aborted", "relations", "standing", "said")
@@ -68,7 +68,7 @@ class Assembled:
         )
 
     def some(self, first: int, last: int) -> Assembled:
-        """The transactions from one to before another, with their rows."""
+        """Return the transactions with index `first` up to but not including `last`, with their rows."""
         counted = ("extents", "aborted", "relations")
         cut = {}
         for name in counted:
@@ -78,7 +78,7 @@ class Assembled:
 
 
 def joined_rows(parts: Sequence[Rows], kind: np.dtype[Any]) -> Rows:
-    """Rows of one kind, one after the other. np.concatenate takes 12 µs for each part of structured rows."""
+    """Concatenate rows of one dtype, faster than np.concatenate, which takes 12 µs per part of structured rows."""
     some = [part for part in parts if len(part)]
     if len(some) <= 1:
         return some[0] if some else np.empty(0, kind)

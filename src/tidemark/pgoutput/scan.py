@@ -1,9 +1,9 @@
-"""Finding changes in a buffer of pgoutput messages, and the values in changes, without an object for either.
+"""Locate changes in a buffer of pgoutput messages, and the values in changes, without creating an object for either.
 
 Insert   I [xid] int32 relation, N row
 Update   U [xid] int32 relation, K key or O old row or neither, N row
 Delete   D [xid] int32 relation, K key or O old row
-row      int16 columns, then for each: n NULL, u not sent because unchanged, t text or b binary with int32 length
+row      int16 columns, then for each: n NULL, u unchanged TOAST value, t text or b binary with int32 length
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages in a buffer: where each lies, its letter, and for a change its relation and where its rows begin."""
+    """Messages in a buffer: start, length and letter of each, and the relation and row offset of each change."""
 
     buffer: Bytes
     starts: Longs
@@ -47,7 +47,7 @@ class Messages:
         return len(self.starts)
 
     def some(self, chosen: Any) -> Messages:
-        """These of them, by index, slice or mask."""
+        """Return the messages selected by index, slice or mask."""
         return Messages(
             self.buffer,
             self.starts[chosen],
@@ -60,12 +60,12 @@ class Messages:
 
     @property
     def changes(self) -> Any:
-        """Which of them are changes of rows."""
+        """A mask of the messages that change rows."""
         return (self.letters == INSERT) | (self.letters == UPDATE) | (self.letters == DELETE)
 
 
 def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messages:
-    """Look at each message's letter. All are of transactions, and all came in stream blocks or none did."""
+    """Classify messages by their letter. All belong to transactions; either all are from stream blocks or none is."""
     letters = buffer[starts]
     xids, relations, bodies = (np.zeros(len(starts), np.int64) for _ in range(3))
     bad = _classify(buffer, starts, lengths, letters, streamed, xids, relations, bodies)
@@ -75,7 +75,7 @@ def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messag
 
 
 class Format(IntFlag):
-    """How the values of a column came."""
+    """The formats in which the values of a column were sent."""
 
     TEXT = 1
     BINARY = 2
@@ -83,9 +83,9 @@ class Format(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class RowCells:
-    """The values of changes to one relation, a row of arrays for each column, and the formats that occur in it.
+    """The locations of the values of one relation's changes, by column, and the formats that occur in each column.
 
-    `old_kinds` is K, O or 0.
+    `old_kinds` is K (key columns), O (full old row) or 0 (none).
     """
 
     new_offsets: Longs
@@ -98,7 +98,7 @@ class RowCells:
 
     @classmethod
     def empty(cls, columns: int, count: int, old: int) -> RowCells:
-        """Room for so many changes, with no values yet; `old` is `count`, or 0 where no change can have an old row."""
+        """Allocate `count` changes with all values NULL; `old` is `count`, or 0 if no change can have an old row."""
         return cls(
             np.zeros((columns, count), np.int64),
             np.full((columns, count), NULL, np.int32),
@@ -111,9 +111,9 @@ class RowCells:
 
 
 def find_values(messages: Messages, columns: int) -> RowCells:
-    """Walk the rows of changes that all belong to one relation with so many columns.
+    """Locate the values of changes that all belong to one relation with this number of columns.
 
-    A row has at least a byte for each column, so what is allocated is bounded by what was received.
+    A row has at least one byte for each column, so the allocation is bounded by the size of the messages.
     """
     short = np.flatnonzero(messages.lengths < columns)
     if len(short):
@@ -175,7 +175,7 @@ def _classify(
 def _row(
     buffer: Bytes, at: int, end: int, offsets: Longs, lengths: Ints, formats: Bytes, row: int, partial: bool
 ) -> Any:
-    """Read one row from `at`; where it ends, or -1 if it is none. Only in a `partial` one may values be left out."""
+    """Read a row; return its end, or -1 if it is malformed. Only a `partial` row may omit unchanged TOAST values."""
     columns = offsets.shape[0]
     if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
         return np.int64(-1)

@@ -1,6 +1,6 @@
-"""A pgoutput stream as it was received, to the changes of committed transactions in commit order.
+"""Decode a pgoutput stream into the changes of committed transactions, in commit order.
 
-Nothing is given of a transaction whose commit has not been seen.
+The decoder yields nothing of a transaction before its commit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidemark.values.types import Types
 
 
 class StreamDecoder:
-    """Feed it buffers of whole frames in the order of their arrival.
+    """Decodes buffers of whole frames, which must be fed in the order of their arrival.
 
-    Buffers are referred to, not copied, until the transactions in them have ended: give it memory maps, and memory is
-    bounded by a batch and by what it takes to say which stretches of buffers open transactions have.
+    The decoder references buffers without copying them until the transactions in them have ended. If the buffers are
+    memory maps, memory is bounded by one batch plus the extents of open transactions.
     """
 
     def __init__(self, types: Types, limits: Limits | None = None) -> None:
@@ -29,7 +29,7 @@ class StreamDecoder:
         self._fed = 0
 
     def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable | Said]:
-        """Take the next frames; yield what was committed by them, in commit order. To be consumed to its end."""
+        """Process the next frames; yield what they commit, in commit order. The caller must exhaust the iterator."""
         self._fed += 1
         self._buffers[self._fed] = read_only(buffer)
         assembled = self._assembler.feed(self._buffers[self._fed], Where(self._fed))
@@ -39,6 +39,6 @@ class StreamDecoder:
             del self._buffers[next(iter(self._buffers))]
 
     def end(self) -> None:
-        """Forget what has not been committed: the connection was lost and the source will send it again."""
+        """Discard all open transactions: the connection was lost and the source will send them again."""
         self._assembler.forget()
         self._buffers.clear()

@@ -1,4 +1,4 @@
-"""Compiling every kernel ahead of the first value, into the cache on disk that later processes load from."""
+"""Compile every kernel ahead of time into the on-disk cache from which later processes load it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMERIC_12_2 = (12 << 16 | 2) + 4
 
 
 def warm() -> None:
-    """Run each decoder on nothing: that is enough to have it compiled, or loaded if it was compiled before."""
+    """Run each decoder on empty input, which compiles it or loads it from the cache."""
     nothing = Cells(read_only(np.empty(0, np.uint8)), np.empty(0, np.int64), np.empty(0, np.int32))
     for row in TYPES:
         for oid in (row.oid, row.array_oid):
@@ -32,7 +32,7 @@ def warm() -> None:
 
 
 def _warm_stream() -> None:
-    """One table of no columns, one insert into it."""
+    """Decode a table without columns and one insert into it."""
     relation = b"R" + struct.pack("!I", 1) + b"s\0t\0d" + struct.pack("!H", 0)
     messages = [b"B" + bytes(20), relation, b"I" + struct.pack("!I", 1) + b"N\0\0", b"C" + bytes(25)]
     for _ in StreamDecoder(Types()).feed(framed(messages)):

@@ -1,1 +1,1 @@
-"""From the source into the lake: stream, copies, polls, fold and retention, and the run loop over them."""
+"""The pipeline from the source to the lake: apply, copy, poll, fold and expire, and the loop that runs them."""

@@ -20,11 +20,11 @@ from tidemark.units import format_duration, format_size
 
 
 class State(Enum):
-    """What a running sync does."""
+    """The state of a running sync."""
 
     STARTING = "starting"
-    COPYING = "copying"  # tables, while it also applies the stream
-    FOLLOWING = "following"  # the stream: every table has its copy
+    COPYING = "copying"  # tables are copied, and the stream is applied
+    FOLLOWING = "following"  # the stream is applied, and no table waits for a copy
     POLLING = "polling"
     STOPPING = "stopping"
 
@@ -45,7 +45,7 @@ class ModeSelected:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The state is another one."""
+    """The state has changed."""
 
     event: ClassVar[str] = "state"
     level: ClassVar[int] = logging.DEBUG
@@ -58,7 +58,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Anything without a class of its own; `part` is sync or receive."""
+    """A message that has no event class of its own; `part` is sync or receive."""
 
     event: ClassVar[str] = "message"
 
@@ -68,7 +68,7 @@ class Message:
 
     @property
     def level(self) -> int:
-        """As of logging."""
+        """The level for `logging`."""
         return logging.WARNING if self.warning else logging.INFO
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class CycleApplied:
 
 @dataclass(frozen=True, slots=True)
 class PollApplied:
-    """A poll was applied. Deleted rows were detected if it is `reconciled`."""
+    """A poll was applied. If it is `reconciled`, it also detected deleted rows."""
 
     event: ClassVar[str] = "polled"
     level: ClassVar[int] = logging.DEBUG
@@ -161,7 +161,7 @@ class TableFolded:
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """One table of the copies in a `Progress`; `state` is copying, copied or failed. Bytes are those of its pages."""
+    """One table in `Copies`; `state` is copying, copied or failed. Bytes are those of its pages."""
 
     table: str
     state: str
@@ -193,9 +193,9 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class SyncProgress:
-    """The position and the lag now. `source_lsn` is the position of the source when it was last read.
+    """The current position and lag. `source_lsn` is the position of the source when it was last read.
 
-    Every commit at or below `applied_lsn` can be read. What is not known yet is None.
+    Every commit at or below `applied_lsn` can be read. Values that are not known yet are None.
     """
 
     event: ClassVar[str] = "progress"

@@ -1,6 +1,6 @@
-"""A whole mirror in one process and one child: it receives, applies, folds, and copies what cannot begin otherwise.
+"""The pipeline in one process and one child: it receives, applies, folds, and copies tables that need a copy.
 
-Whoever holds it calls `step` again and again. All that is told to the lake is told from there, by one thread.
+The caller calls `step` in a loop. One thread, that of the caller, records all cycles and table events in the lake.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ from tidemark.spark import has_ended, tasks_beside, what_failed
 
 LOG = "_log"
 REQUESTS_S = 1.0
-ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
-MOST_DEATHS = 5  # of the receiving process, in a minute
-MOST_FAILURES = 3  # of a cycle, one after the other
+ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
+MOST_DEATHS = 5  # of the receiver, in a minute
+MOST_FAILURES = 3  # of a cycle, in sequence
 _RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
 _BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MirroringOptions:
-    """From where, to where, and how far. The log lies in the lake's own folder unless it is said where."""
+    """The source, the lake, and all limits. The log is stored in the directory of the lake unless `log` is given."""
 
     source: Dsn
     lake: Path
@@ -92,12 +92,12 @@ class MirroringOptions:
 
     @property
     def log_folder(self) -> Path:
-        """Where the log lies."""
+        """The directory of the log."""
         return self.log or self.lake / LOG
 
     @property
     def receive(self) -> ReceiveOptions:
-        """What the receiving process is told."""
+        """The options of the receiver."""
         return ReceiveOptions(
             self.source,
             self.log_folder,
@@ -122,7 +122,7 @@ class MirroringOptions:
         )
 
     def copy(self, free_tasks: int) -> CopyOptions:
-        """The options of the copies, which by default take all tasks that are free."""
+        """The options of the copies, which by default use all free tasks."""
         return CopyOptions(self.source, self.log_folder, self.lake, self.names, self.tasks or free_tasks, self.endpos)
 
 
@@ -137,12 +137,12 @@ class Lag:
 
     @property
     def lag_bytes(self) -> int:
-        """The WAL that cannot be read yet."""
+        """The size of the WAL that cannot be read yet."""
         return max(0, self.source_lsn - self.applied_lsn)
 
 
 class Mirroring:
-    """Mirrors, from here to `close`. A start that fails leaves no slot at the source that it has made."""
+    """Runs the pipeline until `close`. A first start that fails drops the slot that it created at the source."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Mirroring:
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
-        """Do what there is to do now; what was applied."""
+        """Apply what was received, and start and finish copies; return what was applied."""
         self._require_receiving()
         self._require_spark()
         applied = self._applied()
@@ -193,27 +193,27 @@ class Mirroring:
         return applied
 
     def rest(self) -> None:
-        """Let some time pass, when there was nothing to do; less if a copy is done."""
+        """Wait for a moment, after a step with nothing to do; less if a copy ends."""
         self._copying.wait(_REST_S)
 
     @property
     def lake(self) -> Path:
-        """Its lake."""
+        """The directory of the lake."""
         return self._options.lake
 
     @property
     def copies(self) -> int:
-        """How many tables are being copied, or are to be."""
+        """The number of tables that are being copied or need a copy."""
         return len(self._tracker.busy() | self.writer.tables.to_copy().keys())
 
     @property
     def unable(self) -> dict[int, TidemarkError]:
-        """Those of them that cannot be copied as things are, and why. It is tried again all the same."""
+        """Those of them that cannot be copied at present, and why. Their copies are retried nevertheless."""
         wanted = self._tracker.busy() | self.writer.tables.to_copy().keys()
         return {oid: error for oid, error in self._unable.items() if oid in wanted}
 
     def require_copied(self) -> None:
-        """Refuse to call it done while a table cannot be read that should be."""
+        """Raise an error if a table cannot be read that should be."""
         if self._altered_beyond_the_end:
             raise NotAnswerable(
                 f"tables were altered after {self.writer.cycle.known}, perhaps after --endpos: they can be read up to "
@@ -228,7 +228,7 @@ class Mirroring:
             raise failure
 
     def _why_unreadable(self, oid: int, why: str) -> TidemarkError:
-        """The error of its last copy if the source refused it; otherwise the reason that is recorded for the table."""
+        """The error of its last copy if the source refused it; otherwise the recorded reason for the table."""
         error = self._unable.get(oid)
         if isinstance(error, (SourceError, NotAnswerable)):
             return error
@@ -237,11 +237,11 @@ class Mirroring:
 
     @property
     def settled(self) -> bool:
-        """Whether it knows of every table if it needs a copy: none waits for a transaction older than itself."""
+        """Whether it is known for every table if it needs a copy: none waits for the end of older transactions."""
         return self.writer.tables.all_settled
 
     def position(self) -> Lsn:
-        """Where the source is."""
+        """The position of the source."""
         with Session.open(self._options.source, "sync") as session:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
 
@@ -252,13 +252,13 @@ class Mirroring:
 
     @property
     def _altered_beyond_the_end(self) -> bool:
-        """Whether a table was altered, nobody can say where, and the log that would tell has ended."""
+        """Whether a table was altered at an unknown position, and the log that would show it ends before."""
         limit = self.writer.tables.limit
         return self._received_all and limit is not None and limit > self.writer.reader.received
 
     @property
     def lag(self) -> Lag:
-        """Where the source, the log and the lake are, as far as it was read."""
+        """The positions of the source, the log and the lake, as last read."""
         cycle, received, source = self.writer.cycle, self.writer.reader.received, self.writer.source_position
         applied = min(cycle.safe, cycle.known)
         source_lsn = max(received, source[0]) if source is not None else received
@@ -270,11 +270,11 @@ class Mirroring:
         return Lag(source_lsn, received, applied, lag_s)
 
     def kill_receiving(self) -> None:
-        """End the receiving process as a power failure would; the next step starts another one."""
+        """Kill the receiver, as a power failure would; the next step starts another one."""
         self._receiving.kill()
 
     def close(self) -> None:
-        """End in good order: copies are left, and the lake is as it was told last."""
+        """Stop in good order: running copies are abandoned, and the lake stays as last recorded."""
         self._receiving.stop()
         self._held.close()
 
@@ -285,7 +285,7 @@ class Mirroring:
         self.close()
 
     def _applied(self) -> Applied | None:
-        """A cycle, which can be done again if a task of it failed."""
+        """Apply a cycle. If a task of it fails, the next step repeats the cycle."""
         try:
             applied = self.writer.step()
         except (PySparkException, Py4JJavaError) as error:
@@ -342,7 +342,10 @@ class Mirroring:
                 self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
 
     def _began_meanwhile(self, oid: int) -> bool:
-        """Whether a table needs no copy any more: it was truncated, and can be read from there on."""
+        """Whether a table needs no copy, because it was truncated and can be read from there on.
+
+        If so, its copy and the requests for one are dropped.
+        """
         tables = self.writer.tables
         if tables.needs_copy(oid) or not tables.history(oid).live:
             return False
@@ -368,7 +371,7 @@ class Mirroring:
         self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
 
     def _wait_for_log(self) -> None:
-        """Until the receiving process has a log, or an error to say."""
+        """Wait until the receiver has created a log, or raise its error."""
         while not has_begun(self._options.log_folder):
             if self._stopping():
                 self._receiving.stop()
@@ -379,7 +382,7 @@ class Mirroring:
             time.sleep(_BEGIN_S)
 
     def _undo(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        """Remove the slot and the log of a first start that has failed. Another process's are left alone."""
+        """Drop the slot and remove the log of a first start that failed, unless another process uses the log."""
         log, disk = self._options.log_folder, Disk()
         if not isinstance(error, Exception) or not log.exists():
             return
@@ -400,12 +403,12 @@ class Mirroring:
             lock.release()
 
     def _require_spark(self) -> None:
-        """Without it there is nothing to do but to end, and who idles would not notice."""
+        """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""
         if has_ended(self._spark):
             raise _spark_ended()
 
     def _require_receiving(self) -> None:
-        """One that was killed is started again; one that says why it cannot go on is right."""
+        """Restart the receiver if it was killed; if it ended with an error of its own, raise that."""
         if self._received_all or self._receiving.process.poll() is None:
             return
         try:
@@ -430,18 +433,18 @@ class Mirroring:
 
 
 def emit_fold(emit: Emit, folded: Folded, seconds: float) -> None:
-    """Emit the event of a fold."""
+    """Emit the event for a fold."""
     emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds))
 
 
 def has_begun(log: Path) -> bool:
-    """Whether a log is there, and its slot was made."""
+    """Whether a log exists and its slot was created."""
     mirror = read_mirror(log, Disk()) if log.exists() else None
     return mirror is not None and mirror.start is not None
 
 
 def require_log(lake: Path, log: Path) -> None:
-    """Refuse a lake that has something and whose log is lost, before another log is begun."""
+    """Refuse a lake that has data and whose log is lost, before another log is created."""
     safe = read_cycle(lake).safe
     if safe > Lsn.ZERO and not has_begun(log):
         raise LogDamaged(

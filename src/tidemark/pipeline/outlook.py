@@ -1,4 +1,4 @@
-"""What a sync would do, in words: the SQL at the source, and each table with its parts and bytes."""
+"""What a sync would do, as text: the SQL at the source, and each table with its parts and size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.units import format_size
 
 
 def outlook(meant: Meant, *, polled: bool = False) -> str:
-    """All of it; nothing is done."""
+    """The whole text. Nothing is changed."""
     return "\n".join(_lines(meant, polled)) + "\n"
 
 

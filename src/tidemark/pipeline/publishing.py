@@ -1,7 +1,7 @@
-"""Having the source publish what is to be mirrored: before the first copy, and whenever a table appears that is meant.
+"""Publishes the selected tables at the source: before the first copy, and whenever a selected table appears.
 
-What our role may do is done. What it may not do is for the owner: without it nothing begins, but a mirror that runs
-goes on with what it has, and says what is missing.
+Statements that the role may run are executed. The others must be run by the owner: without them a mirror does not
+start, but a running one continues with the tables it has, and reports what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MISSING = "some tables cannot be mirrored until the owner of the database has r
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """Which tables of which source, for which mirror."""
+    """The source, the selected tables, and the names of the mirror."""
 
     source: Dsn
     names: MirrorNames
@@ -36,7 +36,7 @@ class Meant:
 
 
 def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
-    """Run what our role may run. What logical decoding still requires is refused, unless the mirror has begun."""
+    """Run the statements that the role may run. A mirror that has not begun is refused if others are required."""
     if not begun:
         require_published(meant, tell, strict=True)
     elif (left := _carried_out(meant, tell)).steps:
@@ -44,7 +44,10 @@ def publish(meant: Meant, tell: Callable[[str], None], *, begun: bool) -> None:
 
 
 def require_published(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> None:
-    """Run what our role may run, and refuse if logical decoding requires more: strictly, also a choice of no table."""
+    """Run the statements that the role may run, and raise an error if logical decoding requires others.
+
+    With `strict`, a pattern that matches no table is an error too.
+    """
     left = _carried_out(meant, tell, strict=strict)
     if left.blocking:
         first = left.blocking[0]
@@ -59,7 +62,7 @@ def require_published(meant: Meant, tell: Callable[[str], None], *, strict: bool
 
 
 class Publishing:
-    """The same, again and again while a mirror runs."""
+    """Publishes at regular intervals while a mirror runs."""
 
     def __init__(self, meant: Meant, tell: Callable[[str], None]) -> None:
         self._meant, self._tell = meant, tell
@@ -67,7 +70,7 @@ class Publishing:
         self._said = ""
 
     def step(self) -> None:
-        """Look, if it is time. A source that cannot be reached is looked at later."""
+        """Publish if it is time. If the source cannot be reached, it is retried later."""
         if time.monotonic() < self._next:
             return
         try:
@@ -84,14 +87,14 @@ class Publishing:
 
 
 class UnmirroredRecord:
-    """Records in the lake, once a minute, what is selected and not mirrored."""
+    """Records in the lake, once a minute, which selected objects are not mirrored."""
 
     def __init__(self, meant: Meant, lake: Path) -> None:
         self._meant, self._lake = meant, lake
         self._next = time.monotonic()
 
     def step(self) -> None:
-        """Read and record it, if it is time. A source that cannot be reached is read later."""
+        """Read and record them, if it is time. If the source cannot be read, it is retried later."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + RECORD_S
@@ -106,7 +109,10 @@ class UnmirroredRecord:
 
 
 def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> Plan:
-    """Do what is allowed; what is left. A table that was chosen may be gone by now, unless it is the first time."""
+    """Run the statements that the role may run; return the plan of those that are left.
+
+    Unless it is `strict`, a selected table may have been dropped meanwhile.
+    """
     with Session.open(meant.source, "setup") as session:
         plan = read_plan(session, meant.names, meant.selection, None, strict=strict)
         done = run_fixes(session, plan.steps)

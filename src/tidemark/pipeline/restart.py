@@ -1,15 +1,16 @@
-"""Starting a mirror over in place: another slot, another log, and every table to be copied again.
+"""Restarts a mirror in place: a new slot, a new log, and every table is copied again.
 
-For a mirror whose stream cannot be continued: its slot or its log is lost, or a publication may have left changes out.
-What the lake has stays readable up to one position. What was committed between that and a table's new copy is a gap.
+This is for a mirror whose stream cannot be continued: its slot or its log is lost, or a publication may have left out
+changes. The data in the lake stays readable up to one position. What was committed between that position and a table's
+new copy is a gap.
 
-Each step can be repeated, and the request that asks for all of it goes last. So a crash anywhere is followed by another
-attempt, at the next start.
+Each step can be repeated, and the request for the restart is removed last. So after a crash at any point, the next
+start tries again.
 
-    request       says after which position the gap begins, and why; from here on the same, however often it is tried
-    tables        each is readable up to there, and above only when it has begun again
-    log, slot     the old ones are removed, then the new ones are made, as at a first start
-    cycle         the lake goes on from the new slot's position
+    request       records after which position the gap begins, and why; all later attempts use the same
+    tables        each is readable up to there, and above only once it has begun again
+    log, slot     the old ones are removed, then the new ones are created, as at a first start
+    cycle         the lake continues from the position of the new slot
     request       is removed
 """
 
@@ -58,7 +59,7 @@ from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import Source, check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 
-ORPHAN_S = 15.0  # within which the receiving process of a mirror that was killed has noticed
+ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 _PAUSE_S = 0.2
 _BREAKS = (
     LogDamaged,
@@ -73,7 +74,7 @@ _BREAKS = (
 
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
-    """Which mirror of which source; `receive.folder` is where the new log lies."""
+    """The mirror and its source; the new log is stored in `receive.folder`."""
 
     receive: ReceiveOptions
     lake: Path
@@ -82,7 +83,7 @@ class RestartOptions:
 def start_over(
     options: RestartOptions, tell: Callable[[str], None], stopping: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Carry out the request to start over, if there is one; whether there was."""
+    """Execute the request for a restart, if there is one; return whether there was."""
     if read_restart(options.lake) is None:
         return False
     with ExitStack() as held:
@@ -139,7 +140,7 @@ class _Restarting:
         self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
 
     def _decided(self, request: Restart, session: Session, look: Look) -> tuple[Lsn, str]:
-        """After which position the gap begins, and why: as an attempt before this one has decided."""
+        """After which position the gap begins, and why: as an earlier attempt recorded it, or determined now."""
         if request.after is not None:
             return request.after, request.cause
         cause, same_history = self._cause(session)
@@ -149,7 +150,7 @@ class _Restarting:
         return after, cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:
-        """Why the stream cannot be continued, if it cannot; and whether the source has all that the lake has."""
+        """Why the stream cannot be continued, if it cannot; and whether the source has all commits of the lake."""
         receive, names = self._receive, self._receive.names
         same_history = False
         try:
@@ -172,14 +173,14 @@ class _Restarting:
         return mirror
 
     def _begun(self, source: Source) -> Lsn:
-        """The position of the new log, whose slot is made here."""
+        """Create the new slot and the new log; return the position at which it begins."""
         wait = SlotWait(self._receive.slot_wait_s, self._tell, self._stopping)
         start = mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO
         self._tell(f"created replication slot {self._receive.names.slot} on {source.identity}, starting at {start}")
         return start
 
     def _require_above(self, position: Lsn) -> None:
-        """Refuse a source that has not come as far as the lake: positions would come a second time."""
+        """Refuse a source that is behind the lake: it would assign the same LSNs to other commits."""
         highest = max([*self._cycles_reach(), *(self._reach(each) for each in self._tables.histories.values())])
         if position < highest:
             raise SourceForked(
@@ -209,7 +210,7 @@ class _Restarting:
 
 
 def _locked(folder: Path, stopping: Callable[[], bool]) -> LogLock:
-    """The lock of a log; waited for, since the receiving process of a mirror that was killed holds it for a while."""
+    """The lock of a log. The receiver of a pipeline that was killed may hold it for some seconds, so this waits."""
     until = time.monotonic() + ORPHAN_S
     while True:
         try:

@@ -1,10 +1,10 @@
-"""`tidemark.sync`: a whole database mirrored into a lake, from Python as from the command line.
+"""`tidemark.sync`: mirrors a database into a lake, from Python as from the command line.
 
     import tidemark
     tidemark.sync("host=db dbname=shop", "/data/lake", table=["public.*"], once=True)
 
 `sync` plans (`plan_sync`: replication mode, names, checks that need no Spark) and runs (`run_sync`: publish, copy,
-follow or poll, fold). What happens is reported as typed events.
+follow or poll, fold). It reports its progress as typed events.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 AUTO, CURRENT = "auto", "current"
 SHORTEST_INTERVAL_S = 5.0
 PROGRESS_S = 0.2
-RATE_S = 10.0  # over which changes per second are averaged
+RATE_S = 10.0  # the interval over which changes per second are averaged
 Stopping = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """What to mirror, into which lake, and all limits. Bytes and seconds. `mode` is None for auto."""
+    """The source, the lake, the selected tables, and all limits in bytes and seconds. `mode` is None for auto."""
 
     source: Dsn
     lake: Path
@@ -90,7 +90,7 @@ class SyncOptions:
 
     def mirroring(self, names: MirrorNames) -> MirroringOptions:
         """The options of the parts: receive, apply, copy and fold."""
-        from tidemark.pipeline.mirroring import MirroringOptions  # not before: it imports Spark
+        from tidemark.pipeline.mirroring import MirroringOptions  # here, because it imports Spark
 
         return MirroringOptions(
             self.source,
@@ -111,7 +111,7 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Options that were checked against the source and the lake. `polled` is whether the sync begins with polls."""
+    """Options that were checked against the source and the lake. If `polled`, the sync begins with polls."""
 
     options: SyncOptions
     choice: Choice
@@ -119,7 +119,7 @@ class SyncPlan:
     polled: bool
 
     def describe(self) -> str:
-        """The plan for people: mode, SQL at the source, tables with their parts and sizes. Changes nothing."""
+        """The plan as text: mode, SQL at the source, tables with their parts and sizes. Changes nothing."""
         from tidemark.pipeline.outlook import outlook
 
         lake = self.options.lake
@@ -213,9 +213,9 @@ def plan_sync(options: SyncOptions) -> SyncPlan:
 
 
 def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stopping: Stopping) -> SyncEnded:
-    """Run a plan to its end, or until `stopping()`; where it ended, which is also its last event."""
+    """Run a plan to its end, or until `stopping()`; return its last event, with the position at which it ended."""
     from tidemark.pipeline.mirroring import Mirroring, require_log
-    from tidemark.pipeline.poll.run import PollRunOptions, run_polls  # not before: these import Spark
+    from tidemark.pipeline.poll.run import PollRunOptions, run_polls  # here, because these import Spark
     from tidemark.pipeline.restart import RestartOptions, start_over
 
     options, meant = plan.options, plan.meant
@@ -276,9 +276,9 @@ def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stop
 def follow(
     mirroring: Mirroring, meant: Meant, until: Lsn | str | None, stopping: Stopping, report: Reporter | None = None
 ) -> bool:
-    """Run a mirror until everything up to `until` can be read, and return True; or until it stops or restarts.
+    """Run a pipeline until everything up to `until` can be read; True then, False if it stops or restarts before.
 
-    Tables that cannot be copied are not waited for.
+    It does not wait for tables that cannot be copied.
     """
     report = report or Reporter(lambda _: None)
     publishing = Publishing(meant, lambda text: report.emit(Message(text)))
@@ -306,7 +306,7 @@ def follow(
 
 
 class Reporter:
-    """Passes on events, and adds the ones about state and progress."""
+    """Forwards events, and adds those about state and progress."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -317,7 +317,7 @@ class Reporter:
         self._fold: tuple[TableFolded, float] | None = None
 
     def emit(self, event: SyncEvent) -> None:
-        """Pass on an event."""
+        """Forward an event."""
         if isinstance(event, TableFolded):
             self._fold = event, time.monotonic()
         elif isinstance(event, (CycleApplied, PollApplied)):
@@ -336,7 +336,7 @@ class Reporter:
         return ended
 
     def stream(self, mirroring: Mirroring, *, now: bool = False) -> None:
-        """Report how far a mirror that follows the stream is."""
+        """Report the progress of a mirror that follows the stream."""
         if not now and time.monotonic() < self._next:
             return
         lag = mirroring.lag
@@ -349,7 +349,7 @@ class Reporter:
         self._progress(mirroring.progress, lag.applied_lsn, lag.received_lsn, lag.source_lsn, lag.lag_bytes, lag.lag_s)
 
     def polls(self, lsn: Lsn, progress: Progress) -> None:
-        """Report how far a mirror that polls is."""
+        """Report the progress of a mirror that polls."""
         self._progress(progress, lsn, None, None, None, None)
 
     def _progress(
@@ -404,7 +404,7 @@ def _copies(progress: Progress) -> Copies:
 
 
 def _choice(options: SyncOptions, present: Mode | None, meant: Meant) -> Choice:
-    """The mode: as asked for, as the lake has it, or as the source supports it. Logical stays logical."""
+    """The mode: as requested, as the lake has it, or as the source supports it. Logical mode is never changed."""
     if present is Mode.LOGICAL:
         if options.mode is Mode.POLL:
             raise InvalidValue(
@@ -419,10 +419,10 @@ def _choice(options: SyncOptions, present: Mode | None, meant: Meant) -> Choice:
 
 
 def _mode_of(lake: Path) -> Mode | None:
-    """The mode that a lake was last written in; None if it has nothing."""
+    """The mode in which a lake was last written; None if it is empty."""
     if not (lake / NAME).exists():
         return None
-    from tidemark.lake.registers import read_cycle, read_seen  # not before: they import Delta
+    from tidemark.lake.registers import read_cycle, read_seen  # here, because they import Delta
 
     opened = Lake.open(lake)
     if read_seen(lake) is not None:

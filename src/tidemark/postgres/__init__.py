@@ -1,1 +1,1 @@
-"""PostgreSQL as a client sees it: sessions, the catalog, slots, publications and requirements."""
+"""The PostgreSQL client side: sessions, the catalog, slots, publications and requirements."""

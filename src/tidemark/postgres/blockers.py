@@ -1,4 +1,4 @@
-"""Who makes others wait: the transactions that a slot, a lock or a copy has to outlive, as far as our role sees."""
+"""Transactions that a slot, a lock or a copy must wait for, as far as the role can read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.errors import Blocker, TimedOut
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import Session
 
-# A prepared transaction has no process: pg_blocking_pids gives 0 for it, and its id stands in the lock's row.
+# A prepared transaction has no process: pg_blocking_pids returns 0 for it, and the row in pg_locks contains its xid.
 _BLOCKING = """
     select a.pid, null, a.usename::text, a.xact_start, a.application_name
       from pg_stat_activity a where a.pid = any(pg_blocking_pids(%(pid)s))
@@ -31,7 +31,7 @@ _RUNNING = """
       from pg_prepared_xacts p
 """
 
-# Whoever holds such a lock, or has asked for one before us, keeps us from reading the table.
+# A transaction that holds such a lock, or has requested one earlier, blocks reads of the table.
 _LOCKING = """
     with locking as (
         select pid, virtualtransaction from pg_locks
@@ -45,7 +45,7 @@ _LOCKING = """
       from pg_prepared_xacts p where '-1/' || p.transaction in (select virtualtransaction from locking)
 """
 
-# Locks are what every role sees of every transaction that has an id.
+# pg_locks shows every transaction that has an xid to every role.
 _OLDER = """
     select a.pid, null, a.usename::text, a.xact_start, a.application_name
       from pg_locks l join pg_stat_activity a using (pid)
@@ -59,18 +59,18 @@ _OLDER = """
 
 
 def blockers_of(session: Session, pid: int) -> tuple[Blocker, ...]:
-    """The transactions that the backend `pid` is waiting for now."""
+    """Return the transactions that the backend `pid` currently waits for."""
     return tuple(Blocker(*row) for row in session.rows(_BLOCKING, {"pid": pid}))
 
 
 def described(session: Session, blockers: Sequence[Blocker]) -> str:
-    """All of them, each with its age by the server's clock, and the SQL that ends it."""
+    """Describe all blockers, each with its age by the server's clock and the SQL that ends it."""
     (now,) = session.row("select clock_timestamp()")
     return "; ".join(f"{each}{_age(each, now)} (end it with: {ending(each)})" for each in blockers)
 
 
 def ending(blocker: Blocker) -> str:
-    """The SQL that ends a transaction."""
+    """Return the SQL that ends a transaction."""
     if blocker.pid is None:
         return statement("rollback prepared {}; -- or commit prepared", sql.Literal(blocker.gid))
     return f"select pg_terminate_backend({blocker.pid});"
@@ -87,27 +87,27 @@ def _age(blocker: Blocker, now: datetime) -> str:
 
 
 def older_than(session: Session, xid: Xid8) -> tuple[Blocker, ...]:
-    """The transactions that run and began to write before this one."""
+    """Return the running transactions whose xid is older than this one."""
     return tuple(Blocker(*row) for row in session.rows(_OLDER, {"xid": str(xid.value % 2**32)}))
 
 
 def naming_lockers(session: Session, oid: int, error: TimedOut) -> TimedOut:
-    """An error about a lock that was not had, with those who have it or wait for it, if they are there still."""
+    """Return a lock timeout error that also names the transactions that hold or wait for the lock, if any remain."""
     found = tuple(Blocker(*row) for row in session.rows(_LOCKING, {"oid": oid}))
     said = f"{error.message}; the lock is held by {named(found)}" if found else error.message
     return TimedOut(said, error.hint, error.sqlstate)
 
 
 def named(blockers: Sequence[Blocker]) -> str:
-    """All of them."""
+    """Return all blockers as text."""
     return "; ".join(map(str, blockers))
 
 
 def lasting_writers(session: Session, at_least_s: float) -> tuple[Blocker, ...]:
-    """Transactions that have been writing for a while: a slot created now would wait for each of them.
+    """Return transactions that have been writing for a while: creating a slot now would wait for each of them.
 
-    Looked at twice, because a role with few rights does not see when a transaction began. Not inside a transaction of
-    ours, in which the second look would show what the first one did.
+    The list is read twice, because a role with few privileges cannot read when a transaction began. The caller must not
+    be in a transaction, in which the second read would return the same result as the first.
     """
     before = {row[0] for row in session.rows(_RUNNING)}
     time.sleep(at_least_s if before else 0)

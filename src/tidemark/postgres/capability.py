@@ -1,7 +1,7 @@
-"""Whether a source is mirrored by logical decoding or by polling, and why, in one line.
+"""Choose logical decoding or polling for a source, with the reason in one line.
 
-The requirements decide, and in the end a replication connection that is really opened. A temporary failure decides
-nothing: a connection that is lost or gets no answer raises, so that a mirror never polls because of it.
+The requirements decide, and finally an actual replication connection. A temporary failure decides nothing: a lost or
+unanswered connection raises an error, so that a mirror never polls because of it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CONNECTION = "replication connection"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All requirements of a mirror of a source. `identity` is None where the role may not read it."""
+    """All requirements of a mirror of a source. `identity` is None if the role may not read it."""
 
     identity: Identity | None
     requirements: tuple[Requirement, ...]
 
 
 def choose_mode(session: Session, dsn: Dsn, names: MirrorNames, selection: Selection, *, strict: bool = True) -> Choice:
-    """The mode of `tidemark sync --mode auto`. If no mode works, the first reason is raised."""
+    """Return the mode of `tidemark sync --mode auto`. If no mode works, raise the first unmet requirement's error."""
     requirements = evaluate(session, dsn, read_state(session, names, selection, strict=strict)).requirements
     choice = decide(requirements)
     if choice is None:
@@ -54,7 +54,7 @@ def choose_mode(session: Session, dsn: Dsn, names: MirrorNames, selection: Selec
 
 
 def evaluate(session: Session, dsn: Dsn, state: SourceState) -> Evaluation:
-    """Evaluate all requirements, and open a replication connection if nothing on the server prevents it."""
+    """Evaluate all requirements, and open a replication connection if all server requirements are met."""
     identity, server = None, (*server_requirements(state), *capacity_requirements(state))
     if first_unmet(server, Mode.LOGICAL) is None:
         identity, connection = _connected(session, dsn, state)
@@ -65,7 +65,7 @@ def evaluate(session: Session, dsn: Dsn, state: SourceState) -> Evaluation:
 
 
 def _connected(session: Session, dsn: Dsn, state: SourceState) -> tuple[Identity | None, Requirement]:
-    """Whether a replication connection can be opened. If no other connection can either, that is raised."""
+    """Check whether a replication connection can be opened. If no ordinary connection can either, raise that error."""
     own = state.own_slot
     if own is not None and own.active_pid is not None:
         found = f"slot {own.name} is streamed to pid {own.active_pid}"

@@ -1,7 +1,7 @@
-"""Reading the catalogue: a few queries, to be run inside one transaction so that they show one moment.
+"""Read the catalog with a few queries, which must run in one transaction so that they show one snapshot.
 
-Only catalogue rows are read, never a function that prints an object: those look at the present instead of the snapshot,
-and wait for locks on the object.
+The queries read only catalog rows and call no function that prints an object: such functions show the current state
+instead of the snapshot, and wait for locks on the object.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _COLUMNS = """
      order by a.attrelid, a.attnum
 """
 
-# Which index may serve as replica identity: RelationGetIndexList in PostgreSQL's relcache.c. A deferrable primary key
-# may not, and publishing updates of such a table makes them fail; nor can it be a key of ours, since inside a
-# transaction two rows may have it.
+# Which index can be the replica identity: RelationGetIndexList in PostgreSQL's relcache.c. A deferrable primary key
+# cannot, and publishing updates of such a table makes them fail; nor can it be a key of the mirror, since inside a
+# transaction two rows may have the same value.
 _KEYS = """
     select i.indrelid, c.relname, i.indisprimary and i.indimmediate,
            i.indimmediate and (t.relreplident = 'd' and i.indisprimary or t.relreplident = 'i' and i.indisreplident),
@@ -121,7 +121,7 @@ _MEMBERSHIPS = """
 
 
 def read_catalog(session: Session, role: str | None = None) -> Catalog:
-    """Every table of the database, with the rights of `role` (ours if None). Run it inside `session.transaction()`."""
+    """Read every table, with the privileges of `role` or the connected role. Must run in `session.transaction()`."""
     with session.as_stored():
         catalog = _read(session, role)
     return catalog if session.has_encoding else Catalog(tuple(map(_checked, catalog.tables)))
@@ -162,7 +162,7 @@ def _read(session: Session, role: str | None) -> Catalog:
 
 
 def _is_streamed(key: Key, columns: list[Column], version_num: int) -> bool:
-    """Below 18 the stream leaves generated columns out, so a key that has one names no row there."""
+    """Whether the stream contains the key: before version 18 it omits generated columns."""
     generated = {column.attnum for column in columns if column.generated is not Generated.NO}
     return version_num >= 180000 or generated.isdisjoint(key.attnums)
 
@@ -203,7 +203,7 @@ def _table(
 
 
 def _checked(table: Table) -> Table:
-    """A table of a database without an encoding, with a flaw if it cannot be mirrored because of that."""
+    """Set the flaw of a table in a SQL_ASCII database if its names or defaults prevent mirroring."""
     flaw = _flaw(table)
     if flaw is None:
         return table
@@ -212,7 +212,7 @@ def _checked(table: Table) -> Table:
 
 
 def _flaw(table: Table) -> str | None:
-    """Which name, or value that older rows read as, is not UTF-8."""
+    """Return which name, or which missing-value default, is not valid UTF-8."""
     names = {"the name of its schema": table.schema, "its name": table.name}
     names |= {f"the name of column {printed(column.name)}": column.name for column in table.columns}
     names |= {f"the default of column {printed(column.name)}": column.missing or "" for column in table.columns}
@@ -226,7 +226,7 @@ def _printed_column(column: Column) -> Column:
 
 
 def printed(text: str) -> str:
-    r"""A text with the bytes in it that are not UTF-8 as `\xff`."""
+    r"""Return a text in which bytes that are not UTF-8 are escaped as `\xff`."""
     return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
@@ -248,7 +248,7 @@ def _column(
 
 
 def only_element(array: str) -> str:
-    """The text of the one element of a one-element array, whatever the element type's delimiter: `{"a b"}` is `a b`."""
+    """Return the element of a one-element array, for any delimiter of the element type: `{"a b"}` is `a b`."""
     inner = array[1:-1]
     if not inner.startswith('"'):
         return inner
@@ -263,7 +263,7 @@ def only_element(array: str) -> str:
 
 
 def _types(rows: list[Any]) -> dict[int, PgType]:
-    """Types with their parts resolved. A type cannot be a part of itself, so this ends."""
+    """Build types with their parts resolved. A type cannot contain itself, so the recursion ends."""
     described = {row[0]: row for row in rows}
     built: dict[int, PgType] = {}
 

@@ -1,4 +1,4 @@
-"""libpq's functions for compiled code, which calls them without Python in between."""
+"""libpq functions that compiled kernels call directly, without the Python interpreter."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ copy_memory: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types
 
 @cache
 def link() -> None:
-    """Tell the compiler where psycopg's libpq is."""
+    """Register the addresses of psycopg's libpq functions with the compiler."""
     for name in ("PQgetCopyData", "PQconsumeInput", "PQfreemem"):
         llvmlite.binding.add_symbol(name, address_of(name))

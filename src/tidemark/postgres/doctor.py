@@ -1,4 +1,4 @@
-"""The requirements of a source as a report. Creates nothing, changes nothing, starts no JVM."""
+"""The requirements of a source as a report. Modifies nothing on the source and starts no JVM."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Check:
 
     @property
     def fix(self) -> str:
-        """SQL that fixes it, a statement a line; what SQL cannot fix is a comment."""
+        """The SQL that fixes it, one statement per line; a remedy that is not SQL is a comment."""
         comment = [f"-- {self.requirement.remedy}"] if self.requirement.remedy else []
         return "\n".join([*map(str, self.requirement.fixes), *comment])
 
     def as_json(self) -> dict[str, Any]:
-        """The check as plain values."""
+        """Return the check as plain values."""
         requirement, passed = self.requirement, self.status is Status.PASS
         return {
             "name": requirement.name,
@@ -80,7 +80,7 @@ class Report:
         return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.PASS)
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, with the same texts as on a terminal."""
+        """Return the report as plain values, with the same texts as on a terminal."""
         return {
             "source": self.source,
             "identity": None if self.identity is None else str(self.identity),
@@ -92,7 +92,7 @@ class Report:
 
 
 def examine(dsn: Dsn, names: MirrorNames | None = None, selection: Selection | None = None) -> Report:
-    """Check every requirement, for a mirror of this name or of the database's."""
+    """Check every requirement, for a mirror of this name or, by default, one named after the database."""
     with Session.open(dsn, "doctor") as session:
         version = version_of(session)
         if not version.met and version.modes:

@@ -1,8 +1,8 @@
-"""A libpq connection string that cannot be printed, logged or pickled, only used.
+"""A libpq connection string that is never printed or logged in full and cannot be pickled.
 
-It is handed to libpq as it was given: URIs, keywords, `PGSERVICE`, `.pgpass` and the environment mean what they mean to
-psql. libpq quotes the piece of the string it does not understand, which may be a piece of the password, so its own
-words are never repeated: what is wrong is said without saying what was read.
+The string is passed to libpq unchanged: URIs, keywords, `PGSERVICE`, `.pgpass` and environment variables have the same
+meaning as in psql. libpq quotes the part of a string that it cannot parse, which may be part of the password. Therefore
+an error about the string never repeats libpq's message; it describes the problem without quoting the input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASONS = (
 
 
 class Dsn:
-    """A connection string with its password out of sight. Only `reveal()` gives it back, to libpq."""
+    """A connection string that hides its password. Only `reveal()` returns the full string, for libpq."""
 
     __slots__ = ("_text",)
 
@@ -43,7 +43,7 @@ class Dsn:
         self._text = text
 
     def reveal(self) -> str:
-        """The string itself, for libpq and nobody else."""
+        """Return the full string. It must be passed only to libpq."""
         return self._text
 
     def has(self, keyword: str) -> bool:
@@ -65,7 +65,7 @@ class Dsn:
         self.__reduce__()
 
     def redact(self, said: str) -> str:
-        """What libpq said, without any value of ours that is not shown anyway: it likes to quote what it refuses."""
+        """Remove option values from a libpq message, which may quote them, except those that `str()` shows."""
         options = conninfo_to_dict(self._text)
         for key, value in sorted(options.items(), key=lambda item: -len(str(item[1]))):
             if key not in _SHOWN and value:
@@ -74,7 +74,7 @@ class Dsn:
 
 
 def _misread(text: str) -> str | None:
-    """Why libpq would not read this string, or would read a piece of the password as something else."""
+    """Return why libpq would reject this string, or would parse part of the password as something else."""
     if "\0" in text:
         return "it has a NUL character"
     try:

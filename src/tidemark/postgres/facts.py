@@ -1,4 +1,4 @@
-"""What the server and our role on it can do, read once and passed around as a value."""
+"""Properties of the server and of the connected role, read once and passed as a value."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tidemark.postgres.session import Session
 
 OLDEST, NEWEST = 14, 18
 
-# Managed services that do not let their users set wal_level have a setting of their own which does: Amazon RDS and
-# Aurora, Google Cloud SQL, AlloyDB. Azure has wal_level itself among its server parameters.
+# Managed services that do not allow users to set wal_level have their own setting for it: Amazon RDS and Aurora, Google
+# Cloud SQL, AlloyDB. Azure has wal_level itself among its server parameters.
 SWITCHES = ("rds.logical_replication", "cloudsql.logical_decoding", "alloydb.logical_decoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role we are, and what it may do. `replication` is its attribute, or on Amazon RDS a membership."""
+    """A role and its privileges. `replication` is the role attribute, or on Amazon RDS a membership."""
 
     name: str
     superuser: bool
@@ -36,11 +36,11 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One server, as this session saw it.
+    """The properties of a server, as read in one session.
 
-    `wal_level` is the level in effect. With `turns_logical` (PostgreSQL 19) a logical slot raises it, without a
-    restart. `switch_off` is a managed service's own setting that keeps it low, `replication_group` the role whose
-    members may replicate, where a service gives the right in that way.
+    `wal_level` is the level in effect. If `turns_logical` is true (PostgreSQL 19), the first logical slot raises it
+    without a restart. `switch_off` is the managed service's own setting that keeps it low, `replication_group` the role
+    whose members may replicate, on services that grant the privilege in that way.
     """
 
     version_num: int
@@ -72,7 +72,7 @@ class Facts:
 
     @property
     def decodes(self) -> bool:
-        """Whether the WAL carries what logical decoding needs, or will from the first slot on."""
+        """Whether the WAL contains the data for logical decoding, or will after the first slot is created."""
         return self.wal_level == "logical" or self.turns_logical
 
 
@@ -117,7 +117,7 @@ _ROLE = """
 
 
 def read_facts(session: Session) -> Facts:
-    """Ask for everything at once."""
+    """Read all properties."""
     (role,) = session.records(_ROLE, [None])
     (seen,) = session.records(_FACTS, [list(SWITCHES)])
     encrypted = session.connection.pgconn.ssl_in_use
@@ -125,5 +125,5 @@ def read_facts(session: Session) -> Facts:
 
 
 def read_role(session: Session, name: str) -> Role | None:
-    """Another role than the one we are, or None if there is no such role."""
+    """Read another role than the connected one; return None if it does not exist."""
     return next((Role(**record) for record in session.records(_ROLE, [name])), None)

@@ -1,12 +1,12 @@
-"""Which server this is, and whether it is still the one a mirror belongs to.
+"""The identity of a server, and whether it is still the source of a mirror.
 
-A cluster is known by its system identifier, a database in it by its oid, and a line of history by its timeline. When a
-standby is promoted it leaves its timeline at a *switch point* and starts a new one; the history file lists where each
-earlier line was left:
+A cluster is identified by its system identifier, a database by its oid, and a line of WAL history by its timeline. When
+a standby is promoted, it leaves its timeline at a *switch point* and starts a new one. The history file lists where
+each earlier timeline was left:
 
     1 <tab> 0/5000060 <tab> no recovery target specified
 
-A mirror that holds commits of timeline 1 above 0/5000060 holds what this server never had: it must refuse it.
+A mirror with commits of timeline 1 above 0/5000060 has commits that this server never had, and must reject the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.postgres.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Where a timeline was left for the next one."""
+    """The LSN at which a timeline was left for the next one."""
 
     timeline: int
     lsn: Lsn
@@ -31,7 +31,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A source's identity. `history` is oldest first and None where the role may not ask for it."""
+    """The identity of a source. `history` is sorted from the oldest, and None if the role may not read it."""
 
     system_identifier: int
     database_oid: int
@@ -45,17 +45,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A source, and how far its WAL reached when it was asked: flushed on a primary, replayed on a standby."""
+    """A source and its WAL position when it was read: the flush LSN of a primary, the replay LSN of a standby."""
 
     identity: Identity
     position: Lsn
 
 
 def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
-    """Refuse a source that is not the mirror's own, that left its history below `durable`, or has not come so far.
+    """Reject a source that is not the mirror's, that left its history below `durable`, or is not yet at `durable`.
 
-    Two servers promoted from one timeline at the very same position cannot be told apart by this: PostgreSQL gives
-    them the same history.
+    Two servers promoted from one timeline at the same position cannot be distinguished, because they have the same
+    history.
     """
     source = found.identity
     if mirror.system_identifier != source.system_identifier:
@@ -91,7 +91,7 @@ def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
 
 
 def fork_point(one: Identity, other: Identity) -> Lsn | None:
-    """The last position that both histories have in common, or None if they are one."""
+    """Return the last position that both histories have in common, or None if they do not diverge."""
     common = Lsn.ZERO
     for left, right in zip(_line(one), _line(other), strict=False):
         if left.timeline != right.timeline:
@@ -103,12 +103,12 @@ def fork_point(one: Identity, other: Identity) -> Lsn | None:
 
 
 def _line(identity: Identity) -> tuple[Switch, ...]:
-    """Every timeline of a history with its end; the present one has none yet."""
+    """Return every timeline of a history with its end; the current one has no end yet."""
     return (*(identity.history or ()), Switch(identity.timeline, Lsn(2**64 - 1)))
 
 
 def parse_history(text: str) -> tuple[Switch, ...]:
-    """Read a timeline history file."""
+    """Parse a timeline history file."""
     switches = []
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -121,7 +121,7 @@ def parse_history(text: str) -> tuple[Switch, ...]:
 
 
 def locate(session: Session, dsn: Dsn, *, may_replicate: bool) -> Located:
-    """Ask the server who it is: over a replication connection where that is allowed, by SQL otherwise."""
+    """Read the identity of the server: over a replication connection if the role may open one, otherwise by SQL."""
     oid, name = session.row("select oid, datname from pg_database where datname = current_database()")
     if may_replicate:
         with Session.open(dsn, "identify", replication=True) as replication:

@@ -1,10 +1,11 @@
-"""One look at the source: its published tables as one snapshot shows them, and where that snapshot stands.
+"""Read a catalog snapshot: the published tables as one database snapshot shows them, and the LSN at which it was taken.
 
-A snapshot is no LSN, so one look cannot say how the tables were defined at a position: DDL may be logged below it and
-not be visible yet. Two looks can. If nothing differs between them, and nobody who may be changing a definition was
-hidden from the second one, then whatever was committed up to the first one's position was visible to the second, and
-the definitions are those of every position up to there. Who changes a definition holds its lock until he is visible; so
-`held`, read between two snapshots, names all who could be hidden from both.
+A database snapshot is not an LSN, so a single catalog snapshot does not determine how the tables were defined at a
+position: DDL may be logged below it and not be visible yet. Two catalog snapshots do. A transaction that changes a
+definition holds its lock until it is visible, so `held`, which is read between the two, contains every such transaction
+that could be invisible to both. If all transactions in `held` are visible to the second, every definition change that
+was committed up to the first one's LSN is visible to the second. If the definitions are also equal in both, they are
+those of every position up to that LSN.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HERE = """
            clock_timestamp()
 """
 
-# Transactions that hold a lock under which a table's definition, its place in a publication or a type can be changed.
+# Transactions with a lock that allows them to change a table's definition, its publication membership or a type.
 _HELD = """
     select distinct own.transactionid::text::bigint
       from pg_locks own join pg_locks held using (virtualtransaction)
@@ -46,7 +47,7 @@ _HELD = """
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The tables that were known before, and every type in them, by oid."""
+    """The oids of the tables that were known before, and of every type in them."""
 
     tables: Collection[int] = ()
     types: Collection[int] = ()
@@ -54,11 +55,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen. `roots` are the partitioned tables above those that are published.
+    """A catalog snapshot. `roots` contains the partitioned tables above the published ones.
 
-    `empty` are those of the tables asked about that hold no row; `held` see above. On a standby `lsn` is what it had
-    replayed after the snapshot was taken, and `replayed` what it had before; None on a primary. Tables with `flaws` are
-    not among the others.
+    `empty` contains those of the requested tables that have no rows; for `held` see the module. On a standby `lsn` is
+    the LSN replayed after the snapshot was taken and `replayed` the LSN replayed before it; on a primary `replayed` is
+    None. Tables with `flaws` are not in `tables`.
     """
 
     snapshot: Snapshot
@@ -73,12 +74,12 @@ class Look:
     flaws: Mapping[int, str] = field(default_factory=dict)
 
     def confirms(self, earlier: Look) -> bool:
-        """Whether definitions that are the same in both were so at every position up to the earlier one's."""
+        """Whether definitions that are equal in both snapshots hold at every position up to the LSN of `earlier`."""
         return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
 
 
 def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Callable[[Look], Iterable[int]]) -> Look:
-    """Look. `asked` says, given the rest, of which tables it matters whether they are empty."""
+    """Read a catalog snapshot. `asked` returns which of its tables must be checked for rows."""
     (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
     reference = Xid8.parse(full)
     parameters = {"tables": list(watched.tables), "types": list(watched.types)}
@@ -91,13 +92,13 @@ def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Cal
 
 
 def replayed_by(session: Session) -> Lsn | None:
-    """How far a standby has come."""
+    """Return the LSN up to which a standby has replayed, or None on a primary."""
     (lsn,) = session.row("select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() end::text")
     return None if lsn is None else Lsn.parse(lsn)
 
 
 def look_within(session: Session, names: MirrorNames) -> Look:
-    """What a transaction sees that has just begun, without a word on who may be hidden from it."""
+    """Read the catalog snapshot of the current transaction, which must have just begun, without `held`."""
     snapshot, lsn, time = session.row(_HERE)
     catalog = read_catalog(session)
     tables = _published(catalog, names)
@@ -113,15 +114,15 @@ def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
 
 
 def roots_of(catalog: Catalog, tables: Iterable[int]) -> dict[int, Fingerprint]:
-    """The partitioned tables above some tables."""
+    """Return the partitioned tables above the given tables."""
     found = {root.oid: root for oid in tables for root in catalog.ancestors(catalog.by_oid[oid])}
     return {oid: Fingerprint.of(root, ()) for oid, root in found.items()}
 
 
 def _is_empty(session: Session, table: Fingerprint) -> bool:
-    """Whether it holds no row in this snapshot.
+    """Whether the table has no rows in this snapshot.
 
-    A TRUNCATE or rewrite since the snapshot shows an empty table that was none; its file is another one then.
+    A TRUNCATE or rewrite after the snapshot was taken makes the table appear empty; the changed filenode reveals that.
     """
     query = sql.SQL("select exists (select from only {}), pg_relation_filenode({})").format(
         sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
@@ -130,5 +131,5 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
         with translated(f"checking whether {table.schema}.{table.name} is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
     except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
-        return False  # whoever copies it is told why it cannot be read
+        return False  # the copy of this table reports why it cannot be read
     return found is not None and not found[0] and found[1] == table.filenode

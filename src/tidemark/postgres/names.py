@@ -1,4 +1,4 @@
-"""The names of all we create at the source. They begin with one prefix, and nothing without it is ever touched."""
+"""The names of all objects that Tidemark creates at the source. All have one prefix; no other object is modified."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tidemark.errors import InvalidValue, NotOurs
 
 PREFIX = "tidemark_"
 _MIRROR = re.compile(r"[a-z0-9_]{1,40}", re.ASCII)
-_TAKEN = re.compile(r"^snapshot_|_inserts$")  # what our own temporary slots and second publications are called
+_TAKEN = re.compile(r"^snapshot_|_inserts$")  # reserved for temporary slots and insert-only publications
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorNames:
-    """The objects of one mirror. Several mirrors of a server live side by side under different names."""
+    """The names of one mirror's objects. Several mirrors of one server have different names."""
 
     mirror: str
 
@@ -27,33 +27,36 @@ class MirrorNames:
 
     @classmethod
     def of_database(cls, database: str) -> MirrorNames:
-        """The default: the database's name, with what a slot's name cannot hold replaced. Slots belong to a server."""
+        """Return the default name: that of the database, with characters that a slot name cannot contain replaced.
+
+        Slots are shared by all databases of a server, so the name must distinguish them.
+        """
         plain = re.sub(r"[^a-z0-9_]", "_", database.lower())[:40]
         return cls(f"db_{plain[:36]}_" if _TAKEN.search(plain) else plain)
 
     @property
     def slot(self) -> str:
-        """The permanent slot."""
+        """The name of the permanent slot."""
         return f"{PREFIX}{self.mirror}"
 
     @property
     def publication(self) -> str:
-        """The publication of tables whose rows have an identity."""
+        """The publication of tables with a replica identity."""
         return f"{PREFIX}{self.mirror}"
 
     @property
     def all_publications(self) -> tuple[str, str]:
-        """Both."""
+        """The names of both publications."""
         return self.publication, self.inserts_publication
 
     @property
     def inserts_publication(self) -> str:
-        """The publication of tables without one: inserts and truncates only."""
+        """The publication of tables without a replica identity: inserts and truncates only."""
         return f"{PREFIX}{self.mirror}_inserts"
 
 
 def require_ours(name: str) -> str:
-    """`name`, if it carries our prefix."""
+    """Return `name` if it has Tidemark's prefix; otherwise raise NotOurs."""
     if not name.startswith(PREFIX) or name == PREFIX:
         raise NotOurs(f"{name!r} was not created by Tidemark", f"Use a name that begins with {PREFIX}.")
     return name

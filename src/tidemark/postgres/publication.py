@@ -1,7 +1,7 @@
-"""Publications: what must be published, what is, the difference, and the SQL that mends it.
+"""Publications: the required state, the actual state, the differences, and the SQL that corrects them.
 
-Lists are always explicit. `FOR ALL TABLES` would publish a table without a replica identity, and from then on the
-application's own UPDATE and DELETE on it fail. Such tables go into a second publication, of inserts and truncates.
+Table lists are always explicit. `FOR ALL TABLES` would publish a table without a replica identity, and from then on the
+application's own UPDATE and DELETE on it fail. Such tables belong to a second publication, of inserts and truncates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRINT_SETUP = "Run `tidemark setup SOURCE --print` and have the owner of the dat
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A publication as it must be. `generated` asks for stored generated columns, which PostgreSQL 18 can send."""
+    """The required state of a publication. `generated` requests stored generated columns (PostgreSQL 18 and later)."""
 
     name: str
     tables: tuple[Table, ...]
@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A publication as it is."""
+    """The actual state of a publication."""
 
     name: str
     owned: bool
@@ -48,7 +48,7 @@ class Published:
 
 
 def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tuple[Wanted, ...]:
-    """The two publications of a mirror. One without tables must not exist."""
+    """Return the two publications of a mirror. A publication without tables must not exist."""
     listed = tuple(tables)
     whole = tuple(table for table in listed if table.identifies_rows)
     partial = tuple(table for table in listed if not table.identifies_rows)
@@ -60,7 +60,7 @@ def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tup
 
 
 def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
-    """In which ways a publication differs from what is wanted."""
+    """Return the differences between a publication and its required state."""
     if found is None:
         return (f"publication {want.name} does not exist",) if want.tables else ()
     if not want.tables:
@@ -82,7 +82,7 @@ def _differences(want: Wanted, found: Published) -> Iterable[str]:
 
 
 def omissions(found: Published, operations: Sequence[str], *, generated: bool) -> Iterable[str]:
-    """Which changes of its tables a publication leaves out, or sends under another table's name."""
+    """Return the changes of its tables that a publication omits or sends under the name of another table."""
     publication = f"publication {found.name}"
     if found.all_tables or found.schemas:
         yield f"{publication} is for {'all tables' if found.all_tables else 'whole schemas'}, not for a list of tables"
@@ -98,7 +98,7 @@ def omissions(found: Published, operations: Sequence[str], *, generated: bool) -
 
 
 def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
-    """The statements that make the publication as it must be, the fewest that do."""
+    """Return the smallest list of statements that bring the publication into the required state."""
     name = sql.Identifier(require_ours(want.name))
     if found is not None and (found.all_tables or not want.tables):
         return (drop_statement(want.name), *mending(want, None))
@@ -112,19 +112,19 @@ def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
         statements.append(sql.SQL("alter publication {} set table {}").format(name, _list(want.tables)))
     elif added := [table for table in want.tables if table.oid not in found.tables]:
         statements.append(sql.SQL("alter publication {} add table {}").format(name, _list(added)))
-    # After the tables: with row filters still in place PostgreSQL refuses publish_via_partition_root = false.
+    # After the tables: PostgreSQL rejects publish_via_partition_root = false while row filters exist.
     if (set(found.operations), found.via_root, found.generated) != (set(want.operations), False, want.generated):
         statements.append(sql.SQL("alter publication {} set ({})").format(name, _options(want)))
     return tuple(statements)
 
 
 def drop_statement(name: str) -> sql.Composed:
-    """The statement that drops one of our publications."""
+    """Return the statement that drops one of Tidemark's publications."""
     return sql.SQL("drop publication if exists {}").format(sql.Identifier(require_ours(name)))
 
 
 def _list(tables: Sequence[Table]) -> sql.Composed:
-    """Each table alone: without ONLY, a parent would bring its inheritance children with it."""
+    """List each table with ONLY: otherwise a parent table would include the tables that inherit from it."""
     return sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(table.schema, table.name)) for table in tables)
 
 
@@ -139,7 +139,7 @@ def _options(want: Wanted) -> sql.Composed:
 
 
 def read_publication(session: Session, name: str) -> Published | None:
-    """One of our publications as the server has it, or None."""
+    """Read one of Tidemark's publications; return None if it does not exist."""
     rows = session.rows(_PUBLICATION, [require_ours(name)])
     if not rows:
         return None
@@ -158,7 +158,7 @@ def read_publication(session: Session, name: str) -> Published | None:
     )
 
 
-# Columns that not every version has are read through to_jsonb, which gives null for them.
+# Columns that do not exist in every version are read through to_jsonb, which returns null for them.
 _PUBLICATION = """
     select pubname, pg_has_role(pubowner, 'USAGE'), puballtables, pubviaroot, to_jsonb(p) ->> 'pubgencols',
            pubinsert, pubupdate, pubdelete, pubtruncate,
@@ -173,11 +173,11 @@ _SCHEMAS = """
 
 
 def read_marks(session: Session, names: Iterable[str]) -> dict[str, str]:
-    """What changes when a publication is altered or created again, or a table's place in it, and at no other time.
+    """Return marks that change if and only if a publication, or a table's membership in it, is altered or recreated.
 
-    By the publication's name, and by that and the table's oid; the catalogue row's oid and xmin, and a publication's
-    owner. pgoutput goes by the publication as it was at each change: what was left out for a while is missing, though
-    all is well now.
+    The keys are the publication's name, and that name with the table's oid. A mark consists of the oid and xmin of the
+    catalog row and, for a publication, its owner. pgoutput evaluates the publication as of each change: changes that it
+    omitted for a while are missing from the stream, even if the publication is correct now.
     """
     return dict(session.rows(_MARKS, [list(names)] * 2))
 
@@ -185,8 +185,8 @@ def read_marks(session: Session, names: Iterable[str]) -> dict[str, str]:
 def may_have_left_out(before: str, after: str) -> bool:
     """Whether changes may be missing because of what happened to a publication between two of its marks.
 
-    With another owner the row has another xmin, and nothing was left out. If it was altered and altered back as well,
-    without having been checked in between, that cannot be told from the owner's change alone.
+    A change of owner also changes the row's xmin but omits nothing. If the publication was in addition altered and
+    restored without a check in between, that cannot be distinguished from the change of owner alone.
     """
     old_oid, _, *old_owner = before.split("/")
     new_oid, _, *new_owner = after.split("/")
@@ -202,14 +202,14 @@ _MARKS = """
 
 
 def verify(session: Session, wants: Iterable[Wanted]) -> None:
-    """Refuse to go on with publications that are not as they must be."""
+    """Raise PublicationDiffers if a publication is not in the required state."""
     wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
     if wrong:
         raise PublicationDiffers("; ".join(wrong), PRINT_SETUP)
 
 
 def bring_about(session: Session, wants: Iterable[Wanted]) -> None:
-    """Create and alter our publications where our role may, in one transaction, and verify the result."""
+    """Create and alter the publications in one transaction and verify the result; raises if the role may not."""
     everything = tuple(wants)
     with session.transaction(read_only=False):
         for want in everything:
@@ -219,5 +219,5 @@ def bring_about(session: Session, wants: Iterable[Wanted]) -> None:
 
 
 def drop(session: Session, name: str) -> None:
-    """Drop one of our publications; harmless if it is not there."""
+    """Drop one of Tidemark's publications; does nothing if it does not exist."""
     session.execute(drop_statement(name), f"dropping publication {name}")

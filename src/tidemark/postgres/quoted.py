@@ -1,4 +1,4 @@
-"""SQL as text for people to run, with every name and value quoted as PostgreSQL needs it."""
+"""SQL as text for users to run, with every name and value quoted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tidemark.schema.table import Table
 
 
 def statement(template: LiteralString, *parts: sql.Composable) -> str:
-    """A statement with its placeholders filled in."""
+    """Return a statement with its placeholders filled in."""
     return sql.SQL(template).format(*parts).as_string(None)
 
 
 def table_name(table: Table) -> sql.Identifier:
-    """A table's name with its schema."""
+    """Return a table's name with its schema."""
     return sql.Identifier(table.schema, table.name)

@@ -1,7 +1,7 @@
-"""Why a connection was refused. libpq has the SQLSTATE of a failed connection and prints it only in verbose errors.
+"""The reason why a connection failed. libpq prints the SQLSTATE of a failed connection only in verbose errors.
 
-psycopg has no option for that, so a connection that failed is tried once more with libpq's error verbosity raised.
-Without the code a wrong password and a full server could not be distinguished, and only the second is worth a retry.
+psycopg has no option for that, so a failed connection is attempted once more with a higher error verbosity. Without the
+code a wrong password could not be distinguished from a server without free connections, for which a retry makes sense.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POLL = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: sele
 
 
 def refusal(conninfo: str, dsn: Dsn, message: str, patience_s: float = 10.0) -> SourceError:
-    """The error for a connection that psycopg could not open; `message` is psycopg's."""
+    """Return the error for a connection that psycopg could not open; `message` is psycopg's."""
     doing = f"cannot connect to {dsn}"
     message = dsn.redact(" ".join(message.split()))
     match pq.PGconn.ping(conninfo.encode()):
@@ -56,7 +56,7 @@ def _refused(conninfo: str, doing: str, message: str, patience_s: float) -> Sour
 
 
 def _failure(attempt: Any, patience_s: float) -> str:
-    """The verbose error of this attempt; empty if it succeeds this time or takes too long."""
+    """Return the verbose error of this attempt; empty if it succeeds this time or takes too long."""
     libpq().PQsetErrorVerbosity(ctypes.c_void_p(attempt.pgconn_ptr), _VERBOSE)
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:

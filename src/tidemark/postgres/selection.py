@@ -1,4 +1,7 @@
-"""Which tables a user means: shell patterns on `schema.table`, and what cannot be had, with the reason. Pure."""
+"""Table selection by shell patterns on `schema.table`, and the tables that cannot be mirrored, with the reason.
+
+This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _PATTERN = re.compile(r"""(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`schema.table` with * and ? as in a shell; in double quotes everything stands for itself. No schema is public."""
+    """`schema.table` with the wildcards * and ?. A double-quoted name is literal. The default schema is public."""
 
     text: str
 
@@ -23,11 +26,11 @@ class Pattern:
             raise InvalidValue(f"invalid table pattern: {self.text!r}", _HINT)
 
     def matches(self, table: Table) -> bool:
-        """Whether it means this table."""
+        """Whether the pattern matches this table."""
         return self.matches_name(table.schema, table.name)
 
     def matches_name(self, schema: str, name: str) -> bool:
-        """Whether it means a relation of this name."""
+        """Whether the pattern matches a relation of this name."""
         found = _PATTERN.fullmatch(self.text)
         wanted_schema, wanted_name = found.groups() if found else (None, None)
         return _means(wanted_schema or "public", schema) and _means(wanted_name or "", name)
@@ -48,20 +51,20 @@ def _means(part: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Patterns to take and to leave. No pattern to take means every table."""
+    """Patterns of tables to include and to exclude. Without a pattern to include, every table is included."""
 
     take: tuple[Pattern, ...] = ()
     leave: tuple[Pattern, ...] = ()
 
     def includes(self, schema: str, name: str) -> bool:
-        """Whether a relation of this name is selected, regardless of what it inherits from or belongs to."""
+        """Whether a relation of this name is selected, regardless of its parent tables."""
         taken = not self.take or any(pattern.matches_name(schema, name) for pattern in self.take)
         return taken and not any(pattern.matches_name(schema, name) for pattern in self.leave)
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A table that was meant and cannot be mirrored."""
+    """A selected table that cannot be mirrored."""
 
     table: Table
     reason: str
@@ -69,17 +72,17 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tables to publish, and the ones that cannot be."""
+    """The tables to publish, and the selected tables that cannot be mirrored."""
 
     tables: tuple[Table, ...]
     skipped: tuple[Skipped, ...]
 
 
 def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Chosen:
-    """Apply the patterns; strictly, each must match something.
+    """Apply the patterns; if `strict`, every pattern must match a table.
 
-    A partitioned table stands for its partitions. A table that is taken brings the tables that inherit from it, since
-    their rows are part of what it shows; one that is left out does not take them with it: they are tables of their own.
+    A partitioned table stands for its partitions. Including a table also includes the tables that inherit from it,
+    because a query on the parent returns their rows. Excluding a table does not exclude them: they are separate tables.
     """
     for pattern in (*selection.take, *selection.leave) if strict else ():
         if not any(pattern.matches(table) for table in catalog.tables):
@@ -93,7 +96,7 @@ def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Ch
 
 
 def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:
-    """The tables that a pattern matches, all partitions below them, and the tables `inheriting` from them if wanted."""
+    """Return the tables that match, their partitions and, if `inheriting`, the tables that inherit from them."""
     listed = tuple(patterns)
     matched = {table.oid for table in catalog.tables if any(pattern.matches(table) for pattern in listed)}
     above = {table.oid: {table.parent, *(table.inherits if inheriting else ())} for table in catalog.tables}
@@ -103,7 +106,7 @@ def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool 
 
 
 def why_not(table: Table) -> str | None:
-    """Why this table cannot be mirrored, if that is so."""
+    """Return why this table cannot be mirrored, or None if it can."""
     if table.kind is Kind.FOREIGN:
         return "a foreign table: its rows are on another server"
     if table.persistence is Persistence.UNLOGGED:

@@ -1,12 +1,12 @@
-r"""A session on the source: settings pinned and asserted, every wait on the server bounded, every error ours.
+r"""A session on the source: settings pinned and verified, every wait limited, every error converted.
 
-Role and database settings change the text PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path` inside a
-`regclass`), so they are set on every session and read back. Through a transaction pooler a setting does not stay with
-us: there every transaction sets them for itself.
+Role and database settings change the text that PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path`
+inside a `regclass`), so every session sets them and reads them back. A transaction pooler does not keep settings
+between transactions: there every transaction sets them again.
 
-A database without an encoding (SQL_ASCII) holds any bytes, and the server refuses to send a text that is not valid in
-the client's encoding: one such value would end a COPY, a stream or a look at the catalogue. `as_stored` has texts sent
-unchecked; what is not UTF-8 comes with surrogates in names, and is printed as `\xff` elsewhere.
+A database with encoding SQL_ASCII can contain any bytes, and the server raises an error for text that is not valid in
+the client's encoding: one such value would end a COPY, a stream or a catalog read. With `as_stored` the server sends
+text unchecked; bytes that are not UTF-8 become surrogates in names, and `\xff` in other texts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Only a superuser may set these, so they are looked at: with them on, a damaged page reads as an empty one.
+# Only a superuser may set these, so they are only checked: if on, a damaged page reads as empty or as if it were valid.
 REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
 
 
@@ -57,14 +57,14 @@ NO_ENCODING = "SQL_ASCII"
 
 
 class _Printed(Loader):
-    """Text for people: names of other databases' objects may be in another encoding than this one's."""
+    """Text for display: names of other databases' objects may be in another encoding than this database's."""
 
     def load(self, data: Buffer) -> str:
         return bytes(data).decode(errors="backslashreplace")
 
 
 class _Stored(Loader):
-    """Text as it is stored; bytes that are not UTF-8 become surrogates."""
+    """Text as stored; bytes that are not UTF-8 become surrogates."""
 
     def load(self, data: Buffer) -> str:
         return bytes(data).decode(errors="surrogateescape")
@@ -75,12 +75,12 @@ class _StoredJson(_Stored):
         return json.loads(super().load(data))
 
 
-GRACE_S = 5.0  # how long after its own timeout a server may take to say so
+GRACE_S = 5.0  # time that a server may take beyond its own timeout to report it
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long anything of ours may wait or hold on at the source; 0 means without limit, as it does for PostgreSQL."""
+    """The maximum time to wait or to hold resources at the source; 0 means no limit, as in PostgreSQL."""
 
     connect_s: int = 10
     lock_s: float = 3.0
@@ -88,7 +88,7 @@ class Timeouts:
     idle_in_transaction_s: float = 60.0
 
     def settings(self, version_num: int) -> dict[str, str]:
-        """As settings of a session; the ones that could end a session we hold on purpose are switched off."""
+        """Return the session settings; timeouts that could end a session kept open on purpose are turned off."""
         settings = {
             "lock_timeout": f"{self.lock_s * 1000:.0f}",
             "statement_timeout": f"{self.statement_s * 1000:.0f}",
@@ -102,13 +102,13 @@ class Timeouts:
 
 
 def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> psycopg.Connection[Any] | SourceError:
-    """Connect or say why not; returned and not raised, so that no traceback holds the whole connection string."""
+    """Connect, or return the error: raised here, its traceback would contain the full connection string."""
     options: dict[str, Any] = {"fallback_application_name": f"tidemark {purpose}"}
     if not dsn.has("connect_timeout") and "PGCONNECT_TIMEOUT" not in os.environ:
         options["connect_timeout"] = timeouts.connect_s
     if not dsn.has("tcp_user_timeout"):
         options["tcp_user_timeout"] = 30_000
-    if not dsn.has("keepalives_idle"):  # a copy only receives: nothing else would tell that the network is gone
+    if not dsn.has("keepalives_idle"):  # a copy only receives, so only keepalives detect a lost network
         options |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     if replication:
         options["replication"] = "database"
@@ -127,7 +127,7 @@ _NOT_IMPORTED = (
 
 
 class Session:
-    """One connection, in autocommit until a `transaction()` is opened. Not shared between threads or processes."""
+    """A connection, in autocommit mode outside of `transaction()`. Not shared between threads or processes."""
 
     def __init__(self, connection: psycopg.Connection[Any], timeouts: Timeouts) -> None:
         self._connection = connection
@@ -149,7 +149,7 @@ class Session:
 
     @classmethod
     def open(cls, dsn: Dsn, purpose: str, timeouts: Timeouts | None = None, *, replication: bool = False) -> Self:
-        """Connect. `purpose` is what pg_stat_activity shows as ours unless the user named the application."""
+        """Connect. `purpose` appears in pg_stat_activity as application_name unless the user has set another one."""
         timeouts = timeouts or Timeouts()
         connected = _connect(dsn, purpose, timeouts, replication)
         if isinstance(connected, SourceError):
@@ -162,42 +162,42 @@ class Session:
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
-        """psycopg's own connection, for what goes beyond SQL."""
+        """The psycopg connection, for operations other than SQL statements."""
         return self._connection
 
     @property
     def version_num(self) -> int:
-        """The server's version as a number: 160014 is 16.14."""
+        """The server version as a number: 160014 is 16.14."""
         return self._connection.info.server_version
 
     def rows(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
-        """All rows of a query, as tuples."""
+        """Return all rows of a query as tuples."""
         with self._pinned_statement(), translated("reading from the source"), self._bounded():
             return self._connection.execute(query, parameters).fetchall()
 
     def row(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
-        """The one row of a query that has exactly one."""
+        """Return the row of a query that has exactly one."""
         (row,) = self.rows(query, parameters)
         return row
 
     def records(self, query: LiteralString, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-        """All rows of a query, by column name."""
+        """Return all rows of a query as dictionaries."""
         with self._pinned_statement(), translated("reading from the source"), self._bounded():
             return self._connection.cursor(row_factory=dict_row).execute(query, parameters).fetchall()
 
     def execute(self, statement: sql.Composed, doing: str) -> None:
-        """Run a statement that returns nothing; `doing` says what for."""
+        """Run a statement that returns no rows; `doing` describes it in errors."""
         with self._pinned_statement(), translated(doing), self._bounded():
             self._connection.execute(statement)
 
     def command(self, command: sql.SQL | sql.Composed, doing: str) -> tuple[Any, ...]:
-        """The first row that a replication command answers with."""
+        """Return the first row of a replication command's result."""
         with translated(doing), self._bounded():
             return tuple(self._connection.execute(command).fetchone() or ())
 
     @contextmanager
     def transaction(self, *, read_only: bool = True, snapshot_id: str | None = None) -> Iterator[None]:
-        """A REPEATABLE READ transaction: one snapshot for everything inside, ours or the exported one named."""
+        """Run a REPEATABLE READ transaction: one snapshot for all statements, new or imported."""
         self.begin(read_only=read_only, snapshot_id=snapshot_id)
         with translated("ending a transaction"):
             try:
@@ -208,7 +208,7 @@ class Session:
             self._end("commit")
 
     def begin(self, *, read_only: bool = True, snapshot_id: str | None = None) -> None:
-        """Open a transaction that lasts until it is ended or the session closed, for holding a snapshot or a lock."""
+        """Begin a transaction that lasts until `end()` or the end of the session, to hold a snapshot or a lock."""
         if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise RuntimeError("a transaction is open in this session already")
         mode = sql.SQL("read only" if read_only else "read write")
@@ -225,16 +225,16 @@ class Session:
                 raise
 
     def send_as_stored(self, *, local: bool = True, always: bool = False) -> None:
-        """Have the server send texts unconverted, for this transaction or from now on.
+        """Have the server send text unconverted, for this transaction (`local`) or for the rest of the session.
 
-        This is for databases without an encoding; `always` is for those with an encoding, too.
+        This applies to databases with encoding SQL_ASCII; with `always`, also to all others.
         """
         if always or not self.has_encoding:
             self._encode_for_client(NO_ENCODING, local=local)
 
     @contextmanager
     def as_stored(self) -> Iterator[None]:
-        """The same for as long as the context lasts, inside a transaction."""
+        """Like `send_as_stored`, for the duration of the context, which must be inside a transaction."""
         self.send_as_stored()
         yield
         if not self.has_encoding:
@@ -245,7 +245,7 @@ class Session:
         self.execute(setting, "setting client_encoding")
 
     def end(self) -> None:
-        """Give up the transaction that was begun."""
+        """Roll back the transaction that `begin()` opened."""
         with translated("ending a transaction"):
             self._end("rollback")
 
@@ -270,11 +270,11 @@ class Session:
             yield
 
     def _bounded(self) -> AbstractContextManager[None]:
-        """The server's statement_timeout ends what takes too long; this ends what the server does not."""
+        """Limit statements that the server's statement_timeout does not end."""
         return bounded(self._connection.pgconn, self._limit_s)
 
     def _set(self, *, local: bool) -> None:
-        """One statement without parameters, because a replication connection takes no others."""
+        """Set all settings in one statement without parameters, because a replication connection accepts none."""
         calls = [
             sql.SQL("set_config({}, {}, {})").format(sql.Literal(name), sql.Literal(value), sql.Literal(local))
             for name, value in self._settings.items()
@@ -295,7 +295,7 @@ class Session:
                 )
 
     def close(self) -> None:
-        """End the session; harmless if it has ended."""
+        """Close the session; does nothing if it is closed."""
         self._connection.close()
 
     def __enter__(self) -> Self:

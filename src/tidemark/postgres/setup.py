@@ -1,7 +1,8 @@
-"""The statements that a source still needs, from the requirements that do not hold.
+"""The statements that a source still needs, from the unmet requirements.
 
-Minimal: a statement is listed only if what it does is not done yet. Complete: when all have been run, and the server is
-restarted where one needs it, logical decoding works, unless a remedy that is not SQL is left.
+The list is minimal: it contains a statement only if its effect is missing. It is complete: when all statements have
+been run, and the server has been restarted if one requires it, logical decoding works, unless a remedy remains that is
+not SQL.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tidemark.postgres.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The requirements that do not hold, for a role and a database.
+    """The unmet requirements of a role and a database.
 
-    `choice` is the mode that `tidemark sync` would use now as that role, as far as SQL can tell; None if neither works.
+    `choice` is the mode that `tidemark sync` would use now as that role, as far as SQL can determine; None if neither
+    works.
     """
 
     database: str
@@ -37,7 +39,7 @@ class Plan:
 
     @property
     def blocking(self) -> tuple[Requirement, ...]:
-        """What logical decoding requires; the rest concerns single tables, or is advice."""
+        """The unmet requirements of logical decoding; the others concern single tables or are advice."""
         return tuple(each for each in self.unmet if Mode.LOGICAL in each.modes)
 
 
@@ -51,12 +53,12 @@ def plan(state: SourceState) -> Plan:
 def read_plan(
     session: Session, names: MirrorNames | None, selection: Selection, role: str | None, *, strict: bool = True
 ) -> Plan:
-    """The plan for a mirror that connects as `role`, by default the role of this session (see `read_state`)."""
+    """Read the plan for a mirror that connects as `role`, by default the role of this session (see `read_state`)."""
     return plan(read_state(session, names, selection, role, strict=strict))
 
 
 def run_fixes(session: Session, steps: tuple[Fix, ...]) -> tuple[Fix, ...]:
-    """Run the statements that the session's role may run and that need no restart, all or none; returns them."""
+    """Run, in one transaction, the statements that the role may run and that need no restart; return them."""
     automatic = tuple(step for step in steps if step.automatic)
     if not automatic:
         return ()
@@ -67,12 +69,12 @@ def run_fixes(session: Session, steps: tuple[Fix, ...]) -> tuple[Fix, ...]:
 
 
 def script(plan: Plan) -> str:
-    """The plan as SQL for psql, each statement with its purpose. Without anything to do it is one comment."""
+    """Format the plan as SQL for psql, each statement with its purpose. A plan without statements is one comment."""
     return "\n".join(_lines(plan)) + "\n"
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    database, role = (" ".join(name.split()) for name in (plan.database, plan.role))  # no line breaks in a comment
+    database, role = (" ".join(name.split()) for name in (plan.database, plan.role))  # no line breaks in SQL comments
     required = [each for each in plan.unmet if not each.advice]
     if not required:
         yield f'-- Database "{database}" has everything that role "{role}" needs to mirror it.'

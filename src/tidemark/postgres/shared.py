@@ -1,9 +1,10 @@
-"""One snapshot that several read by, while a session holds it.
+"""Share one snapshot between several readers while a session holds it.
 
-On a primary each has a session of its own, which imports it. On a standby PostgreSQL may lose which transactions were
-running when it exports a snapshot. Whoever imports that sees what was not committed yet, and marks rows of running
-transactions as dead, in the standby's own pages and for everybody (docs/decisions/018). So there the session that took
-a snapshot is the only one to read by it, unless nothing ran.
+On a primary, every reader has its own session, which imports the snapshot. On a standby, PostgreSQL may lose the list
+of running transactions when it exports a snapshot. A session that imports such a snapshot sees transactions that
+committed later, and sets hint bits that mark rows of running transactions as dead in the standby's pages, for all
+sessions (docs/decisions/018). Therefore, on a standby only the session that took the snapshot reads with it, unless no
+transaction was running.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tidemark.postgres.sqlstate import translated
 
 
 class SharedSnapshot:
-    """`name` is what it was exported as; without one there is only its holder's session to read by."""
+    """A shared snapshot. `name` is its export identifier; if None, readers take turns using the holder's session."""
 
     def __init__(self, dsn: Dsn, holder: Session, name: str | None) -> None:
         self.dsn, self.name, self._holder = dsn, name, holder
@@ -32,18 +33,18 @@ class SharedSnapshot:
 
     @classmethod
     def of(cls, dsn: Dsn, holder: Session, snapshot: Snapshot) -> Self:
-        """Share the snapshot that a session has."""
+        """Share the snapshot of a session; export it unless the export would lose its running transactions."""
         return cls(dsn, holder, None) if snapshot.hides_who_runs else cls.exported(dsn, holder)
 
     @classmethod
     def exported(cls, dsn: Dsn, holder: Session) -> Self:
-        """Share a snapshot that loses nothing by being exported."""
+        """Share a snapshot that can be exported without loss."""
         (name,) = holder.row("select pg_export_snapshot()")
         return cls(dsn, holder, name)
 
     @contextmanager
     def session(self, purpose: str, timeouts: Timeouts | None = None) -> Iterator[Session]:
-        """A session that sees it, for one reader, whose locks it gives back in the end; others may have to wait."""
+        """Provide a session with this snapshot for one reader; releases its locks at the end. Others may wait."""
         timeouts = timeouts or Timeouts()
         if self.name is not None:
             with Session.open(self.dsn, purpose, timeouts) as session, session.transaction(snapshot_id=self.name):
@@ -53,7 +54,10 @@ class SharedSnapshot:
                 yield from self._read_by_holder(timeouts)
 
     def _read_by_holder(self, timeouts: Timeouts) -> Iterator[Session]:
-        """In a savepoint. After what that cannot make good the snapshot is gone, and all hear why."""
+        """Read in a savepoint of the holder's session.
+
+        If an error ends the whole transaction, the snapshot is lost, and all later readers get the same error.
+        """
         holder = self._holder
         if self._lost is not None:
             raise self._lost

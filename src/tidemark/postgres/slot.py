@@ -1,11 +1,12 @@
-"""Replication slots: the mirror's own, and the temporary ones whose snapshots are exact positions in the commit order.
+"""Replication slots: the mirror's permanent slot, and temporary ones whose snapshots are exact LSNs.
 
-The snapshot of a slot shows every commit below its *consistent point* and none above: the one kind of snapshot that is
-a plain LSN. It lives only until the next command on the connection that made it, so it is imported into an ordinary
-transaction and exported again from there; then the slot, which would hold back WAL for the whole copy, is dropped.
+The snapshot of a slot shows every commit below its *consistent point* and none above: it is the only kind of snapshot
+that is equivalent to an LSN. It is valid only until the next command on the connection that created it. Therefore an
+ordinary transaction imports it and exports it again; then the slot, which would retain WAL for the whole copy, is
+dropped.
 
-Creating a slot waits for every transaction that was running. What it waits for is reported within a second or so, when
-it changes, and every minute. The wait ends with a limit, where there is one, or by a request to stop: no slot is left.
+Creating a slot waits for every running transaction. The blockers are reported after about a second, when they change,
+and every minute. The wait ends at the limit, if there is one, or when a stop is requested; no slot remains then.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from tidemark.postgres.waiting import answered
 
 PLUGIN = "pgoutput"
 CANCEL_WAIT_S = 10.0
-LOOK_S, REPORT_S = 1.0, 60.0  # how often blockers are read, and how often the same ones are reported
-_STOP_S = 0.2  # how often it is checked whether to stop
+LOOK_S, REPORT_S = 1.0, 60.0  # interval of reading blockers, and of reporting the same ones again
+_STOP_S = 0.2  # interval of checking for a stop request
 
 
 class SlotHealth(Enum):
-    """Whether a slot still gives us everything since its position (`wal_status`)."""
+    """Whether all WAL since the slot's position is still available (`wal_status`)."""
 
     RESERVED = "reserved"
     EXTENDED = "extended"
@@ -47,7 +48,7 @@ class SlotHealth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as the server has it."""
+    """A slot as the server reports it."""
 
     name: str
     plugin: str | None
@@ -65,7 +66,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A slot just made: where it starts, and its snapshot if that was asked for."""
+    """A newly created slot: its start, and its snapshot if one was requested."""
 
     name: str
     consistent_point: Lsn
@@ -74,9 +75,9 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class SlotWait:
-    """How slot creation waits for running transactions: at most `limit_s`, or as long as it takes if that is None.
+    """How slot creation waits for running transactions: at most `limit_s`, or without limit if that is None.
 
-    `report` gets what is waited for; when `stopping` is true the wait ends with `Stopped`.
+    `report` receives descriptions of the blockers; when `stopping` returns true, the wait ends with `Stopped`.
     """
 
     limit_s: float | None = None
@@ -106,7 +107,7 @@ _SLOT = """
 
 
 def read_slot(session: Session, name: str) -> Slot | None:
-    """The slot of this name, or None."""
+    """Read the slot of this name; return None if it does not exist."""
     rows = session.rows(_SLOT, [name])
     if not rows:
         return None
@@ -125,22 +126,22 @@ def read_slot(session: Session, name: str) -> Slot | None:
 
 
 def create_slot(dsn: Dsn, name: str, wait: SlotWait) -> Created:
-    """Create the mirror's permanent slot, carried over by a failover where the server can (17 and later)."""
+    """Create the mirror's permanent slot, with failover enabled if the server supports it (17 and later)."""
     with Session.open(dsn, "create slot", _UNBOUNDED, replication=True) as replication:
         return _create(dsn, replication, _command(replication, require_ours(name), temporary=False), wait)
 
 
 def drop_slot(session: Session, name: str) -> None:
-    """Drop one of our slots; harmless if it is not there. One that is in use is an error that names its user."""
+    """Drop one of Tidemark's slots; does nothing if it does not exist. If it is in use, the error names the process."""
     if read_slot(session, require_ours(name)) is not None:
         drop = sql.SQL("select pg_drop_replication_slot({})").format(sql.Literal(name))
         session.execute(drop, f"dropping slot {name}")
 
 
 def end_creation(session: Session, name: str) -> None:
-    """End the server process that still creates one of our slots, whose client was killed; that leaves no slot.
+    """Terminate a server process that is still creating one of Tidemark's slots for a killed client; no slot remains.
 
-    It does not notice by itself before the transactions that it waits for have ended.
+    The process would otherwise not detect the client's exit until the transactions that it waits for have ended.
     """
     session.rows(_END_CREATION, [require_ours(name)])
 
@@ -154,7 +155,7 @@ _END_CREATION = """
 
 
 def drop_slot_when_free(session: Session, name: str, patience_s: float = 30.0) -> None:
-    """Drop one of our slots; wait for a walsender that has not noticed yet that its client is gone."""
+    """Drop one of Tidemark's slots; wait for a walsender that has not yet detected that its client is gone."""
     end_creation(session, name)
     deadline = time.monotonic() + patience_s
     while True:
@@ -168,9 +169,9 @@ def drop_slot_when_free(session: Session, name: str, patience_s: float = 30.0) -
 
 @contextmanager
 def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) -> Iterator[ExactSnapshot]:
-    """A snapshot at an exact LSN, held for as long as the context lasts. No slot remains once it is entered.
+    """Provide a snapshot at an exact LSN for the duration of the context. No slot remains once the context is entered.
 
-    If the holder's connection dies the snapshot cannot be imported any more; what has imported it already keeps it.
+    If the holder's connection is lost, the snapshot can no longer be imported; sessions that imported it keep it.
     """
     holding = timeouts or Timeouts(idle_in_transaction_s=0)
     with Session.open(dsn, "snapshot", holding) as holder:
@@ -181,7 +182,7 @@ def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) ->
         yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
 
 
-_UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the wait of slot creation is bounded from outside
+_UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the caller limits the wait for slot creation
 
 
 def _command(replication: Session, name: str, *, temporary: bool) -> sql.Composed:
@@ -197,9 +198,9 @@ def _command(replication: Session, name: str, *, temporary: bool) -> sql.Compose
 
 
 def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait: SlotWait) -> Created:
-    """Send the command and wait; give up by cancelling it, which leaves no slot behind.
+    """Send the command and wait; on timeout or stop, cancel it, which leaves no slot behind.
 
-    A command that succeeds after all, just when it is cancelled, has succeeded.
+    A command that completes although it was canceled counts as successful.
     """
     connection = replication.connection
     with translated("creating a replication slot"):
@@ -220,7 +221,7 @@ def _create(dsn: Dsn, replication: Session, command: sql.Composed, wait: SlotWai
 
 
 def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | None:
-    """Wait for the answer; the error to give up with, or None if the server has answered."""
+    """Wait for the result; return None when the server has replied, or the error with which to cancel."""
     begin = time.monotonic()
     deadline = begin + wait.limit_s if wait.limit_s is not None else None
     reports = _BlockerReports(dsn, replication.connection.info.backend_pid, wait.report)
@@ -241,7 +242,7 @@ def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | 
 
 
 class _BlockerReports:
-    """Reports what the creation of a slot waits for: when that changes, and every minute while it does not."""
+    """Reports the blockers of slot creation when they change, and every minute while they do not."""
 
     def __init__(self, dsn: Dsn, pid: int, report: Callable[[str], None]) -> None:
         self._dsn, self._pid, self._report = dsn, pid, report
@@ -250,7 +251,7 @@ class _BlockerReports:
         self._looked_at = self._reported_at = float("-inf")
 
     def step(self, now: float) -> None:
-        """Look, if it is time. A source that cannot be asked now is asked later."""
+        """Read the blockers if the interval has elapsed. After an error, try again at the next interval."""
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -269,7 +270,7 @@ class _BlockerReports:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -298,7 +299,7 @@ _LOG_SNAPSHOT = "select pg_log_standby_snapshot()"
 
 
 def _one_row(pgconn: pq.abc.PGconn, given_up: TidemarkError | None) -> list[Any]:
-    """The one row that the command answers with. An error is ours, or, of a command we cancelled, why we did."""
+    """Return the single row of the command's result. If the command was canceled, its failure raises `given_up`."""
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
         if given_up is not None:

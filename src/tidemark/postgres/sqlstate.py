@@ -1,7 +1,7 @@
-"""What an SQLSTATE means to us: one table from PostgreSQL's codes to our errors. Message text decides nothing.
+"""Map SQLSTATEs to Tidemark's errors with one table. Message texts are never evaluated.
 
-A row is a whole code or a class (its first two characters); a whole code wins. What is not in the table is an
-UnexpectedSourceError: we stop and say so.
+A row is a full code or a class (its first two characters); a full code takes precedence. A code that is not in the
+table raises UnexpectedSourceError, which stops the command.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
 
 
 def rule_for(sqlstate: str) -> tuple[type[SourceError], str]:
-    """The row for this code, or for its class, or the one for the unexpected."""
+    """Return the row for this code, else the one for its class, else UnexpectedSourceError."""
     unexpected = (errors.UnexpectedSourceError, "Report the error as a bug: Tidemark does not handle this SQLSTATE.")
     return RULES.get(sqlstate) or RULES.get(sqlstate[:2]) or unexpected
 
 
 def error_for(sqlstate: str | None, doing: str, said: str) -> SourceError:
-    """Our error for what PostgreSQL said. Without an SQLSTATE nothing was said: the connection is gone."""
+    """Build the error for a PostgreSQL error message. Without an SQLSTATE the connection was lost."""
     if sqlstate is None:
         return errors.ConnectionLost(f"{doing}: {said}", RULES["08"][1])
     kind, hint = rule_for(sqlstate)
@@ -76,7 +76,7 @@ def error_for(sqlstate: str | None, doing: str, said: str) -> SourceError:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn what psycopg raises inside into our tree; `doing` names the act and its object."""
+    """Convert psycopg exceptions into Tidemark's errors; `doing` names the action and its object."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""A lock under which a table stays as a snapshot has it: tables that were altered since are refused."""
+"""Lock a table and check that it has not changed since a snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.schema.table import PgType
 
 
 def require_same(session: Session, table: Fingerprint) -> None:
-    """Lock a table against being altered, and refuse it if it is not as the snapshot has it."""
+    """Lock a table against ALTER and raise TableChanged if it differs from its definition in the snapshot."""
     name = sql.Identifier(table.schema, table.name)
     try:
         session.execute(
@@ -39,7 +39,7 @@ def require_same(session: Session, table: Fingerprint) -> None:
 
 
 def _described(kind: PgType, typmod: int) -> tuple[int, int]:
-    """A type and its modifier as the server describes columns of results: a domain is its base."""
+    """Return a type and modifier as the server reports them for result columns: a domain becomes its base type."""
     while kind.kind == "d":
         (base,) = kind.parts
         kind, typmod = base.type, base.typmod
@@ -51,5 +51,5 @@ def _changed(table: Fingerprint, how: str) -> TableChanged:
 
 
 def table_label(table: Fingerprint) -> str:
-    """`schema.table`, for messages."""
+    """Return `schema.table`, for messages."""
     return f"{table.schema}.{table.name}"

@@ -1,4 +1,4 @@
-"""What a selection includes and a mirror does not: views, sequences, and tables whose changes are not in the WAL."""
+"""Selected relations that are not mirrored: views, sequences, and tables whose changes are not in the WAL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Unmirrored:
 
 
 def read_unmirrored(session: Session, selection: Selection, chosen: Chosen) -> tuple[Unmirrored, ...]:
-    """Everything that is selected and not mirrored, in the order of names; objects of extensions are left out."""
+    """Return every relation that is selected and not mirrored, sorted by name; objects of extensions are omitted."""
     with session.as_stored():
         rows = session.rows(_OTHERS)
     others = (
@@ -53,7 +53,7 @@ def read_unmirrored(session: Session, selection: Selection, chosen: Chosen) -> t
 
 
 def summarize(unmirrored: Iterable[Unmirrored]) -> list[str]:
-    """One line for each reason, with the first names."""
+    """Return one line for each reason, with the first names."""
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for each in unmirrored:
         names[each.kind, each.reason].append(each.name)

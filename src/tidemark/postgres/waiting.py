@@ -1,4 +1,4 @@
-"""Waiting for a server no longer than we mean to: a server's own timeouts do not help when it is stopped or cut off."""
+"""Limit the time to wait for a server. Its own timeouts have no effect if it is stopped or unreachable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psycopg import pq
 
 
 def answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
-    """Read until the command has its result or the time is over."""
+    """Read until the command has its result or the time has elapsed; return whether it has."""
     deadline = time.monotonic() + wait_s
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
@@ -31,7 +31,7 @@ def answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
 
 @contextmanager
 def bounded(pgconn: pq.abc.PGconn, limit_s: float) -> Iterator[None]:
-    """Cut the connection if what is inside takes longer; 0 means without limit. libpq then says that it was closed."""
+    """Shut down the connection if the body takes longer, so that libpq reports it as closed; 0 means no limit."""
     if limit_s <= 0:
         yield
         return

@@ -1,1 +1,1 @@
-"""The rows of a table at a boundary: folded versions, changes and the tail of the log."""
+"""Reading the rows of a table at a boundary from folded versions, changes and the tail of the log."""

@@ -1,7 +1,7 @@
-"""Values that changes did not send, among few changes: each is in an earlier change, or in a folded row.
+"""Resolution of unchanged TOAST values among few changes: each value is in an earlier change, or in a folded row.
 
-Rows are followed from change to change, also where they move to another key. A row that still lacks a value then had it
-when it was folded: the key that it had there says which row has it.
+A row is followed from change to change, also when its key changes. A value that no change sent is in the folded row,
+which is identified by the key that the row had when it was folded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LACKS, ITS = "lacks", "its_"
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Changes of one table: their cells, and for each the number of its key, what it says, and what it did not send."""
+    """Changes of one table: their cells, key numbers, positions, kinds and unchanged TOAST values.
+
+    `old` are preimages, `gone` all removals, and `marks` the texts of `_unchanged`.
+    """
 
     cells: pa.Table
     numbers: Longs
@@ -32,24 +35,24 @@ class Steps:
     marks: pa.Array
 
     def in_order(self) -> Longs:
-        """By position, an old row before the new one."""
+        """Return the order of the changes by position, with an old row before the new one."""
         order: Longs = np.lexsort((~self.old, self.ordinals, self.commits))
         return order
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Rows that have all their values; and rows that lack some, with the keys of the folded rows that hold them."""
+    """Rows with all values, and rows that need values of folded rows (`borrowers`), with the keys of those."""
 
     rows: pa.Table
     borrowers: pa.Table
 
 
 def completed(steps: Steps, newest: Longs, shape: Shape) -> Completed | None:
-    """The newest rows of their keys, with what others sent for them; None if that cannot be told here."""
+    """Resolve the unchanged TOAST values of the newest rows from other changes; None if that is not possible here."""
     large = _attnums(steps.marks) & {column.attnum for column in shape.columns}
     if large & set(shape.key):
-        return None  # a key that was not sent stands in the old row
+        return None  # an unchanged key value is in the preimage, which is not handled here
     sent = _sent(steps, sorted(large))
     if sent is None:
         return None
@@ -84,11 +87,14 @@ def _attnums(marks: pa.Array) -> set[int]:
 
 
 def _sent(steps: Steps, large: Sequence[int]) -> dict[int, dict[int, int]] | None:
-    """For each key of a row that was marked, which change sent each of its large values; ~key for a folded row's."""
+    """Map each key and large column to the change that sent the value, or to ~key of the folded row.
+
+    Only keys of rows with unchanged TOAST values are followed. None if an unchanged value belongs to a removed row.
+    """
     order = steps.in_order()
     marked = steps.marks.is_valid().to_numpy(zero_copy_only=False)
     again = (np.diff(steps.commits[order]) == 0) & (np.diff(steps.ordinals[order]) == 0)
-    lends = np.append(again & marked[order][1:], False)  # the old row beside a marked one
+    lends = np.append(again & marked[order][1:], False)  # the preimage of an update with unchanged TOAST values
     followed = np.isin(steps.numbers, np.union1d(steps.numbers[marked], steps.numbers[order[lends]]))
     order = order[followed[order]]
     held: dict[int, dict[int, int] | None] = {}

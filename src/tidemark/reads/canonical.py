@@ -1,9 +1,9 @@
-"""The canonical text of a row, made by either engine: what PostgreSQL's record_out prints.
+"""The canonical text of a row, which PostgreSQL and Spark generate alike: the output of PostgreSQL's record_out.
 
     (17,"a b",,t,2024-02-29,400921fb54442d18)
 
-Each value is in the words of its type's output function. Floats are their bits, in hexadecimal, since no two engines
-print them alike; any NaN is `nan`.
+Each value has the format of its type's output function. Floats are represented by their bits in hexadecimal, because
+engines print them differently; every NaN is `nan`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUOTED_IN_ROWS = r'^$|["\\(),\s]'
 
 @dataclass(frozen=True, slots=True)
 class ComparedColumn:
-    """A column: its name at the source, its name for readers, how it is kept, and the column of texts beside it."""
+    """A column: its name at the source, its name for readers, its stored type, and the name of its text fallback."""
 
     source_name: str
     name: str
@@ -34,12 +34,12 @@ class ComparedColumn:
 
 
 def source_row(columns: Sequence[ComparedColumn]) -> sql.Composed:
-    """The text of these columns, in PostgreSQL's SQL."""
+    """Return the PostgreSQL expression for the text of these columns."""
     return sql.SQL("row({})::text").format(sql.SQL(", ").join(_source_value(column) for column in columns))
 
 
 def mirror_row(columns: Iterable[ComparedColumn]) -> Column:
-    """The same in Spark's."""
+    """Return the Spark expression for the same text."""
     cells = (F.coalesce(_doubled(_mirror_value(column), _QUOTED_IN_ROWS), F.lit("")) for column in columns)
     return F.concat(F.lit("("), F.concat_ws(",", *cells), F.lit(")"))
 
@@ -84,6 +84,6 @@ def _mirror_bits(value: Column, kind: DataType) -> Column:
 
 
 def _doubled(text: Column, quoted_if: str) -> Column:
-    """With quotation marks where they are needed, and what is special doubled, as rows have it."""
+    """Quote a value as in the text of a row: in double quotes if necessary, with special characters doubled."""
     inside = F.regexp_replace(text, r'(["\\])', "$1$1")
     return F.when(text.rlike(quoted_if), F.concat(F.lit('"'), inside, F.lit('"'))).otherwise(text)

@@ -1,7 +1,7 @@
-"""A table's changes between two positions as one DataFrame: from files of every age, and from the log's tail.
+"""Reading the change files of a table as one DataFrame, whichever columns each file has.
 
-Files are grouped by the columns they have. What a file has not, because its rows are older than the column, reads as
-the value that PostgreSQL keeps for such rows; what is kept in a narrower type is widened.
+Files are grouped by their columns. A column that a file does not have, because its rows are older than the column,
+reads as the value that PostgreSQL stores for such rows (`attmissingval`). A value of another stored type is converted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidemark.reads.tail import change_schema
 from tidemark.reads.text import quoted
 from tidemark.spark.types import spark_type
 
-# A read's own options win over the session's: a file that is missing or unreadable is never read as nothing.
+# Options of a read override those of the session. A missing or unreadable file must cause an error.
 READING = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -38,7 +38,7 @@ READING = {
 def file_changes(
     spark: SparkSession, table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[StoredColumn]
 ) -> DataFrame | None:
-    """The rows of these files, whose Delta table has these stored columns; None if there are no files."""
+    """Return the rows of these files, whose Delta table has these stored columns; None if there are no files."""
     ordered = sorted(files, key=lambda file: sorted(file.columns))
     groups = [(columns, list(group)) for columns, group in groupby(ordered, key=lambda file: file.columns)]
     frames = [
@@ -49,12 +49,12 @@ def file_changes(
 
 
 def no_changes(spark: SparkSession, table: ShownTable) -> DataFrame:
-    """The same columns, and no row."""
+    """Return an empty DataFrame with the columns of changes."""
     return spark.createDataFrame([], change_schema(table))
 
 
 def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:
-    """Those that the boundary sees and the base does not; what statistics say of files need not be asked of rows."""
+    """Return the changes visible at `boundary` and not at `base`; filters that file statistics satisfy are omitted."""
     commit = F.col(COMMIT_VERSION)
     if files is None or any(file.greatest > boundary.lsn for file in files):
         changes = changes.where(commit <= boundary.lsn.value)
@@ -69,7 +69,7 @@ def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence
 
 
 def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFrame:
-    """A table's columns as cells, and others by other names; a text that is kept nowhere in there is null."""
+    """Rename a table's columns to cells, and `others` as given. Text fallbacks that the rows do not have are null."""
     there = set(rows.columns)
     cells = [
         (F.col(quoted(name)) if name in there else F.lit(None).cast("string")).alias(cell)
@@ -89,7 +89,7 @@ def _read(spark: SparkSession, table: ShownTable, stored: Iterable[StoredColumn]
 
 
 def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[spark_types.DataType, Column]]:
-    """For each cell of a table its type, and its value in rows that have these stored columns and no others."""
+    """Return the type of each cell of a table, and its value in rows that have only these stored columns."""
     homes = {each.attnum: each for each in reversed(there) if not each.text}
     names = {each.name for each in there}
     cells: list[tuple[spark_types.DataType, Column]] = []
@@ -104,7 +104,7 @@ def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[
 
 
 def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] | None:
-    """For each cell of a table the stored column that holds just its value; None if that is not so of all."""
+    """Return the stored column of each cell, or None if the value of any cell needs a conversion or a default."""
     homes = {(each.attnum, each.text): each for each in reversed(there)}
     found: list[str] = []
     for column in table.columns:
@@ -118,30 +118,30 @@ def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] |
 
 
 def _missing(column: Shown) -> tuple[Column, Column]:
-    """The value that rows older than a column have, and the text beside it."""
+    """Return the value of a column in rows older than the column, and its text fallback."""
     missing = column.missing
     exact = None if missing is None or missing.exact is None else missing.exact[0].as_py()
     return literal(None if missing is None else missing.array[0], column.type), F.lit(exact).cast("string")
 
 
 def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[Column, Column]:
-    """A stored column's value as this type has it, and the text beside it.
+    """Return the value of a stored column, converted to this type, and its text fallback.
 
-    A column is read under a type that it had earlier where its rows were folded since: all values that such a read sees
-    have a place in the earlier type, and others are cast to null.
+    A read of the past uses the type that the column had then, although its rows may have been folded since under a
+    later type. Values visible to such a read fit the earlier type or have a text; others become null.
     """
     value = F.col(quoted(home.name))
     text = F.col(quoted(home.companion().name)) if has_text else F.lit(None).cast("string")
     if home.type == kind:
         return value, text
-    if pa.types.is_string(kind):  # the text that PostgreSQL prints: in ANSI mode Spark writes no exponents
+    if pa.types.is_string(kind):  # in ANSI mode Spark prints no exponents, like PostgreSQL
         return (F.coalesce(text, value.cast("string")) if has_text else value.cast("string")), text
     narrowed = value.try_cast(spark_type(kind))
     return narrowed, F.when(narrowed.isNull(), value) if pa.types.is_string(home.type) else text
 
 
 def literal(value: pa.Scalar | None, kind: pa.DataType) -> Column:
-    """A value of Arrow's as one of Spark's. Never by way of Python's dates, which Spark takes for Julian ones."""
+    """Convert an Arrow value to a Spark literal. Python dates are avoided, because Spark reads them as Julian dates."""
     target = spark_type(kind)
     if value is None or not value.is_valid:
         return F.lit(None).cast(target)

@@ -1,10 +1,10 @@
-"""The rows of one table, from the changes that a read sees: one native Spark plan, chosen by what the changes can hold.
+"""The rows of one table from the changes visible to a read, as one native Spark plan chosen by the kinds of changes.
 
-With a key, the newest change of each key is its row, or says that there is none. Without one, contents are summed: what
-was added counts one, what was removed minus one.
+With a key, the newest change of each key is its row, or removes it. Without a key, contents are summed: an added row
+counts 1, a removed row -1.
 
-A value that the stream did not send (a mark: large and unchanged) is the newest value sent for that row. Its key finds
-the row; where a marked update also moved it to another key, a loan does (`loans`).
+An unchanged TOAST value is the newest value sent for its row. The row is found by its key, or, where the update also
+changed the key, by an additional row (`loans`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidemark.reads.shape import (
     is_marked,
 )
 
-# PostgreSQL stores values out of line only if they vary in size; these never do
+# Values of these types have a fixed size, so PostgreSQL never stores them out of line.
 FIXED = (
     T.BooleanType,
     T.IntegralType,
@@ -45,7 +45,7 @@ LOT = 10_000
 
 
 def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None = None) -> DataFrame:
-    """The table's rows after `changes`: the commits that the read sees and `base` does not hold, and no others."""
+    """Return the table's rows after `changes`: exactly the commits that are visible to the read and not in `base`."""
     rows = by_attnum(changes, shape)
     if facts.truncates:
         rows, base = _after_truncate(rows, base)
@@ -57,7 +57,7 @@ def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None =
 
 
 def by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
-    """The columns that are needed, renamed by place: the only names here that can be odd are never spelled."""
+    """Select the required columns and rename them by position, so that no expression contains arbitrary names."""
     inside = {**META, **dict(zip(shape.names, shape.cells, strict=True))}
     missing = sorted(inside.keys() - set(changes.columns))
     strange = set(shape.key) - {column.attnum for column in shape.columns}
@@ -68,7 +68,7 @@ def by_attnum(changes: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base | None]:
-    """What comes after the newest truncate; two scalars, so that the commit's reaches the scan."""
+    """Drop everything before the newest TRUNCATE. Its commit is a separate scalar, so the filter reaches the scan."""
     truncates = rows.filter(F.col("truncates").isNotNull())
     newest = F.max(F.struct("commit", "ordinal"))
     commit = truncates.agg(F.coalesce(F.max("commit"), F.lit(-1).cast("long")).alias("commit")).scalar()
@@ -81,7 +81,7 @@ def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base
 
 
 def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
-    """The newest change of each key, with marked values found; the work for marks is done only where there are any."""
+    """Return the newest row of each key. Unchanged TOAST values are resolved only if the changes can have any."""
     rows = ranked(rows)
     large: tuple[ShownColumn, ...] = ()
     if facts.marks:
@@ -102,19 +102,19 @@ def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> Da
 
 
 def ranked(rows: DataFrame) -> DataFrame:
-    """With the order of rows that share a position."""
+    """Add the order of rows that have the same position."""
     return rows.withColumn("rank", F.when(F.col("kind") == PREIMAGE, RANK_OLD).otherwise(RANK_OTHER))
 
 
 def may_be_marked(rows: DataFrame, shape: Shape) -> tuple[tuple[ShownColumn, ...], tuple[ShownColumn, ...]]:
-    """The columns whose values may not have been sent: those of the key, and the others."""
+    """Return the columns that can have unchanged TOAST values: those of the key, and the others."""
     sizes_vary = [c for c in shape.columns if not isinstance(rows.schema[c.cells[0]].dataType, FIXED)]
     keys = tuple(c for c in sizes_vary if c.attnum in shape.key)
     return keys, tuple(c for c in sizes_vary if c.attnum not in shape.key)
 
 
 def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> DataFrame:
-    """One row for each key that has one. The partition is by plain columns, so filters on the key reach the scan."""
+    """Return the row of each key that has one. Partitioning by plain columns lets filters on the key reach the scan."""
     newest_first = Window.partitionBy(*shape.key_cells).orderBy(
         *(F.desc(name) for name in ("commit", "ordinal", "rank"))
     )
@@ -134,7 +134,7 @@ def _found(column: ShownColumn) -> Column:
 
 
 def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
-    """Contents summed, but for those that nothing was taken away from: these are as they are."""
+    """Sum contents, but only those that may have been removed; other rows are passed through."""
     rows = rows.select("kind", *shape.cells)
     if base is None:
         return _summed(rows, shape)
@@ -148,15 +148,15 @@ def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) ->
 
 
 def _summed(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Every content as often as it was added and not removed."""
+    """Return every content as often as it was added and not removed."""
     return repeated(balances(rows, shape))
 
 
 def balances(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Every content with its `balance`: how often it was added more than removed, where that is not zero.
+    """Return every distinct row with its `balance`, the number of additions minus removals, where that is not zero.
 
-    Contents are told apart exactly. Spark's grouping takes 0.0 and -0.0 for one, so what has floats in it is grouped by
-    text as well, and the value is taken from the rows, not from the group.
+    Contents are compared exactly. Spark groups 0.0 and -0.0 together, so columns with floats are also grouped by their
+    text, and the value is taken from a row, not from the group.
     """
     floats = [cell for cell in shape.cells if has_floats(rows.schema[cell].dataType)]
     texts = [zeros_apart(cell, rows.schema[cell].dataType).alias(f"text_{cell}") for cell in floats]
@@ -168,7 +168,7 @@ def balances(rows: DataFrame, shape: Shape) -> DataFrame:
 
 
 def repeated(rows: DataFrame) -> DataFrame:
-    """Each row `balance` times, in lots, so that a row that is there a billion times needs no array of that size."""
+    """Repeat each row `balance` times, in lots, so that a row with a count of a billion needs no array of that size."""
     balance = F.col("balance")
     text = F.concat(
         F.lit("a row was deleted more often than it was inserted: "),
@@ -182,13 +182,13 @@ def repeated(rows: DataFrame) -> DataFrame:
 
 
 def has_floats(kind: T.DataType) -> bool:
-    """Whether a type has floats in it."""
+    """Return whether a type is a float type or an array of one."""
     return isinstance(kind, T.FloatType | T.DoubleType) or (
         isinstance(kind, T.ArrayType) and has_floats(kind.elementType)
     )
 
 
 def zeros_apart(cell: str, kind: T.DataType) -> Column:
-    """What tells 0.0 and -0.0 apart in a cell of such a type."""
+    """Return an expression that differs for 0.0 and -0.0 in a cell of such a type."""
     text = F.col(cell).cast("string")
     return text if isinstance(kind, T.ArrayType) else F.when(F.col(cell) == 0, text)

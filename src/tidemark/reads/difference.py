@@ -1,7 +1,8 @@
-"""What became of a table between two positions: the rows that are in one of its two states and not in the other.
+"""The difference of a table between two positions: the rows that are in one of the two states and not in the other.
 
-Contents are compared exactly, as often as they are there, and by PostgreSQL's text where a value has no twin. With a
-key, what went and what came under the same one is an update. What changed in between and is as it was is not shown.
+Contents are compared exactly, with their number of occurrences, and by PostgreSQL's text where there is a text
+fallback. With a key, a removed and an added row with the same key are an update. A row that changed in between and has
+the same contents in both states is not part of the difference.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from tidemark.reads.shape import MANY, META, Shape
 
 
 def difference(early: DataFrame, late: DataFrame, changes: DataFrame | None, shape: Shape) -> DataFrame:
-    """The net change from one state to the other, in Delta's words; `changes` are all there were in between, if known.
+    """Return the net change from one state to the other with Delta's change types.
 
-    Rows are in the order of the key.
+    `changes` are all changes in between, if they are available. With a key, rows are ordered by it.
     """
     touched = _touched(changes, shape) if changes is not None and shape.key else None
     before, after = (_among(celled(rows, shape, {}), touched, shape) for rows in (early, late))
@@ -34,7 +35,7 @@ def difference(early: DataFrame, late: DataFrame, changes: DataFrame | None, sha
 
 
 def net(before: DataFrame, after: DataFrame, shape: Shape) -> DataFrame:
-    """What is in one of two sets of rows and not in the other, by cells, with its `kind`."""
+    """Return the rows that are in one of two sets and not in the other, by cells, with their `kind`."""
     rows = before.withColumn("kind", F.lit(DELETED)).unionByName(after.withColumn("kind", F.lit(INSERTED)))
     gone = F.col("balance") < 0
     found = balances(rows, shape).select(*shape.cells, gone.alias("gone"), F.abs("balance").alias("balance"))
@@ -48,7 +49,7 @@ def net(before: DataFrame, after: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
-    """The keys that changed, each once, if they are few and do not stand for all: a truncate changes every one."""
+    """Return the distinct changed keys, or None if there are too many or a TRUNCATE changed all."""
     rows = celled(changes, shape, META)
     count, truncates = rows.agg(F.count("*"), F.count("truncates")).collect()[0]
     if truncates or count > MANY:
@@ -59,7 +60,7 @@ def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
 
 
 def _among(rows: DataFrame, touched: DataFrame | None, shape: Shape) -> DataFrame:
-    """The rows whose keys are among these, which are called `its_…`."""
+    """Return the rows that have one of these keys, which are in columns `its_…`."""
     if touched is None:
         return rows
     same = reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in shape.key_cells))

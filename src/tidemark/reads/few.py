@@ -1,8 +1,8 @@
-"""A few changes, merged here: for short plans, most of what an overlay costs is Spark's planning of it.
+"""Merging of few changes in this process: for short queries, most of the cost of an overlay is Spark's planning.
 
-Change files are read in this process, as the log's short tail is, and only the newest change of each key is given to
-Spark, beside the keys that any change has. What is here is known exactly, so work that nothing needs is not planned.
-Rows that lack a value which only a folded row has are told apart (`borrowing`).
+Change files are read in this process, like a short tail of the log. Spark gets only the newest change of each key, and
+the keys of all changes. Since these are known exactly, unnecessary steps are not planned. Rows that need an unchanged
+TOAST value from a folded row are separated (`borrowing`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ ROWS, BYTES = 200_000, 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """The rows that changes leave, by cells; the keys that they touch, whose other rows are gone; or all are."""
+    """The merged changes: the remaining rows, by cells, and the touched keys, whose other rows are obsolete.
+
+    If `truncated`, all folded rows are obsolete. `borrowers` are rows that need unchanged TOAST values of folded rows.
+    """
 
     rows: pa.Table
     touched: pa.Table
@@ -40,7 +43,7 @@ class Few:
     borrowers: pa.Table | None = None
 
     def for_key(self, shape: Shape, key: Sequence[int | str]) -> Few:
-        """The same without borrowers that have other keys: what they lack may lie in any file."""
+        """Drop the `borrowers` with other keys than this, because their values may be in any file."""
         if self.borrowers is None:
             return self
         cells = [column.cells[0] for column in shape.of(shape.key)]
@@ -50,12 +53,12 @@ class Few:
 
 
 def are_few(files: Sequence[ChangeFile]) -> bool:
-    """Whether these are worth reading here."""
+    """Return whether these files are small enough to be read in this process."""
     return sum(file.rows for file in files) <= ROWS and sum(file.size_bytes for file in files) <= BYTES
 
 
 def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[StoredColumn]) -> pa.Table:
-    """The rows of change files under a table's columns."""
+    """Read the rows of change files with the columns of a table."""
     found = [arrow_schema(table).empty_table()]
     for file in files:
         there = [column for column in stored if column.name in file.columns]
@@ -66,7 +69,7 @@ def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[S
 
 
 def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
-    """Those that the boundary sees and the other does not."""
+    """Return the changes visible at `boundary` and not at `since`."""
     commit = pc.field(COMMIT_VERSION)
     excluded = pa.array(sorted(lsn.value for lsn in boundary.excluded), pa.int64())
     early = pa.array(sorted(lsn.value for lsn in since.excluded), pa.int64())
@@ -75,7 +78,7 @@ def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
 
 
 def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
-    """What changes of a table with a key leave; None if that cannot be told here."""
+    """Merge the changes of a table with a key; None if that is not possible here."""
     commits, ordinals = (rows[name].to_numpy() for name in (COMMIT_VERSION, ORDINAL))
     truncates = np.flatnonzero(rows[TRUNCATE].is_valid().to_numpy())
     if len(truncates):

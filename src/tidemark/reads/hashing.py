@@ -1,4 +1,4 @@
-"""Spark's xxhash64 of one key, in Python: to know a key's bucket without asking Spark. Pure."""
+"""Spark's xxhash64 of a key in Python, which finds the bucket of a key without Spark. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def can_hash(kind: pa.DataType) -> bool:
-    """Whether values of this type are hashed here."""
+    """Return whether values of this type can be hashed here."""
     return bool(pa.types.is_signed_integer(kind) or pa.types.is_string(kind))
 
 
 def bucket_of(key: Sequence[tuple[pa.DataType, int | str]], buckets: int) -> int:
-    """The bucket of a key: its values in order, with the types that they are kept in."""
+    """Return the bucket of a key, whose values are given in order with their stored types."""
     hashed = SEED
     for kind, value in key:
         hashed = _hash(kind, value, hashed)
@@ -39,7 +39,7 @@ def _hash(kind: pa.DataType, value: int | str, seed: int) -> int:
 
 
 def xxh64(data: bytes, seed: int) -> int:
-    """XXH64 as its authors define it."""
+    """Return the XXH64 hash as its specification defines it."""
     lanes, at = [seed + _P1 + _P2, seed + _P2, seed, seed - _P1], 0
     while len(data) - at >= 32:
         lanes = [_round(lane, _word(data, at + 8 * n)) for n, lane in enumerate(lanes)]

@@ -1,8 +1,8 @@
-"""What a marked update borrows: its large key columns from the old row beside it, other values from older keys.
+"""Resolution of unchanged TOAST values in Spark: key columns from the preimage, others from earlier keys of the row.
 
-A value that the stream did not send is found by the row's key, except where the marked update also moved the row to
-another key. Then a *loan* stands under the new key just before the update: the values the row had under its old key,
-and no others. So a former occupant of the new key never lends.
+An unchanged TOAST value is found by the row's key, except where the update also changed the key. For such an update, a
+row is inserted just before it under the new key, with the values that the row had under its old key and no others. An
+earlier row with the new key is therefore never used as a source. In the code, such an inserted row is called `loan`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.lake.rows import POSTIMAGE, PREIMAGE
 from tidemark.reads.shape import COPY_AGAIN, NEVER_SENT, RANK_LOAN, RANK_OTHER, REMOVALS, Shape, ShownColumn, is_marked
 
-Sender = tuple[int, int, int]  # a position, and the number of the key: folded rows all have the same position
+Sender = tuple[int, int, int]  # a position and the number of the key, because all folded rows have the same position
 
 _FROM = ("from_commit", "from_ordinal", "number")
 LOANS_DDL = "commit long, ordinal long, from_commit long, from_ordinal long, number long, marks string"
@@ -27,7 +27,7 @@ LOANS = pa.schema([*((name, pa.int64()) for name in ("commit", "ordinal", *_FROM
 
 
 def with_whole_keys(rows: DataFrame, large: tuple[ShownColumn, ...]) -> DataFrame:
-    """Key columns can be large and marked too. PostgreSQL then always sends the old key, which holds their values."""
+    """Fill unchanged TOAST values of key columns from the preimage, which PostgreSQL always sends in this case."""
     if not large:
         return rows
     broken = reduce(or_, (is_marked(column) for column in large))
@@ -45,7 +45,7 @@ def _from_preimage(column: ShownColumn, cell: str) -> Column:
 
 
 def _preimages(rows: DataFrame, cells: Iterable[str]) -> DataFrame:
-    """Old rows, under names that no other row has."""
+    """Return the preimages, with the prefix `old_` in their column names."""
     old = rows.filter(F.col("kind") == PREIMAGE)
     return old.select(*(F.col(name).alias(f"old_{name}") for name in ("commit", "ordinal", *cells)))
 
@@ -59,9 +59,9 @@ def _same(cells: Iterable[str], other: str) -> Column:
 
 
 def loans(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> DataFrame:
-    """For every marked move, rows under the new key and just before it with the values sent under older keys.
+    """Return rows to insert under the new key just before each key-changing update that has unchanged TOAST values.
 
-    Each lends the columns that one earlier change sent, and is marked for all others.
+    Each row has the values that one earlier change sent under an older key, and lists all other columns as unchanged.
     """
     updates = rows.filter((F.col("kind") == POSTIMAGE) & F.col("marks").isNotNull())
     both = updates.join(_preimages(rows, shape.key_cells), _same_position("old"))
@@ -83,10 +83,10 @@ def loans(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> Data
 
 
 def _numbered(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
-    """The changes of every key that a marked move touches, with a number for the key.
+    """Return all changes of the keys of such updates, with a number for each key.
 
-    These keys are closed: a chain of marked moves has all of its keys among them. The numbers follow the keys' order,
-    so they are the same when Spark runs a task again.
+    The set of keys is closed: all keys in a chain of such updates belong to it. The numbers follow the order of the
+    keys, so they are the same when Spark retries a task.
     """
     its = [f"its_{cell}" for cell in shape.key_cells]
     new, old = (
@@ -98,7 +98,7 @@ def _numbered(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _replay(large: tuple[int, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The replay as a task. Nested functions travel whole, so a worker needs pyarrow and not us."""
+    """Return the replay as a task. Nested functions are pickled by value, so workers need pyarrow but not Tidemark."""
     lend = _lender(large)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,7 +109,10 @@ def _replay(large: tuple[int, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iter
 
 
 def _lender(large: tuple[int, ...]) -> Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[Any, ...]]]:
-    """Follows which change sent each large value of each key's row; a marked move gives one loan for each sender."""
+    """Return a function that tracks which change sent each large value of each key's row.
+
+    It yields one row to insert per sending change for each key-changing update with unchanged TOAST values.
+    """
 
     def lend(steps: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         rows: dict[int, dict[int, Sender]] = {}

@@ -1,4 +1,4 @@
-"""Which table a name means at a position. Tables come and go; a name means the one that bore it then."""
+"""Resolution of table names at a position: a name refers to the table that had it then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.lake.history import Span, TableHistory
 
 
 def parsed(name: str) -> tuple[str, str]:
-    """`schema.table`, or `table` for one in public; parts with a dot in double quotes, as in PostgreSQL."""
+    """Parse `schema.table`, or `table` in schema public; parts with a dot are double-quoted, as in PostgreSQL."""
     parts = split_name(name)
     if len(parts) > 2 or not all(parts):
         raise InvalidValue(f"invalid table name: {name!r}", 'Write schema.table, or "odd.schema"."odd.table".')
@@ -19,7 +19,7 @@ def parsed(name: str) -> tuple[str, str]:
 
 
 def split_name(name: str) -> list[str]:
-    """The parts between dots, without their double quotes; one empty part if the quotes are not balanced."""
+    """Split a name at dots and remove double quotes; the result is one empty part if the quotes are not balanced."""
     parts, inside, current = list[str](), False, ""
     at = 0
     while at < len(name):
@@ -36,7 +36,7 @@ def split_name(name: str) -> list[str]:
 
 
 def names_at(histories: Iterable[TableHistory], lsn: Lsn) -> Mapping[tuple[str, str], TableHistory]:
-    """Every table by the name it bore at a position; those that cannot be read there by the name they had last."""
+    """Return every table by its name at an LSN; a table that is not readable there has its last name."""
     ordered = sorted(histories, key=lambda each: (_span(each, lsn) is not None, each.last.lsn))
     found: dict[tuple[str, str], TableHistory] = {}
     for history in ordered:
@@ -47,7 +47,7 @@ def names_at(histories: Iterable[TableHistory], lsn: Lsn) -> Mapping[tuple[str, 
 
 
 def find(names: Mapping[tuple[str, str], TableHistory], wanted: tuple[str, str]) -> TableHistory:
-    """The table of this name."""
+    """Return the table with this name. Raises InvalidValue, with similar names, if there is none."""
     if wanted in names:
         return names[wanted]
     spelled = [f"{schema}.{name}" for schema, name in names]

@@ -1,7 +1,7 @@
-"""Folded rows and later changes: which of the rows the changes leave alone.
+"""Combination of folded rows with later changes: the folded rows that the changes leave valid.
 
-Rows with a key are matched by it, integers by a bitmap where they lie close. Whole rows are matched by a hash, which
-may be shared: then the row goes where contents are compared.
+Rows with a key are matched by the key; integer keys in a narrow range use a bitmap. Rows without a key are matched by a
+hash, which is not unique: rows with a matching hash are compared by their contents.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidemark.reads.shape import COPY_AGAIN, NEVER_SENT, RANK_OTHER, Shape, Show
 from tidemark.reads.tail import local_rows
 from tidemark.values.kernels import Longs
 
-BEFORE = -1  # where folded rows stand among changes
-WORDS = 1 << 20  # of a bitmap: eight megabytes
+BEFORE = -1  # the position of folded rows in the order of changes
+WORDS = 1 << 20  # the largest bitmap: 8 MB
 
 
 def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
-    """Rows with a few changes that were merged already."""
+    """Combine folded rows with few changes that are already merged."""
     spark = rows.sparkSession
     kinds = _fields(rows, shape.cells)
     texts = [column.cells[1] for column in shape.columns if column.exact]
@@ -49,7 +49,7 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
 
 
 def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
-    """Rows that lack values, with these from the folded rows that have them."""
+    """Fill the missing values of rows from the folded rows that contain them."""
     lacking = [column for column in shape.columns if f"{LACKS}{column.attnum}" in borrowers.column_names]
     fields = list(_fields(rows, shape.cells))
     fields += [spark_types.StructField(f"{ITS}{cell}", rows.schema[cell].dataType) for cell in shape.key_cells]
@@ -65,7 +65,7 @@ def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
 
 
 def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
-    """The types of cells. The constant that rows older than a column have is not null; what was changed may be."""
+    """Return the fields of cells, all nullable: changes may have nulls where folded rows have a constant default."""
     return spark_types.StructType([spark_types.StructField(cell, rows.schema[cell].dataType) for cell in cells])
 
 
@@ -77,7 +77,7 @@ def _of_lender(column: ShownColumn, cell: str) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """Integers as a bitmap: testing a bit costs a fraction of what probing a join's table does."""
+    """A set of integers as a bitmap, because testing a bit costs a fraction of a lookup in a join's hash table."""
 
     least: int
     greatest: int
@@ -85,7 +85,7 @@ class _Bits:
 
 
 def _bits(touched: pa.Table) -> _Bits | None:
-    """The keys as a bitmap, if they are integers that lie close enough."""
+    """Return the keys as a bitmap, if they are integers in a narrow enough range."""
     if touched.num_columns != 1 or not pa.types.is_integer(touched.schema.types[0]):
         return None
     keys = touched.column(0).to_numpy().astype(np.int64)
@@ -99,7 +99,7 @@ def _bits(touched: pa.Table) -> _Bits | None:
 
 
 def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
-    """Whether a key is not among them. The words come by a subquery, which is run once; a literal would be planned."""
+    """Return whether a key is not in the bitmap. It is a subquery, which runs once; a literal would be planned."""
     words = spark.createDataFrame(pa.table({"words": pa.array([bits.words])})).scalar()
     place = f"(cast({cell} as bigint) - ({bits.least}L))"
     word = F.get(words, F.expr(f"cast(shiftright({place}, 6) as int)"))
@@ -108,13 +108,13 @@ def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
 
 
 def without_keys(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
-    """The rows whose keys no change has."""
+    """Return the rows whose keys no change has."""
     touched, same = _touched(changes, shape, many)
     return rows.join(touched, same, "left_anti")
 
 
 def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = False) -> DataFrame:
-    """The rows whose keys some change has, as the changes that made them: they hold values not sent again."""
+    """Return the rows whose keys some change has, as inserts: they contain the unchanged TOAST values."""
     touched, same = _touched(changes, shape, many)
     under = rows.join(touched, same, "left_semi")
     said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "marks": F.lit(None).cast("string")}
@@ -123,7 +123,7 @@ def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = F
 
 
 def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = False) -> tuple[DataFrame, DataFrame]:
-    """Rows that equal none of the others, and those that may."""
+    """Separate rows that equal none of the others from rows that may."""
     hashes = fewer.select(F.xxhash64(*shape.cells).alias("its_hash"))
     some = hashes.distinct() if many else F.broadcast(hashes)
     same = F.xxhash64(*(rows[cell] for cell in shape.cells)) == some["its_hash"]
@@ -131,13 +131,13 @@ def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = Fals
 
 
 def _touched(changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
-    """The keys of changes, to be joined, and when one is a row's; where they are many Spark decides how."""
+    """Return the keys of changes, which are broadcast unless there are `many`, and the join condition."""
     keys = changes.select(*(F.col(cell).alias(f"{ITS}{cell}") for cell in shape.key_cells))
     return keys.distinct() if many else F.broadcast(keys), _same_key(shape)
 
 
 def _same_key(shape: Shape, of: str = "") -> Column:
-    """Whether a row's key is the one that stands there as its."""
+    """Return the condition that a row's key equals the key in the `its_` columns."""
     exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
     pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{ITS}{cell}")) for cell in shape.key_cells}
     return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))

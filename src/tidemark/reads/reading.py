@@ -1,7 +1,7 @@
-"""What one boundary sees of one table: its folded versions, what changed since, and the log's tail, as one DataFrame.
+"""Reading one table at one boundary: its folded versions, later changes and the tail of the log, as one DataFrame.
 
-The three are taken upstream first, and the window is looked at last: what moves downstream meanwhile is missed by
-nobody, and what was let go is refused.
+The three are read upstream first and the retained LSN last. Data that moves downstream in the meantime is therefore not
+missed, and a read of expired data is rejected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A table as it lies there now: its columns for readers, its files, and what of it is folded already."""
+    """A table at one time: its columns for readers, its files, the boundary of its versions, and the tail."""
 
     shown: ShownTable
     files: ChangeFiles
@@ -57,10 +57,10 @@ class _Found:
 
 
 class Reading:
-    """Reads tables at one boundary. `view` gives the lake and the log as they are when it is called.
+    """Reads tables at one boundary. `view` returns the lake and the log in their current state.
 
-    `first` is the view that the boundary was found answerable by, before the histories of tables were read. `defined`
-    says that how tables are defined there is known by other means than the mirror's.
+    `first` is the view with which the boundary was accepted, before the histories of tables were read. `defined` means
+    that the definitions at the boundary are established by other means than the schema LSN.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Reading:
         self._looked: dict[int, tuple[_Found, Few | None]] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
-        """The table's rows, not `guarded`; at least those that fulfil the equalities."""
+        """Return the table's rows, not `guarded`; rows that do not satisfy the equalities may be left out."""
         return _again(lambda: self._table(history, span, equalities), self._looked.clear)
 
     def changes(self, history: TableHistory, span: Span) -> DataFrame:
-        """All changes since the table began, not `guarded`."""
+        """Return all changes after the base of the span, not `guarded`."""
         return _again(lambda: self._changes(history, span), self._looked.clear)
 
     def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
@@ -103,7 +103,7 @@ class Reading:
         return contents(rows, shape, facts, base)
 
     def _kept(self, history: TableHistory, span: Span) -> tuple[_Found, Few | None]:
-        """What lies there, looked at once: the lease keeps it."""
+        """Return the files of a table, which are read once, because the lease protects them."""
         oid = span.fingerprint.oid
         if oid not in self._looked:
             view = self._view()
@@ -121,7 +121,7 @@ class Reading:
         return rows
 
     def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> _Found:
-        """Changes are looked at before versions: what is folded meanwhile is then in both, and not in neither."""
+        """Read changes before versions, so that changes folded in the meantime are in both, and not in neither."""
         files = view.changes(history.path)
         folded = read_versions(view.lake.path, history.path, span.base.lsn) if versions else None
         if versions and folded is None:
@@ -134,13 +134,14 @@ class Reading:
         return _Found(shown, files, folded, since, tail)
 
     def _require_whole(self, view: LakeView, history: TableHistory) -> None:
-        """Refuse what is out of the window by now, and what was passed over: it could not be decoded, or not defined.
+        """Reject a read below the retained LSN, and a read above a gap: changes that could not be decoded or matched.
 
-        That is told before the files that lack it are there, so whoever looks after the files misses nothing.
+        A gap is recorded before the files without these changes are committed, so a check after reading the files finds
+        it.
         """
         view.require(self._boundary, defined=self._defined)
         if self._boundary.lsn <= self._first.cycle.safe and not self._first.is_begun_again():
-            return  # what was passed over up to there was told before
+            return  # gaps up to the applied LSN were recorded before the histories were read
         told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
         gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
         if gap is not None:
@@ -149,7 +150,7 @@ class Reading:
             )
 
     def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
-        """What changed since, and what that may be like."""
+        """Return the changes after the folded versions, and their possible kinds."""
         spark, boundary = self._spark, self._boundary
         chosen = found.files.between(found.since, boundary)
         rows = file_changes(spark, found.shown, chosen, found.files.stored)
@@ -163,7 +164,7 @@ class Reading:
         return rows if rows is not None else no_changes(spark, found.shown), facts
 
     def _few(self, found: _Found) -> Few | None:
-        """The same merged here, if it is little and the table has a key."""
+        """Return the same changes merged in this process, if they are few and the table has a key."""
         chosen = found.files.between(found.since, self._boundary)
         if not found.shown.key or not are_few(chosen):
             return None
@@ -177,7 +178,7 @@ class Reading:
     def _tail(
         self, view: LakeView, history: TableHistory, shown: ShownTable, files: ChangeFiles, after: Lsn
     ) -> tuple[TailWork, Plan] | None:
-        """How the log is read above a position, if it is needed there."""
+        """Return the plan for reading the log above an LSN, if the read needs it."""
         if self._boundary.lsn <= after or view.reader is None:
             return None
         self._lease.needs_tail(after)
@@ -199,12 +200,12 @@ class Reading:
 
 
 def _told_above(history: TableHistory, lsn: Lsn) -> int:
-    """How many of the last events changed something above a position: what was so before them still held there."""
+    """Return the number of trailing events above an LSN: the definition before them was still valid at that LSN."""
     return sum(1 for _ in takewhile(lambda event: event.lsn > lsn, reversed(history.events)))
 
 
 def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
-    """Refuse what began with rows that are gone, or whose changes may be: a later generation has taken its place."""
+    """Reject a generation that a later one replaced if its initial rows are gone, or its changes may be."""
     present = read_versions(lake, history.path)
     later = present is not None and present.base > span.base.lsn and read_retained(lake) > span.base.lsn
     if span.copied or later:
@@ -216,7 +217,7 @@ def _require_all_changes(lake: Path, history: TableHistory, span: Span) -> None:
 
 
 def _again(read: Callable[[], Answer], forget: Callable[[], None]) -> Answer:
-    """What was in the log's tail a moment ago may be gone from there by now: then the lake has it."""
+    """Retry a read whose part of the log was trimmed in the meantime: the lake contains these changes then."""
     for _ in range(_ATTEMPTS):
         with suppress(LogTrimmed):
             return read()

@@ -1,7 +1,7 @@
-"""A table's columns as a plan has them: by attnum inside, and by their names only at both ends.
+"""The columns of a table within a Spark plan: named by attnum inside, and by their own names only at both ends.
 
-`v3` is the value of attnum 3 and `t3` PostgreSQL's text beside it, so no name needs quoting and two names may differ in
-case alone.
+`v3` is the value of attnum 3 and `t3` its text fallback, so that no name needs quoting, and the names of two columns
+may differ only in case.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ META = {
 }
 MANY = 2_000_000
 REMOVALS = (DELETED, PREIMAGE)
-RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that share a position
+RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that have the same position
 NEVER_SENT = "the value of an unchanged TOAST column is missing from all earlier changes"
 COPY_AGAIN = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """A column as readers see it; if `exact`, `<name>~text` beside it holds what its type cannot."""
+    """A column for readers. If `exact`, it has a text fallback `<name>~text` for values that its type cannot hold."""
 
     name: str
     attnum: int
@@ -40,46 +40,50 @@ class ShownColumn:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What the column is called in here."""
+        """The names of the column inside a plan."""
         return (f"v{self.attnum}", f"t{self.attnum}") if self.exact else (f"v{self.attnum}",)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the column is called outside, in the order of `cells`."""
+        """The names of the column outside, in the order of `cells`."""
         return (self.name, f"{self.name}~text") if self.exact else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shown columns in order, and the key's attnums; without a key the table is a multiset."""
+    """The columns in order, and the attnums of the key; without a key the table is a multiset."""
 
     columns: tuple[ShownColumn, ...]
     key: tuple[int, ...]
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Every column's cells."""
+        """The cells of all columns."""
         return tuple(cell for column in self.columns for cell in column.cells)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every cell's name outside."""
+        """The outside names of all cells."""
         return tuple(name for column in self.columns for name in column.names)
 
     @property
     def key_cells(self) -> tuple[str, ...]:
-        """The key's cells: 'infinity' is a key too, and only its text tells it."""
+        """The cells of the key, including text fallbacks: 'infinity' is a valid key that only its text identifies."""
         return tuple(cell for column in self.of(self.key) for cell in column.cells)
 
     def of(self, attnums: Iterable[int]) -> tuple[ShownColumn, ...]:
-        """The columns with these attnums, in their order."""
+        """Return the columns with these attnums, in the order of the attnums."""
         by_attnum = {column.attnum: column for column in self.columns}
         return tuple(by_attnum[attnum] for attnum in attnums)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What file statistics tell about the changes: True where unsure; `many` if more than a broadcast should have."""
+    """The possible kinds of changes, from file statistics.
+
+    If uncertain, `only_inserts` is false, and `truncates`, `marks` and `preimages` are true. `many` means too many for
+    a broadcast join.
+    """
 
     only_inserts: bool
     truncates: bool
@@ -90,10 +94,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Rows that a read begins with, by cells. Without a key, equal rows that have ended for it and not begun take away.
+    """The folded rows that a read starts with, by cells.
 
-    Which of equal rows a change removed, nobody knows: so one whose end a boundary sees and whose begin it does not
-    stands for another one.
+    For a table without a key, a version whose end is visible but whose begin is not counts as -1 (`taken_away`). It is
+    not known which of several equal rows a change removed, so such a version cancels another equal row.
     """
 
     rows: DataFrame
@@ -101,12 +105,12 @@ class Base:
 
 
 def is_marked(column: ShownColumn) -> Column:
-    """Whether a change did not send the column's value, which is large and did not change."""
+    """Return whether a change has an unchanged TOAST value in this column."""
     return F.coalesce(F.col("marks").contains(f",{column.attnum},"), F.lit(False))
 
 
 def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
-    """What the statistics of these files tell together."""
+    """Combine the statistics of these files."""
     return Facts(
         only_inserts=all(file.only_inserts for file in files),
         truncates=any(file.truncates for file in files),
@@ -117,7 +121,7 @@ def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
 
 
 def both(one: Facts, other: Facts) -> Facts:
-    """What holds of two sets of changes taken together."""
+    """Combine the facts of two sets of changes."""
     return Facts(
         only_inserts=one.only_inserts and other.only_inserts,
         truncates=one.truncates or other.truncates,

@@ -1,4 +1,4 @@
-"""A table as a reader sees it at one position: its columns then. Pure."""
+"""The columns of a table for readers at one position. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tidemark.values.types import NUMERIC, Types, decimal_limits, decoding_of
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One column: its name for readers, its type, and what rows older than it read as.
+    """A column: its name for readers, its type, and its value in rows older than the column.
 
-    `exact` says that beside it stands the text of values without a twin.
+    If `exact`, it has a text fallback for values that its type cannot represent.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Shown:
 
     @property
     def text_name(self) -> str:
-        """The name of the column beside it for values without a twin."""
+        """The name of its text fallback."""
         return self.name + TEXT_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """All of them, and the key."""
+    """The columns and the key of a table."""
 
     oid: int
     columns: tuple[Shown, ...]
@@ -49,7 +49,7 @@ class ShownTable:
 
     @property
     def shape(self) -> Shape:
-        """As the one who makes rows of changes wants it."""
+        """The same columns as names and cells for Spark plans."""
         columns = tuple(ShownColumn(each.name, each.attnum, each.exact) for each in self.columns)
         return Shape(columns, self.key)
 
@@ -61,7 +61,7 @@ def shown_table(
     types: Types,
     retired: Sequence[Column] = (),
 ) -> ShownTable:
-    """The table by this definition, given what it is kept in; after its columns, those that it has no more."""
+    """Return the table with this definition and these stored columns; `retired`, dropped columns, are appended."""
     texts = {each.attnum for each in stored if each.text}
     columns = []
     for column, name in shown_names((*fingerprint.columns, *retired), types.version_num):
@@ -76,13 +76,13 @@ def shown_table(
 
 
 def _was_unlimited(history: TableHistory, attnum: int) -> bool:
-    """Whether a decimal became a numeric of any size: since then it is kept as text, NaN among the numbers."""
+    """Return whether a column was ever a numeric that no DECIMAL can hold, which is stored as text, including NaN."""
     columns = (column for event in history.events for column in event.fingerprint.columns if column.attnum == attnum)
     return any(each.type.oid == NUMERIC and decimal_limits(each.typmod) is None for each in columns)
 
 
 def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact: Collection[int] = ()) -> Shape:
-    """The table by this definition, as frames have it whose columns are these; some columns with a text in any case."""
+    """Return the shape of a table in frames with the columns `there`; those in `exact` always have a text fallback."""
     columns = (
         ShownColumn(name, column.attnum, column.attnum in exact or name + TEXT_SUFFIX in there)
         for column, name in shown_names(table.columns, version_num)
@@ -91,7 +91,7 @@ def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact
 
 
 def is_alike(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether two definitions of a table show the same columns and have the same key."""
+    """Return whether two definitions of a table have the same columns for readers and the same key."""
     columns = (
         [(column.attnum, column.name, column.type.oid, column.typmod) for column in each.columns]
         for each in (one, other)
@@ -100,7 +100,7 @@ def is_alike(one: Fingerprint, other: Fingerprint) -> bool:
 
 
 def shown_names(columns: Iterable[Column], version_num: int) -> Iterator[tuple[Column, str]]:
-    """The columns that are shown, each under its name for readers."""
+    """Return the columns that are shown, each with its name for readers."""
     taken = set(OURS.names)
     for column in columns:
         if is_streamed(column, version_num):
@@ -110,7 +110,7 @@ def shown_names(columns: Iterable[Column], version_num: int) -> Iterator[tuple[C
 
 
 def retired_columns(history: TableHistory, span: Span, retained: Lsn) -> tuple[Column, ...]:
-    """What the table had since it was begun and has no more: a read of the past may still ask for it."""
+    """Return the columns dropped since the table's base that reads within the retention period may still need."""
     there = {column.attnum for column in span.fingerprint.columns}
     earlier = [each for each in history.spans() if each.base == span.base and each.begin <= span.begin]
     spans = [each for each in earlier if each.end is None or each.end >= retained]
@@ -119,12 +119,12 @@ def retired_columns(history: TableHistory, span: Span, retained: Lsn) -> tuple[C
 
 
 def is_streamed(column: Column, version_num: int) -> bool:
-    """Whether the stream has its values: below 18 it leaves out what is generated."""
+    """Return whether the stream has a column: stored generated columns from PostgreSQL 18 on, virtual ones never."""
     return column.generated is Generated.NO or (column.generated is Generated.STORED and version_num >= 180000)
 
 
 def missing_value(text: str | None, column: Column, types: Types) -> Values | None:
-    """The value behind PostgreSQL's text of it, as an array of one."""
+    """Decode the text of a value to an array with one element."""
     if text is None:
         return None
     raw = np.frombuffer(text.encode(), np.uint8)

@@ -1,7 +1,7 @@
-"""What a read is made from: the log's position, then how far the lake is, then a table's files, in this order.
+"""The state that a read is based on: the received LSN, then the applied LSN, then the files of a table, in this order.
 
-Data moves from the log to the lake and is removed from the log only afterwards. So whoever looks upstream first misses
-nothing in between: changes up to `applied` are in the files, those above it in the log's tail.
+Data moves from the log to the lake and is removed from the log only afterwards. A read that starts upstream therefore
+misses nothing: changes up to the applied LSN are in the files, later ones in the tail of the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemark.log.reader import LogReader
 
 
 class LakeView:
-    """The lake and the log as they are now; taken anew for every read."""
+    """The lake and the log at one time; each read creates a new view."""
 
     def __init__(self, lake: Lake, reader: LogReader | None) -> None:
         self.lake = lake
@@ -32,18 +32,19 @@ class LakeView:
 
     @cached_property
     def there(self) -> Lsn:
-        """The last position up to which every commit is there, however the tables are defined."""
+        """The last LSN up to which every commit is available, regardless of table definitions."""
         return max(self.received, self.cycle.safe)
 
     @cached_property
     def answerable(self) -> Lsn:
-        """The last position at which all is known: what was committed, and how the tables were defined."""
+        """The last LSN at which both the commits and the table definitions are available."""
         return min(self.cycle.known, self.there)
 
     def require(self, boundary: Boundary, *, defined: bool = False) -> None:
-        """Refuse what lies above, and what lies below the window, which is looked at now: files may be gone since.
+        """Reject a boundary above the last available LSN or below the retained LSN.
 
-        `defined` says that it is known by other means how the tables are defined there.
+        The retained LSN is read by this call, because files may have been removed since the view was created. `defined`
+        means that the table definitions at the boundary are established by other means.
         """
         if boundary.lsn > (upto := self.there if defined else self.answerable):
             why = self._restarted() or f"the mirror is complete up to {upto}"
@@ -60,24 +61,24 @@ class LakeView:
             )
 
     def _restarted(self) -> str | None:
-        """Why the mirror was started over, while tables are still to be copied again."""
+        """Return why the mirror was restarted, while tables still have to be copied again."""
         events = [event for history in self.lake.tables().values() if (event := history.restarted) is not None]
         return next((event.reason for event in events if event.after >= self.cycle.known), None)
 
     def is_begun_again(self) -> bool:
-        """Whether another log has begun since this was taken: then what only the log had may be gone."""
+        """Return whether a new log was started since this view: changes that only the old log had may be lost."""
         if self.reader is None:
             return False
         mirror = read_mirror(self.lake.log, Disk())
         return mirror is None or mirror.start != self.log_start
 
     def changes(self, path: str) -> ChangeFiles:
-        """A table's files. Whatever is safe is in them, also if the table itself has not heard of it."""
+        """Return the change files of a table, which are complete up to the lake's applied LSN."""
         return read_changes(self.lake.path, path, self.cycle.safe)
 
 
 def log_reader(lake: Lake) -> LogReader | None:
-    """The lake's log, if it can be reached from here and goes on where the lake ends."""
+    """Return a reader of the lake's log, if the log is accessible and continues where the lake ends; otherwise None."""
     try:
         mirror = read_mirror(lake.log, Disk())
         if mirror is None or mirror.start is None or not lake.is_continued_by(mirror.identity, mirror.start):

@@ -1,6 +1,7 @@
-"""The log's tail: changes that are received and not in the lake yet, decoded for one table as a reader sees it.
+"""The tail of the log: received changes that are not in the lake yet, decoded for one table as readers have it.
 
-A short tail is decoded here, which takes milliseconds and tells exactly what is in it. A long one is decoded by Spark.
+A short tail is decoded in this process, which takes milliseconds and determines its exact contents. Spark decodes a
+long one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HERE_BYTES, MANY_BYTES = 8 << 20, 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class TailWork:
-    """How a tail is decoded: each relation's columns by attnum. Those of other tables are passed over."""
+    """The parameters for decoding a tail: the stored columns of each relation; those of other tables are skipped."""
 
     log: Path
     types: Types
@@ -46,21 +47,21 @@ class TailWork:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A tail as a DataFrame, and what is in it."""
+    """A tail as a DataFrame, and its kinds of changes."""
 
     rows: DataFrame
     facts: Facts
 
 
 def tail_here(work: TailWork, plan: Plan) -> pa.Table | None:
-    """A short tail, decoded here; None of a long one."""
+    """Decode a short tail in this process; None if it is long."""
     if plan.size_bytes > HERE_BYTES:
         return None
     return pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
 
 
 def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
-    """The tail, or None if there is nothing of this table in it."""
+    """Return the tail, or None if it is known to contain no change of this table."""
     schema = change_schema(work.table)
     rows = tail_here(work, plan)
     if rows is not None:
@@ -74,24 +75,25 @@ def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
 
 
 def local_rows(spark: SparkSession, rows: pa.Table, schema: spark_types.StructType, texts: Iterable[str]) -> DataFrame:
-    """Rows that are in this process as a DataFrame; `texts` are the columns for values that have only their text.
+    """Convert rows in this process to a DataFrame; `texts` are the names of text fallbacks.
 
-    Spark's optimizer evaluates expressions over local rows while it plans, also those that the query does not need,
-    and reading a value that has only its text ends the query. It does not evaluate expressions over a coalesced frame.
+    While Spark's optimizer plans, it evaluates expressions over local rows, including those that the query does not
+    need. Evaluating a guarded value that has only its text fails the query. Spark does not evaluate expressions over a
+    coalesced DataFrame.
     """
     frame = spark.createDataFrame(rows, schema)
     return frame.coalesce(1) if any(rows[name].null_count < len(rows) for name in texts) else frame
 
 
 def change_schema(table: ShownTable) -> spark_types.StructType:
-    """The columns of a table's changes for readers, in Spark's types."""
+    """Return the columns of a table's changes for readers, with Spark types."""
     return spark_types.StructType(
         [spark_types.StructField(field.name, spark_type(field.type)) for field in arrow_schema(table)]
     )
 
 
 def arrow_schema(table: ShownTable) -> pa.Schema:
-    """The columns of a table's changes for readers."""
+    """Return the columns of a table's changes for readers."""
     fields: list[pa.Field] = []
     for column in table.columns:
         fields.append(pa.field(column.name, column.type))
@@ -124,7 +126,7 @@ def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
 
 
 def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTable) -> pa.Table:
-    """Rows under a table's columns as they are now."""
+    """Convert rows to the columns of a table for readers."""
     by_attnum = {column.attnum: column.name for column in columns}
     arrays: list[pa.ChunkedArray | pa.Array] = []
     for column in table.columns:

@@ -1,4 +1,4 @@
-"""A table and the tables below it: their rows one below the other, each column under the name the table has for it."""
+"""The union of a table and its child tables, with the column names of the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.values.types import Types, decoding_of
 def together(
     spark: SparkSession, root: Fingerprint, parts: Sequence[tuple[Fingerprint, DataFrame]], version_num: int
 ) -> DataFrame:
-    """The union of tables that have the root's columns by name, in any order, under other attnums, and among others."""
+    """Return the union of tables that have the root's columns by name, in any order, with other attnums or columns."""
     if not parts:
         return _empty(spark, root, version_num)
     frames = [_renamed(frame, part, root, version_num) for part, frame in parts]
@@ -29,7 +29,7 @@ def together(
 
 
 def shared_equalities(equalities: Equalities, root: Fingerprint, part: Fingerprint, version_num: int) -> Equalities:
-    """What a query of the root asks for that a part can look up: columns that the root has, under the same names."""
+    """Return the equalities of a query of the root that apply to a part; none unless the column names are the same."""
     names = _named(root, version_num)
     if not names.items() <= _named(part, version_num).items():
         return {}
@@ -38,12 +38,12 @@ def shared_equalities(equalities: Equalities, root: Fingerprint, part: Fingerpri
 
 
 def _named(table: Fingerprint, version_num: int) -> dict[str, str]:
-    """For each column, by its own name, its name for readers."""
+    """Map the name of each column at the source to its name for readers."""
     return {column.name: name for column, name in shown_names(table.columns, version_num)}
 
 
 def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num: int) -> DataFrame:
-    """The root's columns in its order, with the texts beside them."""
+    """Select the root's columns in its order, with their text fallbacks."""
     there, own = set(frame.columns), _named(part, version_num)
     chosen: dict[str, str] = {}
     for source, shown in _named(root, version_num).items():

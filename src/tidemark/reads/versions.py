@@ -1,7 +1,7 @@
-"""What a boundary sees of a table's versions: clean files whole, others row by row, and of most closed files nothing.
+"""The versions of a table visible at a boundary: files that need no filter, files filtered by row, and files left out.
 
-Up to its floor a boundary sees every commit. So a file of live rows that all began there needs no question, and one of
-rows that all ended there is left out, by their statistics alone.
+Every commit up to the boundary's floor is visible. By their statistics, a file of current rows that all begin at or
+below the floor needs no filter, and a file of versions that all end there is left out.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BEGIN, END = "begin", "end"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The files that a boundary needs: clean ones, and those whose rows must be asked."""
+    """The files that a read needs: `clean` files need no filter, the rows of `asked` files are filtered."""
 
     clean: tuple[VersionFile, ...]
     asked: tuple[VersionFile, ...]
 
 
 def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
-    """By what their statistics tell."""
+    """Choose the files by their statistics."""
     below = boundary.floor
     clean = tuple(file for file in files if file.live and file.greatest_begin <= below)
     asked = tuple(
@@ -52,7 +52,7 @@ Key = tuple[tuple[pa.DataType, int | str], ...]
 
 
 def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> Key | None:
-    """The key that rows must have to fulfil these, if they say the whole of it."""
+    """Return the key of the rows that satisfy the equalities, if these determine every column of the key."""
     by_attnum = {column.attnum: column for column in table.columns}
     homes = {column.attnum: column.type for column in versions.stored if not column.text}
     key: list[tuple[pa.DataType, int | str]] = []
@@ -66,12 +66,12 @@ def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> K
 
 
 def files_with(key: Key, versions: Versions) -> tuple[VersionFile, ...]:
-    """The files that may have the row with a key: those of its buckets."""
+    """Return the files that may contain the row with a key: those of its bucket."""
     return tuple(file for file in versions.files if file.bucket == bucket_of(key, file.buckets))
 
 
 def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
-    """What a literal is in a column of this type, where that is beyond doubt."""
+    """Return the value of a literal in a column of this type, or None if it is not certain."""
     if not can_hash(kind):
         return None
     if literal.kind is Kind.INTEGER and pa.types.is_signed_integer(kind):
@@ -83,7 +83,7 @@ def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
 def base_of(
     spark: SparkSession, table: ShownTable, versions: Versions, boundary: Boundary, files: Sequence[VersionFile]
 ) -> Base:
-    """What the boundary sees of these files."""
+    """Return the rows of these files that are visible at the boundary."""
     found = chosen(files, boundary)
     cells = table.shape.cells
     frames = []
@@ -102,7 +102,7 @@ def base_of(
 
 
 def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, files: Sequence[VersionFile]) -> DataFrame:
-    """The rows of files by cells, with `begin` and `end`."""
+    """Return the rows of files by cells, with `begin` and `end`."""
     cells = table.shape.cells
     if not files:
         fields = [(cell, kind) for cell, (kind, _) in zip(cells, shown_cells(table, ()), strict=True)]
@@ -116,7 +116,7 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
     rows = spark.read.options(**READING).schema(schema).parquet(*(versions.path(file) for file in files))
     interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
     homes = plain_homes(table, versions.stored)
-    if homes is not None:  # as text, which is one call to the JVM instead of some for each column
+    if homes is not None:  # expressions as text need one call to the JVM instead of several per column
         return rows.selectExpr(*(f"{quoted(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
     return rows.select(*values, *(F.expr(text) for text in interval))

@@ -1,4 +1,4 @@
-"""Receive: one process on the replication connection, which puts everything the source sends into the log.
+"""The receiver: one process on the replication connection, which appends everything that the source sends to the log.
 
-It confirms to the source what is durable, and only positions that the source itself named. It never looks at values.
+It confirms to the source only what is durable, and only positions that the source has sent. It does not decode values.
 """

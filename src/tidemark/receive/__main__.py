@@ -1,11 +1,11 @@
-"""The child process: `python -m tidemark.receive FD`, with its options on standard input."""
+"""The receiver process: `python -m tidemark.receive FD`, which reads its options from standard input."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-gc.disable()  # while modules are imported: collections take a quarter of the time to start
+gc.disable()  # during the imports: garbage collection would take a quarter of the startup time
 
 from tidemark.receive.process import serve  # noqa: E402
 

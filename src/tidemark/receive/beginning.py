@@ -1,4 +1,4 @@
-"""The first start of a mirror's receiving: whose log it is, the slot, and where the log begins."""
+"""The first start of a mirror's receiver: creates `mirror.json` and the slot, at whose position the log starts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidemark.receive.options import ReceiveOptions
 
 
 def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
-    """Whose log this is. The first time, the slot is created and the log begins at its position.
+    """The mirror that the log belongs to; on the first start the slot is created, and the log starts at its position.
 
-    The caller holds the log's lock.
+    The caller must hold the lock of the log.
     """
     mirror = read_mirror(options.folder, disk)
     if mirror is not None and mirror.name != options.names.mirror:
@@ -30,9 +30,10 @@ def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
 
 
 def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: SlotWait) -> Mirror:
-    """Say that a log begins here before the slot is made: a slot that is found later was made by this beginning.
+    """Write `mirror.json` without a start position, then create the slot, then write `mirror.json` with the position.
 
-    Without that word a slot is another log's, and going on from it would miss what that log has.
+    After a crash in between, the file proves that an existing slot was created for this log. Without the file, a slot
+    belongs to another log, and continuing from its position would miss the data of that log.
     """
     if numbers(disk.names(options.folder), SEGMENT):
         raise LogDamaged(

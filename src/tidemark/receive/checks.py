@@ -1,7 +1,7 @@
-"""Checks before every stream: the requirements of logical decoding, and that nothing was missed since the last one.
+"""Checks before every stream: the requirements of logical decoding, and that no change was missed since the last one.
 
-Another source, a slot that was dropped, invalidated, replaced or moved, and a publication that leaves something out
-would each lose changes silently, so every connection is checked as the first one was.
+A different source, a slot that was dropped, invalidated, replaced or moved, and a publication that omits changes would
+each lose changes silently, so these checks precede every connection, not only the first one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Source:
 
 
 def check_source(session: Session, dsn: Dsn, names: MirrorNames, known: Identity | None, position: Lsn) -> Source:
-    """Check everything but the slot. `known` is the identity of the mirror's source, `position` how far the log is."""
+    """Check everything except the slot.
+
+    `known` is the identity of the mirror's source, or None on the first start; `position` is the received LSN.
+    """
     state = read_server(session, names)
     require(server_requirements(state), Mode.LOGICAL)
     if known is None:
@@ -70,7 +73,7 @@ def check_source(session: Session, dsn: Dsn, names: MirrorNames, known: Identity
 
 
 def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:
-    """The mirror's publications, none of which leaves out what it should send."""
+    """The names of the mirror's publications, after checking that none of them omits changes that it should send."""
     operations = {names.publication: ALL_OPERATIONS, names.inserts_publication: INSERT_OPERATIONS}
     found = {name: read_publication(session, name) for name in operations}
     there = tuple(name for name, published in found.items() if published is not None)
@@ -89,9 +92,9 @@ def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:
 
 
 def check_marks(session: Session, names: MirrorNames, known: Mapping[str, str]) -> Mapping[str, str]:
-    """Refuse publications that were altered since they were `known`, even if they were altered back.
+    """Refuse publications that were altered since the marks `known` were read, even if they were altered back.
 
-    A change of owner leaves nothing out and is accepted, and so is a table that is no longer published.
+    A change of owner omits no changes and is accepted, and so is a table that is no longer published.
     """
     present = read_marks(session, names.all_publications)
     altered = sorted(key for key, mark in known.items() if may_have_left_out(mark, present.get(key, mark)))
@@ -113,12 +116,12 @@ def _columns(session: Session, publications: tuple[str, ...]) -> list[Column]:
 
 
 def read_xid(session: Session) -> Xid8:
-    """The next transaction id, with its epoch."""
+    """The next transaction ID of the source, as a full ID."""
     return Xid8.parse(session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")[0])
 
 
 def check_slot(session: Session, names: MirrorNames, position: Lsn | None) -> Slot:
-    """The mirror's slot, which is not in use and can continue from `position`, or from its own where that is None."""
+    """The mirror's slot, after checking that it is free and, unless `position` is None, can continue from there."""
     slot = check_slot_alive(session, names)
     if position is not None:
         _check_position(slot, position)
@@ -131,12 +134,12 @@ def check_slot(session: Session, names: MirrorNames, position: Lsn | None) -> Sl
 
 
 def check_not_moved(session: Session, names: MirrorNames, position: Lsn) -> None:
-    """Check the position again once the slot is acquired: until then another client could have moved it."""
+    """Check the position again after the slot was acquired: until then, another client could have moved it."""
     _check_position(check_slot_alive(session, names), position)
 
 
 def check_slot_alive(session: Session, names: MirrorNames) -> Slot:
-    """The mirror's slot, which exists and is valid."""
+    """The mirror's slot, after checking that it exists and is valid."""
     slot = read_slot(session, names.slot)
     if slot is None:
         raise SlotMissing(f"slot {names.slot} does not exist", RESYNC_ALL)
@@ -148,7 +151,10 @@ def check_slot_alive(session: Session, names: MirrorNames) -> Slot:
 
 
 def _check_position(slot: Slot, position: Lsn) -> None:
-    """A slot only moves forward, to what we confirmed; after a crash of the server it may be behind that."""
+    """Check that the slot is not ahead of the log.
+
+    A slot only advances, to positions that the receiver confirmed; after a crash of the server it may be behind them.
+    """
     if slot.confirmed_flush is None or slot.restart is None or slot.restart > position:
         raise SlotRecreated(
             f"slot {slot.name} starts at {slot.restart}, and the log ends at {position}: the slot was dropped and "

@@ -1,4 +1,4 @@
-"""Asking a receiving process, from any other process on the machine."""
+"""The client of the receiver's control socket, for other processes on the same machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GONE = "Start `tidemark sync` or `tidemark receive`, and retry the command."
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a receiving process has come, and what it is doing."""
+    """The received LSN, flushed LSN and state of a receiver."""
 
     received: Lsn
     durable: Lsn
@@ -26,7 +26,7 @@ class Position:
 
 
 class ReceiveClient:
-    """One connection; questions are answered in order. Not shared between threads."""
+    """One connection to a receiver, which responds to requests in order; not safe for use by several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,12 +43,12 @@ class ReceiveClient:
         self._lines = self._socket.makefile("r")
 
     def position(self) -> Position:
-        """How far it has come now."""
+        """The current position of the receiver."""
         _, _, received, _, durable, _, state = self._ask("position").split(maxsplit=6)
         return Position(Lsn.parse(received), Lsn.parse(durable), state)
 
     def wait(self, lsn: Lsn, limit_s: float) -> Lsn:
-        """Return when everything up to `lsn` is in the log; the position then."""
+        """Wait until everything up to `lsn` is in the log; returns the received LSN."""
         verb, reached = self._ask(f"wait {lsn} {limit_s * 1000:.0f}").split()
         if verb == "timeout":
             raise LogBehind(
@@ -58,21 +58,22 @@ class ReceiveClient:
         return Lsn.parse(reached)
 
     def nudge(self) -> Lsn:
-        """Have everything that is committed now received; the position then."""
+        """Wait until everything committed before this call is received; returns the received LSN."""
         return Lsn.parse(self._ask("nudge").split()[1])
 
     def sync(self) -> Lsn:
-        """Have everything that was received made durable; the position then."""
+        """Wait until everything received before this call is flushed; returns the flushed LSN."""
         return Lsn.parse(self._ask("sync").split()[1])
 
     def reply(self) -> None:
-        """Have the server asked for its position."""
+        """Make the receiver request a keepalive message from the source."""
         self._ask("reply")
 
     def applied(self, lsn: Lsn, needed: Lsn | None = None) -> None:
-        """Say that the lake has everything up to `lsn`, and that readers need the log above `needed`, if any do.
+        """Report that everything up to `lsn` is in the lake, and that readers, if any, use the log above `needed`.
 
-        Segments that nobody needs go. Those that only readers need go when the log has reached its budget.
+        The receiver removes the segments that are not required. Those that only readers use are removed when the log
+        has reached its budget.
         """
         self._ask(f"applied {lsn} {needed or lsn}")
 
@@ -89,7 +90,7 @@ class ReceiveClient:
         return answer.strip()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._lines.close()
         self._socket.close()
 

@@ -1,6 +1,6 @@
-"""The replication connection: starting the stream, answering the server, noticing that it is gone.
+"""The replication connection: starts the stream, sends status updates, and detects that the server is gone.
 
-r  Status update   int64 written, int64 flushed, int64 applied, int64 our time, int8 1 if we want a reply
+r  Status update   int64 written, int64 flushed, int64 applied, int64 client's time, int8 1 to request a reply
 """
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ from tidemark.receive.drain import Drain, Dry
 from tidemark.values.kernels import Bytes
 
 _STATUS = struct.Struct("!cQQQqB")
-_EPOCH_S = 946_684_800  # PostgreSQL counts from 2000
+_EPOCH_S = 946_684_800  # PostgreSQL's timestamps count from 2000-01-01
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """How pgoutput is asked to speak."""
+    """The options of the pgoutput plugin for a stream."""
 
     publications: tuple[str, ...]
     streaming: bool
     binary: bool
-    as_stored: bool = False  # texts are sent in the encoding of the database, see `conversion`
+    as_stored: bool = False  # texts are sent in the encoding of the database; see `conversion`
 
     def options(self) -> Sequence[tuple[str, str]]:
-        """Protocol 2 is enough: it knows streamed transactions, and every version we support has it."""
+        """The options of START_REPLICATION.
+
+        Protocol 2 is sufficient: it has streamed transactions, and all supported server versions implement it.
+        """
         options = [
             ("proto_version", "2" if self.streaming else "1"),
             ("publication_names", ", ".join(f'"{name}"' for name in self.publications)),
@@ -54,7 +57,7 @@ class Plugin:
 
 
 class Replication:
-    """A running stream. Everything on it is non-blocking."""
+    """A running stream, on a non-blocking connection."""
 
     def __init__(self, session: Session, slot: str, start: Lsn, plugin: Plugin, silence_s: float) -> None:
         self._session = session
@@ -86,16 +89,19 @@ class Replication:
 
     @property
     def socket(self) -> int:
-        """What to wait for."""
+        """The file descriptor to poll."""
         return self._pgconn.socket
 
     @property
     def wants(self) -> int:
-        """For what: also for room to send, while something is unsent."""
+        """The events to poll for; POLLOUT only while data is unsent."""
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
     def read(self, buffer: Bytes, used: int) -> tuple[Dry, int]:
-        """Fill the buffer; the end of the stream is an error that says why."""
+        """Fill the buffer from `used` on; returns why reading stopped, and the new end of the data.
+
+        At the end of the stream, `ended` returns the reason.
+        """
         before = self.drain.messages
         why, used = self.drain.into(buffer, used)
         if self.drain.messages > before:
@@ -103,7 +109,7 @@ class Replication:
         return why, used
 
     def ended(self) -> SourceError:
-        """Why the stream ended."""
+        """The error that describes why the stream ended."""
         doing = "receiving from the source"
         if self._pgconn.status == pq.ConnStatus.BAD:
             return ConnectionLost(f"{doing}: {_line(self._pgconn.get_error_message())}", "Retry the command.")
@@ -114,12 +120,12 @@ class Replication:
             )
         refused = _refused(doing, result)
         if isinstance(refused, ObjectMissing):
-            # Before 18 a change that was made while the publication did not exist cannot be decoded, ever.
+            # Before version 18, a change made while the publication did not exist can never be decoded.
             return PublicationDiffers(refused.message, f"The slot cannot pass that change. {RESYNC_ALL}")
         return refused
 
     def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:
-        """Tell the server what we have; it keeps what is not flushed."""
+        """Report the written and flushed LSNs to the server, which retains WAL that is not flushed."""
         micros = int((time.time() - _EPOCH_S) * 1e6)
         update = _STATUS.pack(b"r", written.value, flushed.value, flushed.value, micros, wants_reply)
         with translated("sending the received LSN to the source"):
@@ -128,29 +134,29 @@ class Replication:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is unsent, as far as there is room."""
+        """Send unsent data, as far as the socket accepts it."""
         with translated("sending the received LSN to the source"):
             self._unsent = self._pgconn.flush() == 1
 
     def silent_for_s(self) -> float:
-        """How long the server has said nothing."""
+        """The time since the last message from the server."""
         return time.monotonic() - self._heard
 
     def pretend_heard(self) -> None:
-        """We do not listen now: that nothing is heard says nothing."""
+        """Restart the silence timeout: while the receiver does not read, silence does not mean a lost connection."""
         self._heard = time.monotonic()
 
     def said_before_s(self) -> float:
-        """How long ago we reported."""
+        """The time since the last status update."""
         return time.monotonic() - self._said
 
     def require_alive(self) -> None:
-        """A server that does not answer for so long is gone, whatever the network says."""
+        """Raise ConnectionLost after `silence_s` without a message, even if the socket reports no error."""
         if self.silent_for_s() > self._silence_s:
             raise ConnectionLost(f"the source sent nothing for {self._silence_s:g} s", "Retry the command.")
 
     def finish(self, patience_s: float = 2.0) -> None:
-        """End the stream in good order, so that the slot is soon free; what still comes is not looked at."""
+        """End the stream with CopyDone, so that the slot is released soon; messages that still arrive are discarded."""
         scratch, deadline = np.empty(1 << 20, np.uint8), time.monotonic() + patience_s
         waiting = select.poll()
         waiting.register(self._pgconn.socket, select.POLLIN)
@@ -162,7 +168,7 @@ class Replication:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._session.close()
 
 

@@ -1,7 +1,7 @@
-"""The local socket on which other processes ask: how far it has come, and to be told when it has come further.
+"""The control socket: other processes request the receiver's position, or wait until it reaches an LSN.
 
-The protocol is in docs/receive-protocol.md: a line is asked, a line is answered, in order. Nobody who asks can hold up
-the stream; who asks nonsense gets an error and is still served.
+The protocol is documented in docs/receive-protocol.md: one response line per request line, in order. A client cannot
+delay the stream; an invalid request gets an error response, and the connection stays open.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NAME = "receive.sock"
 ASK_AFTER_S, NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.005, 0.020, 1.0
 MOST_LINE_BYTES = 1024
 MOST_CLIENTS = 256
-MOST_LINES, MOST_UNSENT_BYTES = 1000, 1 << 16  # of one who asks and does not listen; then we do not listen either
+MOST_LINES, MOST_UNSENT_BYTES = 1000, 1 << 16  # at these limits, no further requests of a client are read
 
 
 @dataclass(slots=True)
 class Wishes:
-    """What was asked for and is for the loop to do."""
+    """Requests of clients that the receiver's main loop carries out."""
 
     reply: bool = False
     sync: bool = False
@@ -39,9 +39,10 @@ class Wishes:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A question that is answered when the log has come so far. `nudge` is the number of the nudge asked for.
+    """A request that gets its response when the log has reached `target`; `nudge` is the number of its nudge request.
 
-    At `ask_at` the server is asked for its position, at `nudge_at` it is given a reason to have another one.
+    At `ask_at`, a keepalive message is requested from the server. At `nudge_at`, a logical message is emitted, which
+    advances the position of the server.
     """
 
     verb: str
@@ -64,25 +65,28 @@ class _Client:
 
     @property
     def wanted(self) -> int:
-        """What to wait for. That it hung up altogether is heard in any case."""
+        """The events to poll for; POLLHUP, for a closed connection, is always reported."""
         full = len(self.lines) >= MOST_LINES or len(self.unsent) >= MOST_UNSENT_BYTES
         return (0 if full or self.asked_all else select.POLLIN) | (select.POLLOUT if self.unsent else 0)
 
 
 def at_folder(folder: Path, name: str) -> tuple[str, int]:
-    """An address for a socket in a folder whose path may be longer than an address can be, and what to close."""
+    """The address of a socket in a directory, and a descriptor to close after use.
+
+    The address is short even if the path of the directory exceeds the limit of a socket address.
+    """
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return f"/proc/self/fd/{descriptor}/{name}", descriptor
 
 
 class Control:
-    """The listening socket and those who have connected."""
+    """The listening socket and the connected clients."""
 
     def __init__(self, folder: Path, nudge: Callable[[], int], wal_segment_bytes: int = 1) -> None:
         self._path = folder / NAME
         self._path.unlink(missing_ok=True)
         self._nudge = nudge
-        self.wal_segment_bytes = wal_segment_bytes  # 1 until it is known: then only what is so with any size counts
+        self.wal_segment_bytes = wal_segment_bytes  # 1 until it is read: `page_start` is correct for any size then
         self.wishes = Wishes()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         address, descriptor = at_folder(folder, NAME)
@@ -95,14 +99,14 @@ class Control:
         self._clients: dict[int, _Client] = {}
 
     def watched(self) -> dict[int, int]:
-        """Descriptors to wait for, and for what."""
+        """The descriptors to poll, each with its events."""
         wanted = {self._listening.fileno(): select.POLLIN} if len(self._clients) < MOST_CLIENTS else {}
         for descriptor, client in self._clients.items():
             wanted[descriptor] = client.wanted
         return wanted
 
     def serve(self, descriptor: int) -> None:
-        """Something happened there."""
+        """Handle an event on a descriptor: accept a client, or read its requests."""
         if descriptor == self._listening.fileno():
             with suppress(OSError):
                 connection, _ = self._listening.accept()
@@ -112,7 +116,10 @@ class Control:
             self._read(self._clients[descriptor])
 
     def settle(self, progress: Progress, state: str, nudged: Nudged) -> float | None:
-        """Answer whom the news concerns; in how many seconds to come again, if anybody waits."""
+        """Send the responses that are due after progress.
+
+        Returns the seconds until the next call is required, or None if no client is waiting.
+        """
         now, next_s = time.monotonic(), None
         for client in list(self._clients.values()):
             self._advance(client, progress, state, nudged, now)
@@ -127,7 +134,7 @@ class Control:
         return next_s
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections and remove the socket."""
         for client in self._clients.values():
             client.connection.close()
         self._clients.clear()
@@ -142,7 +149,7 @@ class Control:
         except OSError:
             client.closing = True
             return
-        if not data:  # once: no more questions; again, which only a hang-up brings about: nobody hears an answer
+        if not data:  # first time: end of the requests; second time, only after POLLHUP: the client is gone
             client.closing, client.asked_all = client.asked_all, True
             return
         *lines, client.unread = (client.unread + data).split(b"\n")
@@ -238,6 +245,9 @@ def _seconds(milliseconds: str) -> float:
 
 
 def page_start(lsn: Lsn, wal_segment_bytes: int) -> Lsn:
-    """A position just after a page's header is the page's start: nothing can have been committed between the two."""
+    """The start of the page if the position is just after a page header, else the position itself.
+
+    The two are equivalent, since no commit can end between them.
+    """
     header = 40 if lsn.value % wal_segment_bytes == 40 else 24
     return Lsn(lsn.value - header) if lsn.value % 8192 == header else lsn

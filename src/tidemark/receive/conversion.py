@@ -1,9 +1,9 @@
-"""Conversion of a stream's texts to UTF-8 where the server cannot convert all of them.
+"""Conversion of a stream's texts to UTF-8 if the server cannot convert all of them.
 
-A database may hold a character without an equivalent in UTF-8, such as the byte 0x81 in WIN1252. The server cannot send
-it, and the slot cannot pass the change. The stream is then requested unconverted, in pgoutput's text format and without
-streamed transactions, and the server converts texts over a second session. A text that has no equivalent gets a first
-byte that UTF-8 never has, so that decoding refuses it, and with it no more than its table.
+A database may contain a character without an equivalent in UTF-8, such as the byte 0x81 in WIN1252. The server cannot
+send it, and the slot cannot pass the change. The stream is then requested unconverted, in pgoutput's text format and
+without streamed transactions, and the server converts texts over a second session. A text without an equivalent gets a
+first byte that never occurs in UTF-8, so that decoding refuses it, which affects only its table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Piece = tuple[str, bytes]
 
 
 class Conversion:
-    """Converts blocks of one stream. Used by the thread that writes the log."""
+    """Converts blocks of one stream; used by the writer thread."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,11 +42,11 @@ class Conversion:
         return framed(b"".join(_joined(message, converted)) for message in messages)
 
     def idle_s(self) -> float:
-        """The time since the start, or since a text had no equivalent."""
+        """The time since the last text without an equivalent, or since the start."""
         return time.monotonic() - self._last_refused
 
     def _converted(self, texts: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Each text and its conversion. One that fails is found by halving."""
+        """Each text and its conversion; a text that cannot be converted is found by bisection."""
         if not texts:
             return
         try:
@@ -66,7 +66,7 @@ class Conversion:
 def pieces(message: bytes) -> Iterator[Piece]:
     """Split a message of pgoutput's protocol 1 into raw bytes, names and values.
 
-    What cannot be split stays raw: the log checks every message and refuses it there.
+    A message that cannot be split is returned raw: the log checks every message and refuses invalid ones.
     """
     try:
         yield from list(_SPLIT.get(message[:1], _unchanged)(message))
@@ -79,7 +79,7 @@ def _unchanged(message: bytes) -> Iterator[Piece]:
 
 
 def _change(message: bytes) -> Iterator[Piece]:
-    """Insert, Update, Delete: oid, then tuples with their letters."""
+    """Split an Insert, Update or Delete message: the OID, then tuples, each after its type byte."""
     yield _RAW, message[:_TYPE_AND_OID]
     at = _TYPE_AND_OID
     while at < len(message):
@@ -130,7 +130,7 @@ def _type(message: bytes) -> Iterator[Piece]:
 
 
 def _after(size: int, message: bytes) -> Iterator[Piece]:
-    """Origin and Message: a name after so many bytes."""
+    """Split an Origin or Message message: a name after `size` bytes."""
     name = _name(message, size)
     yield from ((_RAW, message[:size]), (_NAMES, name), (_RAW, message[size + len(name) + 1 :]))
 

@@ -1,9 +1,10 @@
-"""Taking what libpq has received out of it, message by message, in compiled code: a Python loop is slower by four.
+"""Moves the messages that libpq has received into a buffer, in compiled code: a Python loop is four times slower.
 
     w  XLogData    int64 start, int64 end, int64 server's time, then a pgoutput message
-    k  Keepalive   int64 position, int64 server's time, int8 1 if a reply is wanted
+    k  Keepalive   int64 position, int64 server's time, int8 1 if a reply is requested
 
-Messages become frames in the caller's buffer. A position is what the server says that it has sent everything up to.
+Messages become frames in the caller's buffer. A keepalive's position means that the server has sent everything up to
+it.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _XLOG_HEADER, _KEEPALIVE = 25, 18
 
 
 class Dry(IntEnum):
-    """Why draining stopped."""
+    """The reason why draining stopped."""
 
-    DRY = 0  # nothing more has arrived
+    DRY = 0  # all messages that have arrived were taken
     FULL = 1  # the buffer has no room for the next message
     ENDED = 2  # the server ended the stream, or the connection is gone
     UNKNOWN = 3  # not a message of the protocol
 
 
-# What a call leaves for the next: a message taken from libpq that had no room, and what was met.
+# The state between calls: a message taken from libpq that did not fit into the buffer, and the keepalives received.
 _POINTER, _LENGTH, _POSITION, _REPLY, _MESSAGES = _STATE = range(5)
 _DRY, _FULL, _ENDED, _UNKNOWN = (int(why) for why in Dry)
 
 
 class Drain:
-    """Empties one connection. `position` is the highest that keepalives named, `reply` whether the server waits."""
+    """Takes all received messages from one connection."""
 
     def __init__(self, pgconn: Any) -> None:
         link()
@@ -47,7 +48,7 @@ class Drain:
         self._scratch = np.zeros(32, np.uint8)
 
     def into(self, buffer: Bytes, used: int) -> tuple[Dry, int]:
-        """Fill the buffer from `used` on with frames; why it stopped, and how far it came."""
+        """Fill the buffer with frames from `used` on; returns why draining stopped, and the new end of the data."""
         why, used = _drain(self._pgconn.pgconn_ptr, buffer, used, self._state, self._scratch)
         if why == _UNKNOWN:
             raise MalformedMessage(
@@ -57,28 +58,28 @@ class Drain:
         return Dry(why), int(used)
 
     def close(self) -> None:
-        """Free the message that is held, if one is; nothing is drained after that."""
+        """Free the message that did not fit, if there is one; `into` must not be called afterwards."""
         if self._state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(self._state[_POINTER])))
             self._state[_POINTER] = 0
 
     @property
     def waiting_bytes(self) -> int:
-        """The room that the next message needs, if it did not find it."""
+        """The buffer size that the message that did not fit requires, or 0."""
         return int(self._state[_LENGTH]) + HEAD if self._state[_POINTER] else 0
 
     @property
     def position(self) -> int:
-        """The highest position that the server has named."""
+        """The highest position that the server has sent in a keepalive."""
         return int(self._state[_POSITION])
 
     @property
     def messages(self) -> int:
-        """How many messages came in all, keepalives too."""
+        """The number of messages received, including keepalives."""
         return int(self._state[_MESSAGES])
 
     def take_reply_wish(self) -> bool:
-        """Whether the server has asked for a reply since this was last asked."""
+        """Whether the server has requested a reply since the last call."""
         wanted, self._state[_REPLY] = bool(self._state[_REPLY]), 0
         return wanted
 

@@ -1,7 +1,8 @@
-"""Binary or text: watching that a binary stream carries only what is decoded from binary.
+"""Binary or text format: checks that a binary stream contains only types that are decoded from binary.
 
-Tables are altered while we stream. pgoutput describes a table before it sends a row of it, so a column that must come
-as text is noticed before any value of it is in the log: then the stream is begun anew, as text.
+Tables can be altered during a stream. pgoutput sends the Relation message of a table before its rows, so a column that
+must be sent as text is detected before any of its values is in the log. The stream is then restarted: as text, or in
+binary again if the current catalog shows that the type is decoded from binary.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from tidemark.schema.table import PgType
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The types that the catalogue knew when the connection was made; `met` are those that gave trouble before."""
+    """The types in the catalog when the connection was opened; `met` are the type OIDs that ended earlier streams."""
 
     types: Mapping[int, PgType]
     met: set[int]
 
     def all_binary(self) -> bool:
-        """Whether nothing that was met before speaks against binary."""
+        """Whether all types that ended earlier streams are decoded from binary now."""
         return all(decoded_from_binary(oid, self.types) for oid in self.met)
 
     def approve(self, message: bytes) -> None:
-        """Look at a Relation message."""
+        """Check a Relation message; raise NotAllBinary, which restarts the stream, for a type that requires text."""
         relation = read_relation(Reader(np.frombuffer(message, np.uint8), 0, len(message)))
         for column in relation.columns:
             if not decoded_from_binary(column.type_oid, self.types):

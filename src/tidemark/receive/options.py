@@ -1,4 +1,4 @@
-"""What a receiving process is told, as one value that can be handed over as JSON."""
+"""The options of a receiver process, as one value that can be passed as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.units import format_size
 
 BUDGET_BYTES, WAL_LIMIT_BYTES = 64 << 30, 32 << 30
-BUFFER_BYTES, BUFFERS = 1 << 20, 8  # what is read and not written yet
+BUFFER_BYTES, BUFFERS = 1 << 20, 8  # data that is read and not yet written
 
 
 class WalPolicy(Enum):
-    """What is done when the slot retains more WAL at the source than `wal_limit_bytes`."""
+    """The action when the slot retains more WAL at the source than `wal_limit_bytes`."""
 
     WARN = "warn"  # log a warning and continue
     HOLD = "hold"  # stop; the slot retains the WAL
@@ -27,7 +27,7 @@ class WalPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """All limits of one process. Seconds and bytes."""
+    """The options of one receiver process; the suffixes `_s` and `_bytes` are the units."""
 
     source: Dsn
     folder: Path
@@ -43,8 +43,8 @@ class ReceiveOptions:
     silence_s: float = 60.0
     watch_interval_s: float = 5.0
     in_use_patience_s: float = 90.0
-    as_stored_s: float = 60.0  # how long texts are converted by us after one that the server could not convert
-    slot_wait_s: float | None = None  # how long the first start waits for running transactions; None: until they end
+    as_stored_s: float = 60.0  # how long `conversion` is used after a text that the server could not convert
+    slot_wait_s: float | None = None  # how long the first start waits for running transactions; None: no limit
     streaming: bool = True
     binary: bool = True
     accept_altered_publication: bool = False
@@ -54,7 +54,7 @@ class ReceiveOptions:
             value = getattr(self, field.name)
             if field.name.endswith(("_s", "_bytes")) and value is not None and not value > 0:
                 raise InvalidValue(f"{field.name} must be greater than 0, not {value!r}")
-        if self.budget_bytes < 2 * max(self.segment_bytes, BUFFER_BYTES):  # a segment holds a block, however large
+        if self.budget_bytes < 2 * max(self.segment_bytes, BUFFER_BYTES):  # a segment can be one larger block
             raise InvalidValue(
                 f"a log budget of {format_size(self.budget_bytes)} is too small for two segments of "
                 f"{format_size(self.segment_bytes)}",
@@ -62,7 +62,10 @@ class ReceiveOptions:
             )
 
     def as_json(self) -> str:
-        """For a child process, over a pipe that only it reads: the connection string may hold a password."""
+        """The options as JSON, which may contain a password in the connection string.
+
+        Pass them only over a pipe that no process but the child reads.
+        """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain |= {
             "source": self.source.reveal(),
@@ -75,7 +78,7 @@ class ReceiveOptions:
 
     @classmethod
     def from_json(cls, text: str) -> ReceiveOptions:
-        """What `as_json` gave."""
+        """The options from the result of `as_json`."""
         plain = json.loads(text)
         plain |= {
             "source": Dsn(plain["source"]),

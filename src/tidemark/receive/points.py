@@ -1,12 +1,12 @@
-"""Named moments at which a process can be killed by a test. In production nothing is attached, and nothing happens.
+"""Fail points: named places at which a test can kill the process; in production no observer is attached.
 
-session begun         the log knows of a new connection, the server does not
-stream started        START_REPLICATION was answered
-block appended        frames are in the log, unsynced
-synced                they are durable, unconfirmed
-confirmed             the server was told
-connection lost       before the next attempt
-ended                 endpos was reached, before the parent is told
+session begun     a new session is recorded in the log, and the replication connection is not open yet
+stream started    the server has accepted START_REPLICATION
+block appended    frames are in the log, not synced
+synced            the log is durable, not confirmed
+confirmed         the flushed LSN was reported to the server
+connection lost   before the next attempt
+ended             endpos was reached or the receiver was stopped, and the parent is not notified yet
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class Point(Enum):
-    """One of them."""
+    """A fail point."""
 
     SESSION_BEGUN = "session begun"
     STREAM_STARTED = "stream started"
@@ -31,11 +31,11 @@ _attached: list[Callable[[Point], None]] = []
 
 
 def attach(observer: Callable[[Point], None]) -> None:
-    """Have this called at every point from now on."""
+    """Call `observer` at every fail point from now on."""
     _attached.append(observer)
 
 
 def reached(point: Point) -> None:
-    """Say that it was reached."""
+    """Call the attached observers at a fail point."""
     for observer in _attached:
         observer(point)

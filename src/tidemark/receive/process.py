@@ -1,12 +1,12 @@
-"""The receiving process as its parent sees it, and as it sees its parent.
+"""The receiver process: its parent's interface, and its own main function.
 
-The parent hands over the options on the child's standard input, and reads from a pipe that only the child writes to:
+The parent passes the options on the child's standard input, and reads from a pipe that only the child writes to:
 
-    done 0/3A4B5C68      it ended in good order, and everything up to there is durable
-    failed JSON          it ended with this error, all its fields as JSON
-    (end of file)        it died
+    done 0/3A4B5C68      the receiver ended normally, and everything up to this LSN is durable
+    failed JSON          the receiver ended with this error, with all its fields as JSON
+    (end of file)        the receiver crashed or was killed
 
-A child whose parent is gone stops: its pipe has no reader any more.
+A child whose parent has ended stops: its pipe has no reader.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MESSAGES_S = 1.0
 
 @dataclass(slots=True)
 class ReceiveProcess:
-    """A child that receives."""
+    """A receiver that runs as a child process."""
 
     process: subprocess.Popen[bytes]
     pipe: int
@@ -58,9 +58,9 @@ class ReceiveProcess:
         stderr: Any = None,
         tell: Callable[[str], None] | None = None,
     ) -> ReceiveProcess:
-        """Start it and return at once. With `tell`, its messages are passed there and not to standard error.
+        """Start the receiver and return at once; its messages are passed to `tell`, if given, or to standard error.
 
-        It has a process group of its own, so that Ctrl-C on a terminal reaches the parent alone, which stops it.
+        The child has its own process group, so that Ctrl-C on a terminal reaches only the parent, which stops it.
         """
         reading, writing = os.pipe()
         command = [sys.executable, "-m", module, str(writing)]
@@ -82,7 +82,7 @@ class ReceiveProcess:
         return cls(process, reading, messages)
 
     def wait(self) -> Lsn:
-        """Wait for its end: where it ended, or the error that ended it."""
+        """Wait for the end of the receiver; returns the LSN that it reported, or raises its error."""
         said = b""
         while piece := os.read(self.pipe, 4096):
             said += piece
@@ -95,16 +95,16 @@ class ReceiveProcess:
         raise ReceiveFailed(f"the receiver died with exit code {code}", RETRY)
 
     def stop(self) -> None:
-        """Ask it to end in good order."""
+        """Send SIGTERM, on which the receiver ends normally; returns at once."""
         self.process.terminate()
 
     def kill(self) -> None:
-        """End it as a power failure would, as far as a process is concerned."""
+        """Kill the receiver, which ends the process as abruptly as a power failure."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """Have it ended, whatever it does, and let go of the pipe."""
+        """Kill the receiver if it is still running, and close the pipe."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -120,14 +120,14 @@ class ReceiveProcess:
 
 
 def _pass_on(stderr: IO[bytes], tell: Callable[[str], None]) -> None:
-    """Pass on the messages of the child until it ends."""
+    """Pass the messages of the child to `tell` until it ends."""
     with stderr:
         for line in stderr:
             tell(line.decode(errors="replace").rstrip("\n").removeprefix(_PREFIX))
 
 
 def serve(arguments: list[str], options_text: str) -> ExitCode:
-    """The child's side: receive, and say on the pipe how it ended."""
+    """The main function of the child: run the receiver, and write the result to the pipe."""
     pipe = int(arguments[0])
     os.set_inheritable(pipe, False)
     receiver = Receiver(ReceiveOptions.from_json(options_text), _tell, pipe)
@@ -158,5 +158,5 @@ def _say(pipe: int, text: str) -> None:
 
 
 def _tell(text: str) -> None:
-    with suppress(BrokenPipeError):  # the parent is gone
+    with suppress(BrokenPipeError):  # the parent has ended
         print(f"{_PREFIX}{text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,7 +1,8 @@
-"""One stream: what it sends into the log, and back to it what is durable.
+"""One stream: passes messages from the source to the writer thread, and reports the flushed LSN to the source.
 
-It never waits for a disk. While a block is being written more is gathered, so blocks are small when little comes and
-large when much does. When there is no room, in memory or in the log's budget, nothing is read: then the source waits.
+It never waits for the disk. While a block is being written, the next one is filled, so blocks are small under low load
+and large under high load. If no buffer is free, or the log has reached its budget, nothing is read, and the source
+waits.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from tidemark.receive.station import IDLE_S, Station
 from tidemark.units import format_size
 from tidemark.values.kernels import Bytes
 
-# Who waits in poll is woken by every message, which costs the server, too: rather we nap, longer while much comes.
+# A receiver that waits in poll is woken by every message, which costs CPU time on the server too. So the receiver
+# sleeps for short intervals while data arrives, longer ones at high rates (docs/decisions/008-receiver.md).
 FIRST_NAP_S, NAP_S, BULK_NAP_S = 0.0003, 0.001, 0.006
 NAPS, BULK_BYTES_PER_S = 4, 8 << 20
-BLOCK_BYTES = 512 << 10  # enough to be written, also if it goes on coming
+BLOCK_BYTES = 512 << 10  # a block of this size is written, even if more data is arriving
 
 
 class Pump:
-    """From a stream's start to its end."""
+    """Processes one stream from its start to its end."""
 
     def __init__(self, station: Station, replication: Replication, is_over: Callable[[], bool] = lambda: False) -> None:
         self._station = station
@@ -38,10 +40,13 @@ class Pump:
         self._buffer: Bytes | None = None
         self._used = 0
         self._handed = self._confirmed = Lsn.ZERO
-        self._unread = True  # libpq may hold what came with the stream's start: no event will tell of it
+        self._unread = True  # libpq may have buffered messages at the start, which cause no poll event
 
     def run(self) -> None:
-        """Until there is nothing more to do. Raises when the connection is lost."""
+        """Run until the receiver is stopped, endpos is reached or `is_over` returns true.
+
+        Raises the error that ended the stream, or for which the writer refused a block.
+        """
         station, replication = self._station, self._replication
         while not station.ended() and not self._is_over():
             station.require_sound()
@@ -57,18 +62,18 @@ class Pump:
                 self._hand_over()
             if events & select.POLLOUT:
                 replication.flush()
-                self._unread = True  # libpq reads while it cannot send
+                self._unread = True  # libpq may have read messages while it could not send
             self._report()
 
     def close(self) -> None:
-        """Give back what is not needed any more, however it ended."""
+        """Release the buffer and the memory of libpq, after a normal end or an error."""
         self._replication.drain.close()
         if self._buffer is not None:
             self._station.writing.give_back(self._buffer)
             self._buffer = None
 
     def finish(self) -> None:
-        """At a good end: have all of it durable, and the source know."""
+        """End normally: sync the log, report the flushed LSN to the source, and end the stream."""
         station = self._station
         station.writing.sync()
         deadline = time.monotonic() + station.options.silence_s
@@ -80,7 +85,10 @@ class Pump:
         self._replication.finish()
 
     def _holding(self) -> bool:
-        """Whether nothing may be read now: the log has no more room, or the disk is behind."""
+        """Whether reading must pause, because the log has reached its budget or no buffer is free.
+
+        Otherwise a buffer is ready when this returns.
+        """
         station, budget = self._station, format_size(self._station.options.budget_bytes)
         full = station.is_full
         station.become(f"paused: the log has reached its budget of {budget}" if full else "streaming")
@@ -92,7 +100,7 @@ class Pump:
         return True
 
     def _take(self) -> None:
-        """What has arrived, and what arrives while we nap, until a nap brings nothing or there is enough."""
+        """Read what has arrived and arrives during short sleeps, until nothing arrives or the block is large enough."""
         why, nap_s = self._read(), FIRST_NAP_S
         for _ in range(NAPS):
             if why is not Dry.DRY or self._used >= BLOCK_BYTES:
@@ -104,20 +112,24 @@ class Pump:
                 break
             nap_s = BULK_NAP_S if self._used - before > nap_s * BULK_BYTES_PER_S else NAP_S
         if why is Dry.FULL and self._used == 0:
-            self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)  # given back as one of the usual
+            # `Writing.give_back` replaces it with a buffer of the usual size.
+            self._buffer = np.empty(self._replication.drain.waiting_bytes, np.uint8)
             return
         self._hand_over(at_once=why is not Dry.DRY)
         if why is Dry.ENDED:
             raise self._replication.ended()
 
     def _read(self) -> Dry:
-        assert self._buffer is not None  # noqa: S101 - _holding saw to it
+        assert self._buffer is not None  # noqa: S101 - `_holding` has set it
         why, self._used = self._replication.read(self._buffer, self._used)
         self._unread = why is Dry.FULL
         return why
 
     def _hand_over(self, *, at_once: bool = False) -> None:
-        """Have what was gathered written, as one block."""
+        """Pass the data read so far to the writer thread, as one block.
+
+        While the thread is busy, the block continues to grow unless `at_once` is set.
+        """
         position, writing = Lsn(self._replication.drain.position), self._station.writing
         nothing = self._used == 0 and position <= self._handed
         if self._buffer is None or nothing or (writing.busy and not at_once):
@@ -126,7 +138,7 @@ class Pump:
         self._buffer, self._used, self._handed = None, 0, position
 
     def _report(self) -> None:
-        """Tell the server what is durable: when there is news, when it asks, and from time to time."""
+        """Report the flushed LSN to the server when it has advanced, on request, and at regular intervals."""
         replication, options = self._replication, self._station.options
         wishes, durable = self._station.control.wishes, self._durable()
         silent = replication.silent_for_s() > options.silence_s / 2
@@ -141,6 +153,6 @@ class Pump:
         replication.require_alive()
 
     def _durable(self) -> Lsn:
-        """What may be confirmed: commits and positions that the server named, and never endpos itself."""
+        """The flushed LSN to confirm: the end of a commit, or a position that the server sent; never endpos itself."""
         progress, endpos = self._station.progress, self._station.options.endpos
         return progress.durable if endpos is None or progress.durable < endpos else progress.durable_commit

@@ -1,7 +1,7 @@
-"""From the first connection to the last: checked, streamed from, lost, made again after a growing pause.
+"""The main loop of the receiver: connects, checks, streams, and reconnects after a growing pause.
 
-Every connection is checked as the first was. What was open when one was lost is sent again by the server. An error that
-is no reason to try again ends the process.
+Every connection is checked, not only the first. The server resends transactions that were open when a connection was
+lost. An error whose policy is not to retry ends the process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SETTINGS = "select name, setting::int from pg_settings where name in ('wal_segm
 
 
 class Receiver:
-    """One process's work. `stop` may be called from a signal handler."""
+    """The receiver of one mirror; `stop` may be called from a signal handler."""
 
     def __init__(self, options: ReceiveOptions, tell: Callable[[str], None], parent: int | None = None) -> None:
         self._options = options
@@ -56,16 +56,16 @@ class Receiver:
         self._as_stored = False
 
     def stop(self) -> None:
-        """End in good order as soon as possible."""
+        """Make `run` end normally, as soon as possible."""
         os.eventfd_write(self._stopping, 1)
 
     @property
     def progress(self) -> Progress | None:
-        """How far it has come, once the log is open."""
+        """The progress of the writer thread, or None before the log is open."""
         return self._station.progress if self._station is not None else None
 
     def run(self) -> Lsn:
-        """Receive until endpos or until stopped; the position up to which everything is durable."""
+        """Receive until endpos or until stopped; returns the LSN up to which everything is durable."""
         with self._opened() as log:
             self._tell(f"received LSN {log.received}; {stated(self._options)}")
             station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
@@ -79,7 +79,7 @@ class Receiver:
                 station.close()
 
     def _opened(self) -> LogWriter:
-        """The log, begun if this is the first start. Its lock is held from before that on."""
+        """Open the log, and create the slot on the first start, for which the lock is already held."""
         folder, disk = self._options.folder, self._disk
         disk.make_folder(folder)
         lock = Lock(folder)
@@ -93,7 +93,7 @@ class Receiver:
         return open_log(folder, start, disk, self._options.segment_bytes, lock=lock, first=first)
 
     def _is_stopping(self) -> bool:
-        """Whether it was stopped, or the parent has ended."""
+        """Whether `stop` was called or the parent has ended."""
         poll = select.poll()
         poll.register(self._stopping, select.POLLIN)
         if self._parent is not None:
@@ -132,7 +132,10 @@ class Receiver:
                 station.pause(pause_s)
 
     def _in_use_too_long(self, error: SourceError) -> bool:
-        """Our own last connection may hold the slot for a while; someone else may hold it for ever."""
+        """Whether the slot has been in use for longer than `in_use_patience_s`.
+
+        The receiver's own last connection may use the slot for a while; another client may use it indefinitely.
+        """
         if not isinstance(error, ObjectInUse):
             self._in_use_since = None
             return False
@@ -140,7 +143,7 @@ class Receiver:
         return time.monotonic() - self._in_use_since > self._options.in_use_patience_s
 
     def _stream(self, station: Station) -> None:
-        """One connection, from its checks to its end."""
+        """Check the source, and stream over one connection until its end."""
         mirror, source = self._mirror, self._checked(station, self._mirror)
         if (source.identity, source.marks) != (mirror.identity, mirror.marks):
             for lost in sorted(set(mirror.marks) - set(source.marks)):
@@ -174,7 +177,10 @@ class Receiver:
             begun_at = station.progress.durable_commit
 
             def is_over() -> bool:
-                """Whether the server may convert again: the change that it could not convert is in the log."""
+                """Whether the server can convert texts again.
+
+                That is so if the change that it could not convert is in the log, and no other occurred for a while.
+                """
                 if conversion is None or conversion.idle_s() < self._options.as_stored_s:
                     return False
                 self._as_stored = station.progress.durable_commit <= begun_at
@@ -188,7 +194,7 @@ class Receiver:
                 pump.close()
 
     def _conversion(self, opened: ExitStack) -> Conversion | None:
-        """What converts the texts of the next stream, if the server does not."""
+        """The conversion for the texts of the next stream, or None if the server converts them."""
         if not self._as_stored:
             return None
         return Conversion(opened.enter_context(Session.open(self._options.source, "convert")))

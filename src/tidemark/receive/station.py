@@ -1,6 +1,6 @@
-"""What lives as long as the process: the thread that writes the log, the watch over the source, the local socket.
+"""The parts of the receiver that exist across connections: writer thread, monitoring thread and control socket.
 
-And the one place that waits: for the stream, for the disk, for those who ask, for a signal and for our parent's death.
+`Station.wait` polls for all events together: the stream, the disk, clients, a stop signal and the end of the parent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE_S = 1.0
 
 
 class Station:
-    """`state` is what those who ask are told: a word, and after it why."""
+    """The long-lived parts of the receiver, and the state that clients get: one keyword, and a reason after a colon."""
 
     def __init__(
         self, options: ReceiveOptions, log: LogWriter, tell: Callable[[str], None], stopping: int, parent: int | None
@@ -41,16 +41,16 @@ class Station:
 
     @property
     def progress(self) -> Progress:
-        """How far the log has come."""
+        """The progress of the writer thread."""
         return self.writing.progress
 
     @property
     def position(self) -> Lsn:
-        """Where to go on from."""
+        """The received LSN, from which the next stream starts."""
         return self.writing.progress.received
 
     def ended(self) -> bool:
-        """Whether there is nothing more to do."""
+        """Whether the receiver was stopped or has reached endpos."""
         return self.stopped or self.progress.ended or self._at_endpos()
 
     def _at_endpos(self) -> bool:
@@ -58,18 +58,21 @@ class Station:
         return endpos is not None and self.progress.received >= page_start(endpos, segment_bytes)
 
     def bear_with(self, server_timeout_s: float) -> None:
-        """Report so often that the server never takes us for dead: while nothing is read, its asking is not heard."""
+        """Set the interval of status updates to at most a third of `wal_sender_timeout`.
+
+        While the receiver does not read, it does not receive the server's reply requests, and must not time out.
+        """
         wish_s = self.options.status_interval_s
         self.report_every_s = min(wish_s, server_timeout_s / 3) if server_timeout_s else wish_s
 
     def become(self, state: str) -> None:
-        """Change the state; a new one is said aloud."""
+        """Set the state; a changed state is logged."""
         if state != self._state:
             self._state = state
             self.tell(state)
 
     def require_sound(self) -> None:
-        """Raise what went wrong in another thread, and pass on what they found."""
+        """Raise the error of another thread, and pass on the warnings and values of the monitoring thread."""
         self.writing.check()
         if self.watch.failure is not None:
             raise self.watch.failure
@@ -83,14 +86,14 @@ class Station:
             self.watch.xid = None
 
     def pause(self, pause_s: float) -> None:
-        """Serve those who ask for a while."""
+        """Wait for `pause_s`, or until stopped, and serve clients meanwhile."""
         end = time.monotonic() + pause_s
         while not self.stopped and (left_s := end - time.monotonic()) > 0:
             self.require_sound()
             self.wait(None, 0, left_s)
 
     def wait(self, stream: int | None, wanted: int, limit_s: float = IDLE_S) -> int:
-        """Wait until something happens, and see to it unless it is the stream's: those events are returned."""
+        """Wait for events and handle them, except for those of the stream, which are returned."""
         self._carry_out_wishes()
         again_s = self._settle()
         poll = select.poll()
@@ -99,11 +102,11 @@ class Station:
         for descriptor, events in self.control.watched().items():
             poll.register(descriptor, events)
         if self._parent is not None:
-            poll.register(self._parent, 0)  # it has an error when nobody reads any more
+            poll.register(self._parent, 0)  # POLLERR is reported once the pipe has no reader
         if stream is not None:
             poll.register(stream, wanted)
         if stream is not None and self.control.wishes.reply:
-            limit_s = 0.0  # it is sent when this returns
+            limit_s = 0.0  # the caller sends it after this returns
         limit_s = limit_s if again_s is None else min(limit_s, again_s)
         happened = dict(poll.poll(1000 * limit_s))
         self.stopped = self.stopped or self._stopping in happened or self._parent in happened
@@ -115,7 +118,7 @@ class Station:
         return happened.get(stream, 0) if stream is not None else 0
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Close the control socket and end both threads."""
         self.control.close()
         self.watch.close()
         self.writing.close()
@@ -143,5 +146,5 @@ class Station:
 
 
 def stop_signal() -> int:
-    """A descriptor that a signal handler may write to."""
+    """An eventfd that a signal handler may write to."""
     return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -1,9 +1,9 @@
-"""A second, ordinary session on the source, in a thread: it looks after the slot and moves positions on.
+"""A thread with a second, ordinary session on the source, which monitors the slot and emits nudges.
 
-It nudges: one transactional logical message, committed with synchronous_commit=local, moves the stream past everything
-before it, for all who wait. It looks from time to time: at the WAL that the slot holds back, at the slot and the
-publications themselves, and at the present transaction id. What it cannot look at because the connection failed it
-looks at later; what it finds wrong ends the process.
+A nudge is one transactional logical message, committed with synchronous_commit=local. It advances the stream past all
+earlier commits, for all waiting clients. At intervals the thread checks the slot, the WAL that it retains and the
+publications, and reads the current transaction ID. If the connection fails, the checks are repeated later; a failed
+check ends the process.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tidemark.receive.options import ReceiveOptions, WalPolicy
 from tidemark.units import format_size
 
 PREFIX = "tidemark"
-_SHARES = (0.5, 0.8)  # of the limit, at which a warning is logged
+_SHARES = (0.5, 0.8)  # fractions of the limit at which a warning is logged
 
 
 @dataclass(frozen=True, slots=True)
 class Nudged:
-    """The last nudge: for whom, where its message lies, or why there is none."""
+    """The last nudge: the last request that it covers, and the LSN of its message or the reason for its failure."""
 
     number: int
     lsn: Lsn
@@ -46,9 +46,9 @@ class Nudged:
 
 
 class Watch:
-    """`xid`, `warnings` and `failure` are for others to read, `marks` for them to set, `nudge` to call.
+    """The monitoring thread; the main loop sets `marks`, calls `nudge`, and reads the other public attributes.
 
-    `renewed` are the marks to keep from now on, when one has changed in a way that left nothing out.
+    `renewed` are the marks to store from now on, after a change to a publication that omitted no changes.
     """
 
     def __init__(self, options: ReceiveOptions) -> None:
@@ -68,7 +68,10 @@ class Watch:
         self._thread.start()
 
     def nudge(self) -> int:
-        """Have a message committed: one for all who ask before it is sent. The number is this asking's."""
+        """Request a nudge, and return the number of the request.
+
+        One message serves all requests that are made before it is emitted.
+        """
         self._asked += 1
         self._wanted.set()
         return self._asked
@@ -93,7 +96,7 @@ class Watch:
                     return
                 pause_s = min(5.0, pause_s * 2 or 0.1)
                 time.sleep(pause_s)
-            except Exception as error:  # noqa: BLE001 - a watch that died without a word would be none
+            except Exception as error:  # noqa: BLE001 - monitoring must not end without an error
                 self.failure = UnexpectedSourceError(
                     f"monitoring the source failed: {error!r}", "Report the error as a bug."
                 )
@@ -112,7 +115,10 @@ class Watch:
                 self._wanted.clear()
 
     def _emit(self, session: Session, number: int) -> Nudged:
-        """A role that may not, or a standby, is no reason to stop: who waits is told."""
+        """Emit a logical message.
+
+        If the role lacks the privilege or the source is a standby, only the clients that requested it get the error.
+        """
         try:
             with session.transaction(read_only=False):
                 session.execute(sql.SQL("set local synchronous_commit = local").format(), "emitting a logical message")
@@ -167,7 +173,7 @@ _OUTCOMES = {
 
 
 def stated(options: ReceiveOptions) -> str:
-    """The limit and the policy."""
+    """The WAL retention limit and its policy, for messages."""
     limit, policy = format_size(options.wal_limit_bytes), options.wal_policy
     return f"WAL retention limit {limit}, policy: {policy.value} ({_OUTCOMES[policy]})"
 
@@ -179,7 +185,7 @@ def not_published(mark: str) -> str:
 
 
 def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:
-    """Carry out the policy `drop`, once the stream has ended and the slot is free."""
+    """Drop the slot if the policy is `drop` and `error` is the reached limit; waits until the slot is free."""
     if isinstance(error, WalLimitReached) and options.wal_policy is WalPolicy.DROP:
         with Session.open(options.source, "drop slot") as session:
             drop_slot_when_free(session, options.names.slot)

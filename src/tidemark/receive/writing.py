@@ -1,8 +1,8 @@
-"""The thread that writes: so that a slow disk keeps nobody from answering the server.
+"""The writer thread, so that a slow disk does not delay the responses to the server.
 
-Buffers go round: the one who drains takes a free one, hands it over full, and gets it back when its frames are in the
-log. There are so many and no more; when all are on their way, nothing is read from the network. Syncing is done in
-groups: when the oldest unsynced byte has waited for an interval, when there are many, or when someone asks.
+A fixed number of buffers circulates: the main loop fills a free buffer and passes it to the thread, which returns it
+when its frames are in the log. While no buffer is free, nothing is read from the network. Data is synced in groups:
+when the oldest unsynced byte has waited for an interval, when there are many unsynced bytes, or on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.values.kernels import Bytes, read_only
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the log has come; `ended` once a commit above endpos was met."""
+    """The progress of the log; `ended` once a commit above endpos has arrived."""
 
     received: Lsn
     durable: Lsn
@@ -38,9 +38,9 @@ class Progress:
 
 
 class Writing:
-    """One thread on one log. What goes wrong in it is raised by the next call of `check`.
+    """The writer thread of a log; its errors are raised by the next call of `check`.
 
-    `refused` is why nothing more of this session is written: it must be begun anew.
+    `refused` is the error for which the rest of this session is not written; a new session must be started.
     """
 
     def __init__(self, log: LogWriter, sync_interval_s: float, sync_bytes: int, endpos: Lsn | None) -> None:
@@ -65,23 +65,23 @@ class Writing:
         self._thread.start()
 
     def free_buffer(self) -> Bytes | None:
-        """A buffer to fill, or None while all are on their way."""
+        """A buffer to fill, or None while all are in use."""
         try:
             return self._free.get_nowait()
         except queue.Empty:
             return None
 
     def give_back(self, buffer: Bytes) -> None:
-        """A buffer that was not needed; one that was made larger for one message is let go."""
+        """Return a buffer; one that was enlarged for a single message is replaced with one of the usual size."""
         self._free.put(buffer if len(buffer) == BUFFER_BYTES else np.empty(BUFFER_BYTES, np.uint8))
 
     @property
     def busy(self) -> bool:
-        """Whether frames that were handed over are not in the log yet."""
+        """Whether frames passed to `append` are not in the log yet."""
         return self._handed > self._appended
 
     def append(self, buffer: Bytes, used: int, position: Lsn) -> None:
-        """Have frames written, and the position that was named after them."""
+        """Queue frames to be written, with the position that the server sent after them."""
         self._handed += 1
         self._jobs.put(lambda: self._append(buffer, used, position))
 
@@ -92,24 +92,27 @@ class Writing:
         approve: Callable[[bytes], None] | None,
         convert: Callable[[Bytes], Bytes] | None,
     ) -> None:
-        """Record a new connection in the log, after all that was handed over. `convert` changes its frames."""
+        """Record a new connection in the log, after all queued frames; returns when it is written.
+
+        `convert`, if given, is applied to the frames of this session before they are written.
+        """
         self._wait(lambda: self._log.begin_session(note, xid, approve))
         self.refused, self._convert = None, convert
 
     def know(self, xid: Xid8) -> None:
-        """Have transaction ids widened by this one."""
+        """Queue a current full transaction ID, by which later 32-bit IDs are widened."""
         self._jobs.put(lambda: self._log.know(xid))
 
     def sync(self) -> None:
-        """Have all that was handed over synced; `progress.durable` says when."""
+        """Queue a sync of all frames queued so far; `progress.durable` advances when it is done."""
         self._jobs.put(self._sync)
 
     def trim(self, applied: Lsn) -> None:
-        """Have the segments removed that nobody needs."""
+        """Queue the removal of segments that are not required once everything up to `applied` is in the lake."""
         self._jobs.put(lambda: self._log.trim(applied))
 
     def finish(self) -> Progress:
-        """Sync what was handed over, and end the thread."""
+        """Sync all queued frames, and end the thread; raises its error."""
         self._jobs.put(self._sync)
         self._jobs.put(None)
         self._thread.join()
@@ -117,17 +120,17 @@ class Writing:
         return self.progress
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the error of the thread, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def clear_wakeup(self) -> None:
-        """Say that the news was heard."""
+        """Reset the eventfd that signals progress."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.wakeup)
 
     def close(self) -> None:
-        """Let go of everything, whatever state it is in."""
+        """End the thread, in any state, and close the eventfd."""
         self._jobs.put(None)
         self._thread.join()
         os.close(self.wakeup)
@@ -154,7 +157,7 @@ class Writing:
                     self._sync()
                 self.progress = self._progress()
                 os.eventfd_write(self.wakeup, 1)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that asks
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that calls `check`
             self._failure = error
             os.eventfd_write(self.wakeup, 1)
 

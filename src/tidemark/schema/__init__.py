@@ -1,1 +1,1 @@
-"""What a table is, as values: its columns and types down to their labels, and what a change of them means. All pure."""
+"""Table definitions as values: columns, types and enum labels, and the effect of a change to them; without I/O."""

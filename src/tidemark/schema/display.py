@@ -1,7 +1,6 @@
-"""Names as PostgreSQL prints them: identifiers quoted where SQL needs it, types as `format_type` shows them. Pure.
+"""Names as PostgreSQL prints them: identifiers quoted where SQL requires it, types as `format_type` prints them.
 
-Type modifiers of extension types have formats of their own, which only the server knows: those types are printed
-without them.
+Extension types are printed without their type modifiers, whose formats are defined by functions in the server.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ _TIMES = {
     "timestamptz": ("timestamp", "with time zone"),
 }
 _FIELDS = ((2, "year"), (1, "month"), (3, "day"), (10, "hour"), (11, "minute"), (12, "second"))
-_VECTORS = ("int2vector", "oidvector")  # stored as arrays, and printed as types of their own
+_VECTORS = ("int2vector", "oidvector")  # stored as arrays, but printed by their own names
 _ALL_FIELDS, _ANY_PRECISION = 0x7FFF, 0xFFFF
 
 
 def quoted(name: str) -> str:
-    """An identifier, in double quotes if SQL needs them."""
+    """An identifier, in double quotes if SQL requires them."""
     if _PLAIN.fullmatch(name) and name not in _RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def sql_name(table: Fingerprint) -> str:
-    """A table's name with its schema, as a statement needs it."""
+    """The name of a table with its schema, quoted for use in a SQL statement."""
     return f"{quoted(table.schema)}.{quoted(table.name)}"
 
 
 def type_name(kind: PgType, typmod: int = -1) -> str:
-    """A type with its modifier, as `format_type` prints it; types outside pg_catalog with their schema."""
+    """A type with its modifier, as `format_type` prints it; types outside pg_catalog are schema-qualified."""
     schema, _, name = kind.name.partition(".")
     if kind.kind == "b" and kind.parts and name not in _VECTORS:
         return f"{type_name(kind.parts[0].type, typmod)}[]"

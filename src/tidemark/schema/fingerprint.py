@@ -1,18 +1,18 @@
-"""The fingerprint of a table, and what a change of it means for the mirror. Pure.
+"""The fingerprint of a table, and the effect of a changed fingerprint on the mirror; without I/O.
 
-Relation messages do not tell enough: a default that changes every row, a `USING` that rewrites values, a renamed enum
-label send nothing, and neither does a table while it is out of its publication. So the fingerprint is read in the
-boundary's own snapshot and compared with the last one:
+Relation messages do not contain enough: nothing is sent for a default that changes every row, a `USING` clause that
+rewrites values or a renamed enum label, nor for any change to a table that is not in its publication at the time. So
+the fingerprint is read in the boundary's own snapshot and compared with the previous one:
 
-    SAME       nothing that a reader could notice; TRUNCATE, VACUUM FULL and CLUSTER leave it so
-    METADATA   columns added, dropped, renamed or widened with the rows untouched: mapped by attnum
-    RESYNC     stored values may have changed without a word in the stream
-    NEW        another table under this name, or none before
-    DROPPED    gone
+    SAME       no difference for a reader; TRUNCATE, VACUUM FULL and CLUSTER have this effect
+    METADATA   columns were added, dropped, renamed or widened, and the rows were not changed: mapped by attnum
+    RESYNC     stored values may have changed without a message in the stream
+    NEW        a different table has this name, or there was none before
+    DROPPED    the table does not exist
 
-A new filenode alone says only that the rows were written again. Together with a column whose catalogue row was touched
-it may be an `ALTER … TYPE … USING` to the same type, which nothing else shows: that is a RESYNC, also when it was in
-fact a harmless ALTER beside a VACUUM FULL. The error is on the side of copying again.
+A new filenode alone only means that the rows were rewritten. Together with a column whose catalog row was updated, it
+may mean an `ALTER … TYPE … USING` to the same type, which leaves no other trace. That is a RESYNC, even if it was in
+fact a harmless ALTER and a VACUUM FULL: an unnecessary copy is preferred to wrong values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.schema.table import Child, Column, Generated, Membership, Persiste
 
 
 class Effect(Enum):
-    """What the mirror has to do, from nothing to everything."""
+    """What the mirror has to do; of several differences, the one with the highest value decides."""
 
     SAME = 0
     METADATA = 1
@@ -36,11 +36,11 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """All of a table's definition that its stored values depend on.
+    """The parts of a table's definition that its stored values depend on.
 
-    `marked` are the columns that the stream marks as those that name a row, None all of them: a change under another
-    mark was named by something else than this key. `constraint` is the oid of the primary key that the key is, if any.
-    `children` are the tables one level down, whose rows a reader of this one sees as well.
+    `marked` are the columns that the stream flags as replica identity, None for all columns: a change with other flags
+    identifies its row by something else than this key. `constraint` is the OID of the primary key constraint that
+    provides the key, or 0. `children` are the tables one level below, whose rows a query of this table returns as well.
     """
 
     oid: int
@@ -60,7 +60,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, table: Table, publications: Collection[str]) -> Fingerprint:
-        """The fingerprint of a table as the catalogue shows it, in these publications of a mirror's."""
+        """The fingerprint of a table of a catalog snapshot, with its membership in these publications of a mirror."""
         key = table.identity_key or table.primary_key
         return cls(
             oid=table.oid,
@@ -80,13 +80,13 @@ class Fingerprint:
         )
 
     def is_in(self, publication: str) -> bool:
-        """Whether it is published there."""
+        """Whether the table is in this publication."""
         return any(each.publication == publication for each in self.memberships)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The effect, and one reason for each difference that contributed to it."""
+    """The effect of a change, and one reason for each difference that has this effect."""
 
     effect: Effect
     reasons: tuple[str, ...] = ()
@@ -94,13 +94,13 @@ class Comparison:
 
 Finding = tuple[Effect, str]
 
-# Types whose stored bytes and text are the same, so that PostgreSQL changes one to the other without a rewrite.
+# Types with the same stored bytes and text, so that PostgreSQL changes one to the other without a rewrite.
 _TEXTS = frozenset({25, 1043})  # text, varchar
-_NUMERICS = 1231  # numeric[]: an array with a NaN is stored as text where its elements are decimals, and only there
+_NUMERICS = 1231  # numeric[]: an array with a NaN uses the text fallback if, and only if, its elements are DECIMAL
 
 
 def compare(old: Fingerprint | None, new: Fingerprint | None) -> Comparison:
-    """What became of a table between two looks at it."""
+    """The effect of the changes to a table between two catalog snapshots."""
     if new is None:
         return Comparison(Effect.DROPPED, ("the table was dropped",)) if old else Comparison(Effect.SAME)
     if old is None or old.oid != new.oid:
@@ -170,7 +170,7 @@ def _changed(was: Column, now: Column, rewritten: bool) -> Iterator[Finding]:
 
 
 def _type_effect(was: PgType, now: PgType) -> Effect:
-    """METADATA if every stored value still reads as the same text, else RESYNC."""
+    """METADATA if the text of every stored value is unchanged, else RESYNC."""
     if {was.oid, now.oid} <= _TEXTS:
         return Effect.METADATA
     if was.oid != now.oid or [part.attnum for part in was.parts] != [part.attnum for part in now.parts]:
@@ -187,7 +187,7 @@ def _type_effect(was: PgType, now: PgType) -> Effect:
 
 
 def _rewritten_columns(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """The columns, old or new, whose catalogue rows are not the same as before the rewrite."""
+    """The names of the columns, old or new, whose catalog rows have changed."""
     before = {column.attnum: column.touched for column in old.columns}
     after = {column.attnum: column.touched for column in new.columns}
     names = {column.attnum: column.name for column in (*old.columns, *new.columns)}

@@ -1,4 +1,4 @@
-"""Fingerprints as plain values and back, for JSON."""
+"""Conversion of fingerprints to plain values and back, for JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidemark.schema.table import Child, Column, Generated, Membership, Persiste
 
 
 def to_plain(fingerprint: Fingerprint) -> dict[str, Any]:
-    """As dictionaries, lists, numbers and text."""
+    """Convert a fingerprint to dictionaries, sequences, numbers and strings."""
     plain = asdict(fingerprint, dict_factory=_plainly)
     return dict(plain)
 
 
 def from_plain(plain: Mapping[str, Any]) -> Fingerprint:
-    """As it was."""
+    """Rebuild the fingerprint from the result of `to_plain`, also after a round trip through JSON."""
     return Fingerprint(
         oid=plain["oid"],
         schema=plain["schema"],

@@ -1,7 +1,7 @@
-"""The catalogue: every table of the database as one snapshot shows it, as values.
+"""The catalog: every table of the database that is visible in one snapshot, as values.
 
-Columns go by attnum, which is never reused, so a column that was dropped and added again under the same name is another
-column. `filenode` is the snapshot's (`pg_class.relfilenode`), not the present one.
+Columns are identified by attnum, which is never reused, so a column that was dropped and added again with the same name
+is a different column. `filenode` is `pg_class.relfilenode` as of the snapshot, not the current one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 
 class Kind(Enum):
-    """What `pg_class.relkind` says."""
+    """The values of `pg_class.relkind`."""
 
     TABLE = "r"
     PARTITIONED = "p"
@@ -21,14 +21,14 @@ class Kind(Enum):
 
 
 class Persistence(Enum):
-    """What `pg_class.relpersistence` says: only permanent tables are in the WAL."""
+    """The values of `pg_class.relpersistence`; only changes to permanent tables are in the WAL."""
 
     PERMANENT = "p"
     UNLOGGED = "u"
 
 
 class ReplicaIdentity(Enum):
-    """What `pg_class.relreplident` says."""
+    """The values of `pg_class.relreplident`."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -37,7 +37,7 @@ class ReplicaIdentity(Enum):
 
 
 class Generated(Enum):
-    """What `pg_attribute.attgenerated` says."""
+    """The values of `pg_attribute.attgenerated`."""
 
     NO = ""
     STORED = "s"
@@ -55,7 +55,7 @@ FOLLOW_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TypePart:
-    """A type inside a type: an array's element, a domain's base, a composite's attribute, a range's bound."""
+    """A type inside a type: an array's element, a domain's base, a composite type's attribute, a range's bound."""
 
     attnum: int
     name: str
@@ -65,10 +65,10 @@ class TypePart:
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """A type, down to everything its text depends on.
+    """A type, with everything that the text of its values depends on.
 
-    `labels` are an enum's values by oid, in their order. `touched` are the xmins of the catalogue rows behind an enum's
-    labels or a composite's attributes, dropped ones included: a change that was taken back shows there, and only there.
+    `labels` are the OIDs and labels of an enum, in sort order. `touched` are the xmins of the catalog rows of an enum's
+    labels or a composite type's attributes, dropped ones included: only they reveal a change that was reverted.
     """
 
     oid: int
@@ -79,14 +79,14 @@ class PgType:
     touched: tuple[tuple[int, int], ...] = ()
 
     def whole(self) -> Iterator[PgType]:
-        """The type and every type inside it."""
+        """The type and all types inside it, recursively."""
         yield self
         for part in self.parts:
             yield from part.type.whole()
 
     @property
     def follows_names(self) -> bool:
-        """Whether the text of its values changes when some other object is renamed."""
+        """Whether the text of its values changes when another object is renamed."""
         return self.name in FOLLOW_NAMES or any(part.type.follows_names for part in self.parts)
 
 
@@ -94,8 +94,8 @@ class PgType:
 class Column:
     """One column.
 
-    `expression` stands for a generated column's expression, equal as long as that is; `missing` is what rows older than
-    the column read as; `touched` is the xmin of its catalogue row. Whether it may be null does not change its values.
+    `expression` is a digest of a generated column's expression; `missing` is the value in rows that are older than the
+    column; `touched` is the xmin of the catalog row. `not_null` does not affect values and is not compared.
     """
 
     attnum: int
@@ -111,9 +111,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A unique index that can name a row: its columns in index order.
+    """A unique index that identifies rows, with its columns in index order.
 
-    `constraint` is the primary key's own oid, which REINDEX CONCURRENTLY leaves as it is; 0 where it is none.
+    `constraint` is the OID of the primary key constraint, which REINDEX CONCURRENTLY does not change; 0 for an index
+    that is not a primary key.
     """
 
     index: str
@@ -123,7 +124,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """That a table is in a publication of ours; `token` changes when it was out of it or the publication changed."""
+    """The membership of a table in one of Tidemark's publications.
+
+    `token` changes when the table is removed and added again, and when the publication is altered.
+    """
 
     publication: str
     token: str
@@ -131,9 +135,9 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A table one level below another: a partition of it, or a table that inherits from it.
+    """A table one level below another table: a partition of it, or a table that inherits from it.
 
-    `name` is `schema.table` when the catalogue was read, for messages: a child that was renamed is the same child.
+    `name` is `schema.table` as of the catalog snapshot, for messages; it is not compared, so a renamed child is equal.
     """
 
     oid: int
@@ -144,9 +148,9 @@ class Child:
 class Table:
     """One table, partitioned table, partition or foreign table.
 
-    `marked` are the columns that the stream marks as those that name a row; None says all. `children` are in the order
-    of their oids, without temporary tables: those are part of what one session sees, and of no other. A table with a
-    `flaw` cannot be mirrored as it is.
+    `marked` are the columns that the stream flags as replica identity; None means all columns. `children` are ordered
+    by OID and exclude temporary tables, which are visible to one session only. A table with a `flaw` cannot be mirrored
+    until it is changed; the text is the reason.
     """
 
     oid: int
@@ -174,34 +178,34 @@ class Table:
 
     @property
     def qualified(self) -> str:
-        """`schema.table`, for people; SQL is composed from the parts."""
+        """`schema.table`, for messages; it is not quoted, and SQL must be composed from the parts."""
         return f"{self.schema}.{self.name}"
 
     @property
     def readable(self) -> bool:
-        """Whether our role may read and lock the table; rights on columns alone are not enough for that."""
+        """Whether the role may read and lock the table, for which privileges on columns are not sufficient."""
         return self.schema_usable and self.selectable
 
     @property
     def identifies_rows(self) -> bool:
-        """Whether an UPDATE or DELETE in the stream names its row, and so may be published at all."""
+        """Whether UPDATE and DELETE messages identify their row; only then may these operations be published."""
         return self.replica_identity is ReplicaIdentity.FULL or self.identity_key is not None
 
     @property
     def streams(self) -> bool:
-        """Whether its changes are in the WAL under its own name."""
+        """Whether its changes are in the WAL, with this table as their relation."""
         return self.kind is Kind.TABLE and self.persistence is Persistence.PERMANENT
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """All tables that one snapshot shows."""
+    """All tables that are visible in one snapshot."""
 
     tables: tuple[Table, ...]
 
     @cached_property
     def by_oid(self) -> Mapping[int, Table]:
-        """Tables by oid."""
+        """Tables by OID."""
         return {table.oid: table for table in self.tables}
 
     @cached_property
@@ -210,7 +214,7 @@ class Catalog:
         return {(table.schema, table.name): table for table in self.tables}
 
     def ancestors(self, leaf: Table) -> Iterator[Table]:
-        """The partitioned tables that a table is a partition of, from the nearest up."""
+        """The partitioned tables above a partition, the nearest first."""
         parent = self.by_oid.get(leaf.parent) if leaf.parent is not None else None
         if parent is not None:
             yield parent

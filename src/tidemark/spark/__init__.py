@@ -1,4 +1,4 @@
-"""Spark: the one place that makes or takes a session, and the Java it needs."""
+"""The only package that creates or reuses a Spark session, and the Java that it needs."""
 
 from tidemark.spark.failures import has_ended, what_failed
 from tidemark.spark.session import PINNED, SparkOptions, require_pinned, spark_session, tasks_beside

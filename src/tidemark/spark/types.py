@@ -1,4 +1,4 @@
-"""Spark's types for Arrow's, where both have the same values."""
+"""Spark types for the Arrow types that have the same values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLAIN: Mapping[pa.DataType, spark.DataType] = MappingProxyType(
 
 
 def spark_type(kind: pa.DataType) -> spark.DataType:
-    """The type of the same values in Spark."""
+    """Return the Spark type with the same values."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_list(kind):

@@ -1,1 +1,1 @@
-"""Values by type family: decoded from PostgreSQL's binary and text formats into Arrow arrays. Pure."""
+"""Decoders by type family, from PostgreSQL's binary and text formats to Arrow arrays. They perform no I/O."""

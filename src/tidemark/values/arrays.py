@@ -1,11 +1,11 @@
-r"""Arrays of decoded types: to lists where PostgreSQL's array is one, to PostgreSQL's own text where it is more.
+r"""Arrays of decoded types: to lists if possible, otherwise to PostgreSQL's text.
 
     binary  int32 dimensions, int32 has nulls, oid of the element type, then int32 length and int32 lower bound for each
             dimension, then the elements: int32 length (-1 is NULL) and bytes
     text    {1,NULL,"a \"quoted\" one"}; {{…},{…}} with more dimensions, [2:3]={…} with other lower bounds
 
-A list has one dimension and begins at 1. An array that does not, or has an element without a twin, is kept as text
-beside the column.
+A list has one dimension and lower bound 1, or is empty. Any other array, and an array with an element that Arrow cannot
+represent, is stored in the text fallback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TextOf = Callable[[bytes], str]
 
 
 def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: TextOf) -> Column:
-    """An array column to a list column; `text_of` prints one element that came in binary."""
+    """An array column to a list column; `text_of` formats one binary element as text."""
     counts = np.zeros(len(cells), np.int64)
     strange = np.zeros(len(cells), np.bool_)
     flatten = partial(_flatten_binary, element_oid=element_oid) if binary else _flatten_text
@@ -107,7 +107,7 @@ def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, element_oid: int
                 return i
         elif dimensions == 1 and _int32(buffer, at + 16) == 1:
             count = _int32(buffer, at + 12)
-            if count < 0 or count > (lengths[i] - 20) // 4:  # never more than the bytes that are there could hold
+            if count < 0 or count > (lengths[i] - 20) // 4:  # bounded by the size of the value
                 return i
             counts[i] = count
         else:
@@ -147,7 +147,7 @@ def _place_binary(
 
 @kernel
 def _count_text(buffer: Bytes, offsets: Longs, lengths: Ints, counts: Longs, strange: Flags) -> Any:
-    """How many elements, and whether it is a plain list; nested or bounded arrays must at least be balanced."""
+    """Count the elements of plain lists and mark other arrays, whose braces and quotes must be balanced."""
     for i in range(len(offsets)):
         counts[i] = 0
         if lengths[i] < 0:
@@ -242,7 +242,7 @@ def _place_text(
 
 
 def _array_text(cells: Cells, at: int, text_of: TextOf) -> str:
-    """One binary array as array_out prints it."""
+    """Format one binary array like array_out."""
     raw = cells.raw(at)
     dimensions = struct.unpack_from("!i", raw)[0]
     shape = [struct.unpack_from("!ii", raw, 12 + 8 * d) for d in range(dimensions)]

@@ -1,7 +1,7 @@
-"""Cells: where the values of one column lie in a buffer, before anyone looks inside them.
+"""Cells: the locations of one column's values in a buffer, before decoding.
 
-A cell is an offset and a length. A negative length is no value: NULL, or a value that was not sent because it did not
-change. Decoders take cells and give Arrow arrays; they never read outside a cell.
+A cell is an offset and a length. A negative length means that there is no value: NULL, or an unchanged TOAST value.
+Decoders convert cells to Arrow arrays and never read outside a cell.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidemark.values.failure import BatchTooLarge
 from tidemark.values.kernels import Bytes, Flags, Ints, Longs
 
 NULL, UNCHANGED = -1, -2
-MOST_TEXT_BYTES = 256 << 20  # in one column of a batch of several rows
-MOST_CELLS = 4 << 20  # in one batch, whatever the number of columns: about 50 MB to say where they lie
+MOST_TEXT_BYTES = 256 << 20  # limit for one column of a batch with several rows
+MOST_CELLS = 4 << 20  # limit for one batch, regardless of the number of columns: about 50 MB of offsets and lengths
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A column's values as they lie in `buffer`."""
+    """The locations of a column's values in `buffer`."""
 
     buffer: Bytes
     offsets: Longs
@@ -33,31 +33,34 @@ class Cells:
         return len(self.offsets)
 
     def raw(self, at: int) -> bytes:
-        """The bytes of one value."""
+        """Return the bytes of one value."""
         start = int(self.offsets[at])
         return self.buffer[start : start + int(self.lengths[at])].tobytes()
 
     def where(self, chosen: Flags) -> Cells:
-        """These cells with the others emptied."""
+        """Return these cells with all others set to NULL."""
         return Cells(self.buffer, self.offsets, np.where(chosen, self.lengths, np.int32(NULL)))
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A decoded column. `exact` holds, where `array` is null for want of a twin, PostgreSQL's own text of the value."""
+    """A decoded column. `exact` is the text fallback: PostgreSQL's text of the values that `array` cannot represent.
+
+    For such a value `array` is null; for all others `exact` is null.
+    """
 
     array: pa.Array
     exact: pa.StringArray | None = None
 
 
 def require_room(cells: Cells, text_bytes: int) -> None:
-    """Ask for smaller batches where the decoded text of one column would be too large; a single value may be."""
+    """Raise BatchTooLarge if the decoded text of one column would exceed the limit; a single value may exceed it."""
     if text_bytes > MOST_TEXT_BYTES and len(cells) > 1:
         raise BatchTooLarge
 
 
 def validity(lengths: Ints, without: Flags | None = None) -> tuple[pa.Buffer | None, int]:
-    """Arrow's validity bitmap and null count: null where there is no value, and where `without` says so."""
+    """Build Arrow's validity bitmap and null count: null where there is no value or `without` is true."""
     valid = lengths >= 0
     if without is not None:
         valid &= ~without
@@ -66,13 +69,13 @@ def validity(lengths: Ints, without: Flags | None = None) -> tuple[pa.Buffer | N
 
 
 def fixed(kind: pa.DataType, values: npt.NDArray[Any], lengths: Ints, without: Flags | None = None) -> pa.Array:
-    """An array of a fixed-width type from its values."""
+    """Build an array of a fixed-width type from its values."""
     bitmap, nulls = validity(lengths, without)
     return pa.Array.from_buffers(kind, len(lengths), [bitmap, pa.py_buffer(values)], null_count=nulls)
 
 
 def variable(kind: pa.DataType, offsets: Ints, data: Bytes, lengths: Ints, without: Flags | None = None) -> pa.Array:
-    """An array of strings or bytes from their offsets and contents."""
+    """Build an array of strings or bytes from offsets and contents."""
     bitmap, nulls = validity(lengths, without)
     buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(lengths), buffers, null_count=nulls)

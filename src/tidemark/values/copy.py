@@ -1,4 +1,4 @@
-r"""COPY … (FORMAT binary): the bytes of a table, in pieces split anywhere, to columns in batches.
+r"""Decode COPY … (FORMAT binary) data, received in pieces split anywhere, into batches of columns.
 
 header   PGCOPY\n\377\r\n\0, int32 flags, int32 length of an extension, the extension
 row      int16 number of fields, then for each int32 length (-1 is NULL) and bytes
@@ -21,7 +21,7 @@ from tidemark.values.types import Decoding
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = len(SIGNATURE) + 8
-CRITICAL_FLAGS = 0xFFFF0000  # a reader must give up on a flag it does not know in the upper half
+CRITICAL_FLAGS = 0xFFFF0000  # a reader must fail on an unknown flag in the upper half
 BATCH_ROWS = 65_536
 CHUNK_BYTES = 1 << 20
 
@@ -30,18 +30,19 @@ MORE, FULL, TRAILER, BAD = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """Rows of a copy, column by column; a table without columns has rows all the same."""
+    """Rows of a copy, by column; a table without columns also has rows."""
 
     rows: int
     columns: tuple[Column, ...]
 
 
 class CopyDecoder:
-    """Feed it what the server sends; it gives a batch of columns for every so many whole rows.
+    """Decodes the data that the server sends into batches of a limited number of whole rows.
 
-    Small pieces are gathered first, and a row that has not ended waits until it can have, so that each byte is looked
-    at about once. It holds no more than a batch, `chunk_bytes`, and one row. A copy that was cut off ends without a
-    trailer, and `finish()` refuses it. Both are to be consumed to their ends.
+    The decoder collects small pieces, and scans an incomplete row again only when enough bytes for it have arrived, so
+    that each byte is scanned about once. It stores at most one batch, `chunk_bytes`, and one row. An interrupted copy
+    has no trailer, and `finish()` raises an error for it. The caller must exhaust the iterators of `feed()` and
+    `finish()`.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class CopyDecoder:
         self._consumed = 0
 
     def feed(self, piece: bytes | memoryview) -> Iterator[CopyBatch]:
-        """Take the next piece, which is not to be altered; yield the batches that are complete with it."""
+        """Add the next piece, which must not be modified afterwards; yield the batches that it completes."""
         self._pieces.append(piece)
         self._held += len(piece)
         if self._held >= self._wanted:
             yield from self._decode()
 
     def finish(self) -> Iterator[CopyBatch]:
-        """There are no more pieces: yield what is left, and refuse a copy whose end was not seen."""
+        """Yield the remaining rows after the last piece; raise an error if the data has no trailer."""
         yield from self._decode()
         if not self._ended:
             bad_message("binary COPY data without a trailer", self._gathered(), 0)
@@ -96,11 +97,11 @@ class CopyDecoder:
         self._consumed += at
 
     def _gathered(self) -> Bytes:
-        """All pieces as one; a single one as it lies."""
+        """Return all pieces as one array; a single piece is not copied."""
         return np.frombuffer(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces), np.uint8)
 
     def _header(self, data: Bytes) -> int:
-        """Read the header once it is there whole; the position after it, or 0."""
+        """Read the header once it is complete; return the position after it, or 0."""
         head = data[: len(SIGNATURE)].tobytes()
         if head != SIGNATURE[: len(head)]:
             bad_message("invalid signature of binary COPY data", data, 0)
@@ -120,7 +121,7 @@ class CopyDecoder:
         self._ended = True
 
     def _batches(self, data: Bytes, first: int, last: int) -> Iterator[CopyBatch]:
-        """Decode these rows, in halves where they become too large."""
+        """Decode these rows, in halves if the batch is too large."""
         rows = slice(first, last)
         decoded = []
         try:
@@ -139,7 +140,7 @@ class CopyDecoder:
 
 @kernel
 def _rows(buffer: Bytes, start: int, offsets: Longs, lengths: Ints) -> Any:
-    """Whole rows from there on: how many, where the next begins, why it stopped, and how long that one is at least."""
+    """Locate whole rows; return their count, the next row's offset, the stop reason and that row's minimum length."""
     columns, most = offsets.shape
     at, end = np.uint64(start), np.uint64(len(buffer))
     for row in range(most):

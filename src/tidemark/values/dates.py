@@ -3,8 +3,7 @@
     binary  date: int32 days since 2000-01-01; the others int64 microseconds since then. Lowest and highest are infinite
     text    2020-01-02, 2020-01-02 03:04:05.678901, the same with +00; years of more than four digits, BC, infinity
 
-Spark knows the years 1 to 9999. What lies outside, and the infinities, has no twin and is kept as PostgreSQL's own
-text beside the column.
+Spark supports the years 1 to 9999. Values outside this range and the infinities are stored in the text fallback.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def timestamp(cells: Cells, binary: bool) -> Column:
 
 
 def timestamptz(cells: Cells, binary: bool) -> Column:
-    """Timestamptz to timestamp[us, UTC]; its text is in UTC, because sessions are pinned to it."""
+    """Timestamptz to timestamp[us, UTC]; the text format is in UTC, because sessions set TimeZone to UTC."""
     return _timestamp("timestamptz", cells, binary, pa.timestamp("us", "UTC"))
 
 
@@ -59,7 +58,7 @@ def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> Colu
 
 
 def _exact(name: str, cells: Cells, strange: Flags, binary: bool, text_of: Any) -> pa.StringArray | None:
-    """PostgreSQL's text where there is no twin, null elsewhere."""
+    """Return PostgreSQL's text of the values that Spark cannot represent, null elsewhere."""
     if not strange.any():
         return None
     if not binary:
@@ -103,7 +102,7 @@ def _two_digits(buffer: Bytes, at: int) -> Any:
 
 @kernel
 def _days_from_civil(year: int, month: int, day: int) -> Any:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, for years from 1 on."""
+    """Return the days since 1970-01-01 in the proleptic Gregorian calendar, for years from 1."""
     y = year - (1 if month <= 2 else 0)
     era = y // 400
     of_era = y - era * 400
@@ -120,7 +119,7 @@ def _month_length(year: int, month: int) -> Any:
 
 @kernel
 def _plain_day(buffer: Bytes, at: int) -> Any:
-    """The day of YYYY-MM-DD at this place, or a number below every day if that is not what stands there."""
+    """Return the day of YYYY-MM-DD at this offset, or a number below every valid day if the bytes are not a date."""
     high, low = _two_digits(buffer, at), _two_digits(buffer, at + 2)
     month, day = _two_digits(buffer, at + 5), _two_digits(buffer, at + 8)
     if high < 0 or low < 0 or buffer[at + 4] != 45 or buffer[at + 7] != 45:
@@ -133,7 +132,7 @@ def _plain_day(buffer: Bytes, at: int) -> Any:
 
 @kernel
 def _plain_time(buffer: Bytes, at: int, end: int) -> Any:
-    """Microseconds of HH:MM:SS[.f…] that fills [at, end), or -1."""
+    """Return the microseconds of HH:MM:SS[.f…] that fills [at, end), or -1."""
     if end - at < 8 or buffer[at + 2] != 58 or buffer[at + 5] != 58:
         return np.int64(-1)
     hour, minute, second = _two_digits(buffer, at), _two_digits(buffer, at + 3), _two_digits(buffer, at + 6)
@@ -167,7 +166,7 @@ def _is_infinite(buffer: Bytes, at: int, length: int) -> Any:
 
 @kernel
 def _is_far(buffer: Bytes, at: int, end: int, timed: bool, zoned: bool) -> Any:
-    """A date or timestamp of a year beyond 9999 or before Christ: digits and marks in their places."""
+    """Whether this is a date or timestamp with a year after 9999 or BC, by its digits and separators."""
     christian = not (end - at > 3 and buffer[end - 1] == 67 and buffer[end - 2] == 66 and buffer[end - 3] == 32)
     if not christian:
         end -= 3

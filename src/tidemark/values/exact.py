@@ -1,6 +1,7 @@
-"""PostgreSQL's own text of single binary values that have no twin: rare, so written for the reader, not for speed.
+"""PostgreSQL's text of single binary values that Arrow cannot represent.
 
-The server is the judge of every line here: `tests/decode` compares with what it prints.
+Such values are rare, so this module favors clarity over speed. `tests/values` compares the results with the server's
+output.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ INFINITE_DATES = {-(2**31): "-infinity", 2**31 - 1: "infinity"}
 INFINITE_TIMESTAMPS = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
 MICROS_PER_DAY = 86_400_000_000
 JULIAN_2000 = 2451545  # the Julian day of 2000-01-01
-# PostgreSQL's own limits (datatype/timestamp.h): from 4714-11-24 BC to 5874897-12-31, and to 294276-12-31.
+# PostgreSQL's limits (datatype/timestamp.h): from 4714-11-24 BC to 5874897-12-31, and to 294276-12-31.
 FIRST_DATE, LAST_DATE = -JULIAN_2000, 2147483494 - JULIAN_2000 - 1
 FIRST_TIMESTAMP, LAST_TIMESTAMP = -211_813_488_000_000_000, 9_223_371_331_200_000_000 - 1
 
 
 def date_text(raw: bytes) -> str:
-    """A date as date_out prints it in the ISO style."""
+    """Format a date like date_out in the ISO style."""
     (days,) = struct.unpack("!i", raw)
     if days in INFINITE_DATES:
         return INFINITE_DATES[days]
@@ -28,7 +29,7 @@ def date_text(raw: bytes) -> str:
 
 
 def timestamp_text(raw: bytes, zoned: bool) -> str:
-    """A timestamp as timestamp_out prints it in the ISO style; with a time zone, in UTC."""
+    """Format a timestamp like timestamp_out in the ISO style; a timestamptz is printed in UTC."""
     (micros,) = struct.unpack("!q", raw)
     if micros in INFINITE_TIMESTAMPS:
         return INFINITE_TIMESTAMPS[micros]
@@ -39,7 +40,7 @@ def timestamp_text(raw: bytes, zoned: bool) -> str:
 
 
 def clock_text(micros: int) -> str:
-    """A time of day: HH:MM:SS, with the fraction's trailing zeros left out."""
+    """Format a time of day as HH:MM:SS, with the fraction's trailing zeros removed."""
     seconds, fraction = divmod(micros, 1_000_000)
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return text + (f".{fraction:06}".rstrip("0") if fraction else "")
@@ -52,7 +53,7 @@ def _with_era(days: int, rest: str) -> str:
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year (0 is 1 BC), month and day of a count of days since 2000-01-01, in the proleptic Gregorian calendar."""
+    """Return year (0 is 1 BC), month and day of a day count since 2000-01-01, in the proleptic Gregorian calendar."""
     shifted = days + JULIAN_2000 - 1721120  # days since 0000-03-01
     era, of_era = divmod(shifted, 146097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
@@ -63,7 +64,7 @@ def _civil(days: int) -> tuple[int, int, int]:
 
 
 def float_text(raw: bytes) -> str:
-    """A float as float8out and float4out print it: the shortest digits, an exponent outside 1e-4 to 1e15 or 1e6."""
+    """Format a float like float8out and float4out: shortest digits, an exponent outside 1e-4 to 1e15 or 1e6."""
     code, limit = ("!d", 15) if len(raw) == 8 else ("!f", 6)
     (value,) = struct.unpack(code, raw)
     if value != value:
@@ -81,9 +82,9 @@ def float_text(raw: bytes) -> str:
 
 
 def _shortest(value: float, code: str) -> tuple[str, int]:
-    """The fewest decimal digits that read back as the same float, and the exponent of the first.
+    """Return the fewest decimal digits that parse to the same float, and the exponent of the first digit.
 
-    As PostgreSQL has it (common/d2s.c), a decimal that lies exactly halfway to a neighbour is not good enough.
+    As in PostgreSQL (common/d2s.c), a decimal exactly halfway to a neighboring float is not accepted.
     """
     low, high = _halfway(value, code)
     exact, exponent = Fraction(value), int(f"{value:e}".partition("e")[2])
@@ -99,7 +100,7 @@ def _shortest(value: float, code: str) -> tuple[str, int]:
 
 
 def _halfway(value: float, code: str) -> tuple[Fraction, Fraction]:
-    """The points halfway to the floats below and above; beyond the largest the next one is as far away as below it."""
+    """Return the midpoints to the adjacent floats; above the largest float the distance below it is used."""
     raw = struct.pack(code, value)
     bits = int.from_bytes(raw)
     below, above = (struct.unpack(code, near.to_bytes(len(raw)))[0] for near in (bits - 1, bits + 1))

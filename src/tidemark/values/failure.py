@@ -1,4 +1,4 @@
-"""Turning a kernel's "this one is bad" into an error that says where, and shows some bytes."""
+"""Errors for malformed values and messages, with the offset and the first bytes of the input."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, NoReturn
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue, in_short
 from tidemark.values.kernels import OK, Bytes
 
-if TYPE_CHECKING:  # cells need Arrow, and who only assembles does without
+if TYPE_CHECKING:  # cells import Arrow, which assembling transactions does not need
     from tidemark.values.cells import Cells
 
 SHOWN = 24
 
 
 class BatchTooLarge(Exception):
-    """Not an error: a column of this batch would become too large, and the batch is to be decoded in halves."""
+    """Signals that a column of this batch would become too large, so that the caller decodes the batch in halves."""
 
 
 def require_good(type_name: str, cells: Cells, bad: int) -> None:
-    """Raise for the cell that a kernel named, if it named one."""
+    """Raise an error for the cell whose index a kernel returned, unless it returned OK."""
     if bad != OK:
         bad_value(type_name, cells, bad)
 
 
 def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
-    """The error for a value that is not one of its type's."""
+    """Raise the error for a value that is not valid for its type."""
     raw = cells.raw(at)
     shown = raw[:SHOWN].hex(" ") + (" …" if len(raw) > SHOWN else "")
     offset = int(cells.offsets[at])
@@ -38,7 +38,7 @@ def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
 
 @contextmanager
 def decoding_column(name: str) -> Iterator[None]:
-    """Name the column in whatever goes wrong with its values; what is no DecodeError becomes MalformedValue."""
+    """Add the column name to errors in its values; an exception other than DecodeError becomes MalformedValue."""
     try:
         yield
     except (BatchTooLarge, MemoryError):
@@ -50,7 +50,7 @@ def decoding_column(name: str) -> Iterator[None]:
 
 
 def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:
-    """PostgreSQL's text of `raw`, which is the value of a cell or lies in it; what has none is a bad value."""
+    """Return PostgreSQL's text of `raw`, a cell's value or part of it; raise an error for the cell if there is none."""
     try:
         return text_of(raw)
     except (struct.error, ValueError, KeyError, MalformedValue):
@@ -58,7 +58,7 @@ def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Call
 
 
 def bad_message(what: str, buffer: Bytes, offset: int) -> NoReturn:
-    """The error for a message or frame that is not as the protocol has it."""
+    """Raise the error for a message or frame that violates the protocol."""
     shown = buffer[offset : offset + SHOWN].tobytes().hex(" ")
     raise MalformedMessage(f"{what} at offset {offset}: {shown or 'no bytes'}", _HINT, offset)
 

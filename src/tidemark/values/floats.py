@@ -1,7 +1,7 @@
 """float4 and float8.
 
 binary  IEEE 754, big-endian
-text    the shortest decimal that reads back as the same number; NaN, Infinity, -Infinity
+text    the shortest decimal that parses to the same number; NaN, Infinity, -Infinity
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _float(name: str, cells: Cells, binary: bool, bits: Any, kind: pa.DataType) 
     except pa.ArrowInvalid:
         bad_value(name, cells, _first_not_a_float(strings))
     special = pc.invert(pc.is_finite(values))
-    wrong = pc.and_(special, pc.invert(pc.is_in(strings, WORDS)))  # too large to be finite, or a word we do not know
+    wrong = pc.and_(special, pc.invert(pc.is_in(strings, WORDS)))  # overflow, or spelled differently
     if pc.any(wrong).as_py():
         bad_value(name, cells, pc.index(wrong, True).as_py())
     return Column(values)

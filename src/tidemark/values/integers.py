@@ -1,7 +1,7 @@
 """bool, int2, int4, int8 and oid.
 
-binary  bool 1 byte 0 or 1; the others big-endian, signed but for oid
-text    t or f; decimal digits with an optional minus
+binary  bool: one byte, 0 or 1; the others big-endian, signed except oid
+text    t or f; decimal digits with an optional minus sign
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, ke
 
 
 def boolean(cells: Cells, binary: bool) -> Column:
-    """Bool to Arrow's bool."""
+    """Bool to Arrow bool."""
     out = np.zeros(len(cells), np.bool_)
     require_good("bool", cells, _bool(cells.buffer, cells.offsets, cells.lengths, binary, out))
     bitmap, nulls = validity(cells.lengths)
@@ -41,7 +41,7 @@ def int8(cells: Cells, binary: bool) -> Column:
 
 
 def oid(cells: Cells, binary: bool) -> Column:
-    """oid, which is unsigned, to int64: no engine here has an unsigned type."""
+    """oid, which is unsigned, to int64: Spark and Delta have no unsigned types."""
     out = np.zeros(len(cells), np.int64)
     if binary:
         bad = _unsigned(cells.buffer, cells.offsets, cells.lengths, out)
@@ -52,7 +52,7 @@ def oid(cells: Cells, binary: bool) -> Column:
 
 
 def big_endian(cells: Cells, out: Any) -> int:
-    """Fill `out` with values of its own width; the index of the first cell of another length, or OK."""
+    """Fill `out` with integers of its item size; return the index of the first cell of another length, or OK."""
     bad: int = _WIDTHS[out.dtype.itemsize](cells.buffer, cells.offsets, cells.lengths, out)
     return bad
 
@@ -132,7 +132,7 @@ def _unsigned(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs) -> Any:
 
 @kernel
 def _decimal(buffer: Bytes, offsets: Longs, lengths: Ints, low: int, high: int, out: Any) -> Any:
-    """Whole numbers within [low, high]. Collected below zero, where int64 reaches one further than above."""
+    """Parse integers within [low, high]. Accumulates negatively, because the int64 range is larger below zero."""
     for i in range(len(offsets)):
         if lengths[i] < 0:
             continue

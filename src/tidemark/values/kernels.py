@@ -1,4 +1,4 @@
-"""What all kernels share: the arrays they take, how they are compiled, and how they say which item was bad."""
+"""Shared definitions of the kernels: array types, compilation, and the return value for a malformed item."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 ONE, TWO, FOUR = map(np.uint64, (1, 2, 4))
-OK = -1  # what a kernel returns when every item was good; otherwise the index of the first bad one
+OK = -1  # returned by a kernel if every item is valid; otherwise it returns the index of the first invalid item
 
 
 def read_only(buffer: Bytes) -> Bytes:
-    """The same bytes, not to be written to: kernels are compiled for one kind of array, and this is the one."""
+    """Return a read-only view of the same bytes. Kernels are compiled for read-only byte arrays only."""
     view = buffer.view()
     view.flags.writeable = False
     return view
 
 
 def kernel(function: Any) -> Any:
-    """Compile to machine code on first use, into a cache on disk that other processes share; runs without the GIL.
+    """Compile to machine code on first use, into an on-disk cache shared by all processes; runs without the GIL.
 
-    The cache is in the directory NUMBA_CACHE_DIR, beside the module, or in the user's cache directory. If none of them
-    can be written, every process compiles for itself.
+    The cache is in the directory NUMBA_CACHE_DIR, next to the module, or in the user's cache directory. If none of them
+    is writable, every process compiles its own copy.
     """
     try:
         return njit(cache=True, nogil=True)(function)
@@ -38,10 +38,10 @@ def kernel(function: Any) -> Any:
 
 @kernel
 def be16(buffer: Bytes, at: Any) -> Any:
-    """The two bytes there, as they go over the wire, unsigned.
+    """Read two bytes in network order as an unsigned integer.
 
-    Positions are made unsigned, here and in every loop over bytes: numba looks at each signed one whether it counts
-    from the end, and that takes longer than all the rest.
+    Indexes are converted to unsigned, here and in every loop over bytes: for each signed index numba checks whether it
+    counts from the end, which takes longer than the rest of the loop.
     """
     p = np.uint64(at)
     return np.uint16(np.uint16(buffer[p]) << np.uint16(8) | np.uint16(buffer[p + ONE]))
@@ -49,14 +49,14 @@ def be16(buffer: Bytes, at: Any) -> Any:
 
 @kernel
 def be32(buffer: Bytes, at: Any) -> Any:
-    """Four bytes."""
+    """Read four bytes in network order as an unsigned integer."""
     p = np.uint64(at)
     return np.uint32(np.uint32(be16(buffer, p)) << np.uint32(16) | np.uint32(be16(buffer, p + TWO)))
 
 
 @kernel
 def be64(buffer: Bytes, at: Any) -> Any:
-    """Eight bytes."""
+    """Read eight bytes in network order as an unsigned integer."""
     value = np.uint64(0)
     for k in range(8):
         value = value << np.uint64(8) | np.uint64(buffer[np.uint64(at) + np.uint64(k)])

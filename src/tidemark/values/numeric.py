@@ -1,10 +1,10 @@
-"""numeric: to DECIMAL(p, s) where 0 ≤ s ≤ p ≤ 38, to PostgreSQL's own text otherwise.
+"""numeric: to DECIMAL(p, s) if 0 ≤ s ≤ p ≤ 38, otherwise to PostgreSQL's text.
 
     binary  uint16 digits, int16 weight, uint16 sign, uint16 scale, then that many base-10000 digits (uint16);
             the first digit counts 10000^weight. Sign: 0 plus, 0x4000 minus, 0xC000 NaN, 0xD000 and 0xF000 infinities
     text    -123.4500, NaN, Infinity, -Infinity
 
-NaN has no twin in DECIMAL: it is kept as text beside the column.
+DECIMAL has no NaN: it is stored in the text fallback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.values.text import as_strings
 
 _POWERS = (1, 10, 100, 1000, 10000)
 _LONG_POWERS = np.array([10**n for n in range(19)], np.uint64)
-_SHORT = 4  # groups: whatever they are, 64 bits hold them
+_SHORT = 4  # base-10000 digits that always fit in 64 bits
 NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
 
 
@@ -41,7 +41,7 @@ def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> Column:
 
 
 def numeric_text(cells: Cells, binary: bool) -> Column:
-    """Numeric of any size to its exact text, with all the digits that PostgreSQL keeps."""
+    """Numeric of any size to its exact text, with all the digits that PostgreSQL stores."""
     if not binary:
         require_good("numeric", cells, _texts_are_good(cells.buffer, cells.offsets, cells.lengths))
         return Column(as_strings("numeric", cells))
@@ -65,7 +65,7 @@ def _i16(buffer: Bytes, at: int) -> Any:
 
 @kernel
 def _times_plus(high: Any, low: Any, factor: Any, addend: Any) -> Any:
-    """(high, low) · factor + addend in 128 bits, for a factor and an addend below 2^32."""
+    """Compute (high, low) · factor + addend in 128 bits, for a factor and an addend below 2^32."""
     mask = np.uint64(0xFFFFFFFF)
     a = (low & mask) * factor + addend
     b = (low >> np.uint64(32)) * factor + (a >> np.uint64(32))
@@ -136,7 +136,8 @@ def _from_binary(
         if digits > 0 and weight > 9:  # 10000^10 is beyond any DECIMAL
             return i
         high, low, over = np.uint64(0), np.uint64(0), False
-        # Groups count 10000^weight, …, 10000^0, then 10000^-1, … down to what the scale asks for.
+        # Groups count 10000^weight, …, 10000^0, then 10000^-1, … down to the group that contains the last digit of the
+        # scale.
         last = -((scale + 3) // 4)
         for group in range(max(weight, 0), last - 1, -1):
             k = weight - group
@@ -158,7 +159,7 @@ def _from_binary(
 
 @kernel
 def _is_word(buffer: Bytes, at: int, length: int) -> Any:
-    """NaN, Infinity or -Infinity, of which no other value shares the first letter."""
+    """Whether this is NaN, Infinity or -Infinity; no other value shares the first letter."""
     if length == 3:
         return buffer[at] == 78 and buffer[at + 1] == 97 and buffer[at + 2] == 78
     skip = 1 if length == 9 and buffer[at] == 45 else 0
@@ -210,7 +211,7 @@ def _from_text(
 
 @kernel
 def _texts_are_good(buffer: Bytes, offsets: Longs, lengths: Ints) -> Any:
-    """A sign, digits, a point and digits; or one of the words."""
+    """Check for an optional minus sign, digits, and an optional point and digits; or one of the words."""
     for i in range(len(offsets)):
         if lengths[i] < 0:
             continue
@@ -275,7 +276,7 @@ def _write_word(out: Bytes, at: int, sign: int) -> None:
 
 @kernel
 def _write_group(out: Bytes, at: int, value: int, width: int) -> None:
-    """The last `width` decimal digits of `value`."""
+    """Write the last `width` decimal digits of `value`."""
     for k in range(width):
         out[at + width - 1 - k] = 48 + value % 10
         value //= 10

@@ -1,4 +1,4 @@
-r"""Types that are text: text, varchar, bpchar, name, json, enum labels, and all that travels as its own text.
+r"""Types that are text: text, varchar, bpchar, name, json, enum labels, and all types stored as PostgreSQL's text.
 
 binary  the same bytes as in text; jsonb has a version byte (1) before them; "char" is one byte
 text    UTF-8
@@ -17,7 +17,7 @@ from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
 
 
 def text(cells: Cells, binary: bool) -> Column:  # noqa: ARG001
-    """Text to string, the same bytes either way."""
+    """Text to string; both formats have the same bytes."""
     return Column(as_strings("text", cells))
 
 
@@ -31,7 +31,7 @@ def jsonb(cells: Cells, binary: bool) -> Column:
 
 
 def char(cells: Cells, binary: bool) -> Column:
-    r"""PostgreSQL's one-byte "char" to string, as charout prints it: NUL is empty, a high byte is \ooo."""
+    r"""PostgreSQL's one-byte "char" to string, as charout prints it: NUL becomes empty, a high byte becomes \ooo."""
     if not binary:
         return Column(as_strings('"char"', cells))
     out = np.empty(4 * len(cells), np.uint8)
@@ -52,7 +52,7 @@ def uuid(cells: Cells, binary: bool) -> Column:
 
 
 def bytea(cells: Cells, binary: bool) -> Column:
-    r"""Bytea to binary; as text it is \x and hexadecimal digits."""
+    r"""Bytea to binary; the text format is \x followed by hexadecimal digits."""
     if binary:
         offsets, data = copied(cells)
         return Column(variable(pa.binary(), offsets, data, cells.lengths))
@@ -65,7 +65,7 @@ def bytea(cells: Cells, binary: bool) -> Column:
 
 
 def as_strings(name: str, cells: Cells) -> pa.StringArray:
-    """The cells' bytes as strings; bytes that are not UTF-8 are refused."""
+    """Copy the cells' bytes into a string array; bytes that are not valid UTF-8 raise an error."""
     offsets, data = copied(cells)
     array = variable(pa.string(), offsets, data, cells.lengths)
     try:
@@ -76,7 +76,7 @@ def as_strings(name: str, cells: Cells) -> pa.StringArray:
 
 
 def copied(cells: Cells) -> tuple[Ints, Bytes]:
-    """The cells' bytes side by side, and where each begins."""
+    """Return the cells' bytes concatenated, and the offset of each."""
     total = int(np.maximum(cells.lengths, 0).sum(dtype=np.int64))
     require_room(cells, total)
     offsets = np.empty(len(cells) + 1, np.int32)

@@ -1,10 +1,10 @@
-"""time, timetz and interval: types without a twin in Delta, kept as PostgreSQL's own text.
+"""time, timetz and interval: types without an equivalent in Delta, stored as PostgreSQL's text.
 
     binary  time: int64 microseconds of the day, 24:00 included; timetz: that and int32 seconds west of Greenwich;
             interval: int64 microseconds, int32 days, int32 months; all lowest or all highest is infinite
     text    04:05:06.789, 04:05:06.789+05:30, 1 year 2 mons -3 days +04:05:06.789
 
-As text a time sorts as it should, 24:00:00 is itself, and an interval keeps its months, days and microseconds apart.
+As text, times sort correctly, 24:00:00 is preserved, and an interval keeps its months, days and microseconds separate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.values.text import as_strings
 
 DAY = 86_400_000_000
-# All that the texts of these types are made of: numbers and signs, year, mon, day, infinity, and the plural's s.
+# Every character that occurs in these texts: digits, signs, year, mon, day, infinity, and the plural s.
 LETTERS = np.isin(np.arange(256), np.frombuffer(b"0123456789+-:. yearsmondayinfinity", np.uint8))
 
 
@@ -44,12 +44,12 @@ def interval(cells: Cells, binary: bool) -> Column:
 
 
 def finite_interval(cells: Cells, binary: bool) -> Column:
-    """Interval to string, from a server before 17, which has no infinite ones: the extremes are values like others."""
+    """Interval to string, for servers before 17, which have no infinite intervals: the extremes are ordinary values."""
     return _texts("interval", cells, binary, _intervals, 96, False)
 
 
 def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> Column:
-    """`more` is what a kernel may find in its type: a time zone, or infinity."""
+    """Decode to text; `more` enables the optional part of the type: a time zone for timetz, infinity for interval."""
     if not binary:
         require_good(name, cells, _made_of(cells.buffer, cells.offsets, cells.lengths, LETTERS))
         return Column(as_strings(name, cells))
@@ -72,7 +72,7 @@ def _made_of(buffer: Bytes, offsets: Longs, lengths: Ints, letters: Flags) -> An
 
 @kernel
 def _pair(buffer: Bytes, at: int, end: int, most: int) -> Any:
-    """Whether two digits of at most `most` stand here."""
+    """Whether two digits with a value of at most `most` are at this offset."""
     if end - at < 2 or not (48 <= buffer[at] <= 57 and 48 <= buffer[at + 1] <= 57):
         return False
     return (np.int64(buffer[at]) - 48) * 10 + np.int64(buffer[at + 1]) - 48 <= most
@@ -80,7 +80,7 @@ def _pair(buffer: Bytes, at: int, end: int, most: int) -> Any:
 
 @kernel
 def _time_texts(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool) -> Any:
-    """HH:MM:SS, a fraction of one to six digits, and for timetz a sign and HH, HH:MM or HH:MM:SS."""
+    """Check for HH:MM:SS, an optional fraction of up to six digits, and for timetz a signed HH, HH:MM or HH:MM:SS."""
     for i in range(len(offsets)):
         if lengths[i] < 0:
             continue
@@ -130,7 +130,7 @@ def _two(out: Bytes, at: int, value: int) -> Any:
 
 @kernel
 def _number(out: Bytes, at: int, value: int, least: int) -> Any:
-    """Decimal digits of a number that is not negative, at least `least` of them."""
+    """Write the decimal digits of a nonnegative number, padded with zeros to at least `least` digits."""
     width, rest = 1, value // 10
     while rest > 0:
         width += 1
@@ -144,7 +144,7 @@ def _number(out: Bytes, at: int, value: int, least: int) -> Any:
 
 @kernel
 def _seconds(out: Bytes, at: int, micros: int) -> Any:
-    """SS, and the fraction without its trailing zeros."""
+    """Write SS and the fraction without trailing zeros."""
     at = _two(out, at, micros // 1_000_000)
     fraction = micros % 1_000_000
     if fraction == 0:
@@ -193,7 +193,7 @@ def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: In
 
 @kernel
 def _part(out: Bytes, at: int, begin: int, value: int, before: bool, unit: int) -> Any:
-    """`-3 days`: a blank if something stands before it, a plus after a minus, an s unless it is 1."""
+    """Write a field such as `-3 days`: a blank unless first, a plus sign after a negative field, an s unless 1."""
     if at > begin:
         out[at] = 32
         at += 1
@@ -265,7 +265,7 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, sta
             if micros < 0 or before:
                 out[at] = 45 if micros < 0 else 43
                 at += 1
-            down = -micros if micros > 0 else micros  # below zero the lowest value has its absolute too
+            down = -micros if micros > 0 else micros  # negative, because the lowest int64 has no positive counterpart
             hours = _quotient(down, 3_600_000_000)
             rest = -(down + hours * 3_600_000_000)
             at = _number(out, at, hours, 2)
@@ -279,6 +279,6 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, sta
 
 @kernel
 def _quotient(negative: int, divisor: int) -> Any:
-    """How often `divisor` goes into the absolute of a number that is not positive."""
+    """Return the absolute value of a number that is not positive, divided by `divisor` and rounded down."""
     count = -(negative // divisor)
     return count - 1 if negative + count * divisor > 0 else count

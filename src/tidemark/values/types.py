@@ -1,8 +1,8 @@
-"""The table of types: how each PostgreSQL type becomes an Arrow, Spark and Delta type. One row for each.
+"""The type table: how each PostgreSQL type maps to an Arrow, Spark and Delta type.
 
-What is not in the table travels as PostgreSQL's own text, which the stream must then carry as text: ranges, geometry,
-composites, network addresses, money, bit strings, tsvector, xml, the reg… types, and extensions' types. A domain is its
-base; an enum is its label; an array of a type in the table is a list of it.
+A type that is not in the table is stored as PostgreSQL's text, and the stream must send it as text: ranges, geometry,
+composites, network addresses, money, bit strings, tsvector, xml, the reg… types, and extensions' types. A domain is
+decoded as its base type, an enum as its label, and an array of a type in the table as a list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Decode = Callable[[Cells, bool], Column]
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One row: the type as it comes, and as it is kept."""
+    """One row: the PostgreSQL type, the types it maps to, and its decoders."""
 
     name: str
     oid: int
@@ -40,7 +40,7 @@ class TypeRow:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How one column is decoded. `binary` says whether it may come in binary."""
+    """The decoder of one column. `binary` is true if values in binary format are supported."""
 
     arrow: pa.DataType
     decode: Decode
@@ -49,7 +49,7 @@ class Decoding:
 
 
 def _one(decode: Decode) -> Callable[[bytes], str]:
-    """The text of one binary value of a type that is decoded to text."""
+    """Return a function that formats one binary value, for types whose decoded value prints as PostgreSQL's text."""
 
     def text_of(raw: bytes) -> str:
         cells = Cells(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)], np.int32))
@@ -103,23 +103,23 @@ TYPES: tuple[TypeRow, ...] = (
 BY_OID: Mapping[int, TypeRow] = MappingProxyType({row.oid: row for row in TYPES})
 ELEMENTS: Mapping[int, int] = MappingProxyType({row.array_oid: row.oid for row in TYPES})
 NUMERIC, _INTERVAL = 1700, 1186
-_VECTORS = frozenset({22, 30})  # int2vector and oidvector: arrays to the catalogue, but printed like nothing else
+_VECTORS = frozenset({22, 30})  # int2vector and oidvector: arrays in the catalog, but with their own text format
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What must be known besides the bytes: the types that are not built in, and the version of who sent them."""
+    """The context for decoding: the types that are not built in, and the server version of the source."""
 
     known: Mapping[int, PgType] = field(default_factory=dict)
     version_num: int = 180000
 
     def with_part(self, part: PgType) -> Types:
-        """The same, and a type that lies inside another."""
+        """Return a copy that also contains `part`, a type nested in another."""
         return Types({**self.known, part.oid: part}, self.version_num)
 
 
 def decoding_of(oid: int, typmod: int, types: Types) -> Decoding:
-    """How a column of this type is decoded."""
+    """Return the decoder of a column of this type."""
     if oid in BY_OID:
         return _built_in(oid, typmod, types)
     if oid in ELEMENTS:
@@ -150,7 +150,7 @@ def _built_in(oid: int, typmod: int, types: Types) -> Decoding:
 
 
 def decimal_limits(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of a numeric's modifier, if a DECIMAL can have them."""
+    """Return precision and scale of a numeric type modifier, or None if no DECIMAL can have them."""
     if typmod < 4:
         return None
     precision, scale = (typmod - 4) >> 16, ((typmod - 4) & 0x7FF ^ 1024) - 1024

@@ -1,1 +1,1 @@
-"""The proof: a mirror and its source at one snapshot, by digests that either engine computes for itself."""
+"""Comparison of a mirror with its source in one snapshot, by digests that each engine computes itself."""

@@ -1,4 +1,4 @@
-"""A mirror held against its source: every table by its digest, at one snapshot, both engines at work at once."""
+"""Comparison of tables of a mirror with the source: by digests, in one snapshot, computed in parallel on both sides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidemark.values.types import Types, decoding_of
 
 
 class Verdict(Enum):
-    """How a table came out."""
+    """The result of the comparison of a table."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -44,9 +44,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """How it is done. `sample` of ten thousand rows are looked at; `limit` differences are shown of each table.
+    """Options of a comparison: `sample` of ten thousand rows are compared, `limit` differences reported per table.
 
-    The snapshot is waited for as long as it commonly takes if `wait_s` does not say otherwise.
+    If `wait_s` is None, the wait for the snapshot has a default limit, which is longer for a polled mirror.
     """
 
     sample: int = WHOLE
@@ -59,9 +59,9 @@ class CompareOptions:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One table: what either side has of it, and what differs, or why it was not compared.
+    """One table: the digests of both sides and the differences, or the reason why it was not compared.
 
-    A table from which others inherit is compared twice: as a session sees it, and `only` its own rows.
+    A table from which others inherit is compared twice: with their rows, and `only` its own rows.
     """
 
     table: str
@@ -76,7 +76,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is compared: a table alone, or with the rows of its children; and whether it has any."""
+    """A table to compare, alone or with the rows of its children, and whether it has children."""
 
     history: TableHistory
     children: bool = False
@@ -92,10 +92,9 @@ class _Subject:
 
 
 class Comparison:
-    """Compares tables at one snapshot of the source.
+    """A comparison of tables in one snapshot of the source.
 
-    Its `boundary`, and the poll by which the mirror `observed` it, if it is polled, are known when the first table is
-    told.
+    `boundary`, and for a polled mirror the poll `observed`, are set before `run` yields the first table.
     """
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
@@ -106,7 +105,7 @@ class Comparison:
         self.observed: Poll | None = None
 
     def run(self, names: Sequence[str] = ()) -> Iterator[Compared]:
-        """Compare these tables, or all; each is told when it is done, in their order."""
+        """Compare these tables, or all of them; yield each result when it is complete, in the order of the tables."""
         with self._held as held:
             moment = held.moment(self._options.wait_s)
             self.boundary, self.observed = moment.boundary, moment.observed
@@ -162,7 +161,7 @@ class Comparison:
 
 
 def _chosen(moment: Moment, names: Sequence[str]) -> Iterator[_Subject]:
-    """The tables that hold rows, a partitioned one's partitions in its place; parents also with their children's."""
+    """Yield the tables with rows of their own: partitions in place of their root, parents with and without children."""
     leaves = [leaf for name in names for leaf in moment._leaves(name)] if names else moment._leaves()
     if not leaves:
         raise InvalidValue("no table to compare", "Run `tidemark status LAKE`, which lists the tables.")

@@ -1,7 +1,7 @@
-"""One snapshot of the source, held while it is compared, and sessions that see what it sees.
+"""One snapshot of the source, kept open during a comparison, and sessions that read in it.
 
-Tables are not locked until it is their turn, and only for that long. What became of a table between the snapshot and
-its lock, a snapshot does not tell; so it is held against what the snapshot has of it, as for a copy.
+A table is locked only while it is read. A snapshot does not show changes of the table between the snapshot and the
+lock, so the table is checked after the lock against its definition in the snapshot, as for a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALONE = sql.SQL("set local max_parallel_workers_per_gather = 0")
 
 
 class Held(ABC):
-    """A snapshot and what the mirror has there; of which snapshot that can be said, its kinds differ in."""
+    """A snapshot of the source and the moment of the mirror that matches it; subclasses select the snapshot."""
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
         self._dsn, self._mirror = dsn, mirror
@@ -37,11 +37,11 @@ class Held(ABC):
 
     @abstractmethod
     def moment(self, wait_s: float | None) -> Moment:
-        """Hold a snapshot; the mirror as it is there. Waited for at most so long, or as long as it commonly takes."""
+        """Open a snapshot and return the mirror at it; wait at most `wait_s`, or for a default time if it is None."""
 
     @contextmanager
     def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
-        """A session in that snapshot, with the tables locked against being altered."""
+        """Return a session in that snapshot, with the tables locked against being altered or truncated."""
         if self._shared is None:
             raise RuntimeError("no snapshot was taken")
         with self._shared.session("compare", self._timeouts) as session:
@@ -51,7 +51,7 @@ class Held(ABC):
             yield session
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the session, which releases the snapshot."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -63,6 +63,6 @@ class Held(ABC):
         self.close()
 
     def _keep(self, session: Session, snapshot: Snapshot) -> None:
-        """Hold the snapshot that this session has, for others to see."""
+        """Keep this session, and share its snapshot with other sessions."""
         self._session = session
         self._shared = SharedSnapshot.of(self._dsn, session, snapshot)

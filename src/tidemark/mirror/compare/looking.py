@@ -1,4 +1,4 @@
-"""The snapshot of a mirror that follows the stream: any that we take, as the log tells what it sees."""
+"""The snapshot for a mirror that streams: a new one, because the log determines which commits it includes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidemark.postgres.session import Session
 
 
 class HeldLook(Held):
-    """Snapshots that were looked at, until it is settled which of them is compared."""
+    """The catalog snapshots that were taken, each with its session, until one of them is selected."""
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
         super().__init__(dsn, mirror, timeout_s)
         self._looks: list[tuple[Look, Session]] = []
 
     def moment(self, wait_s: float | None) -> Moment:
-        """At the first look that can be answered; the others are let go."""
+        """Return the mirror at the first snapshot that can be answered; the sessions of the others are closed."""
         moment = self._mirror._seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
         for look, session in self._looks:
             if look is moment._look:
@@ -34,20 +34,20 @@ class HeldLook(Held):
         return moment
 
     def _forget(self, look: Look) -> None:
-        """One that was asked for in vain; there may be many, and a server does not hold many sessions for one."""
+        """Close the session of a snapshot that was not used; there may be many, and a server limits its connections."""
         for each, session in self._looks:
             if each is look:
                 session.close()
         self._looks = [held for held in self._looks if held[0] is not look]
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all sessions, which releases their snapshots."""
         for _, session in self._looks:
             session.close()
         super().close()
 
     def _look(self) -> Look:
-        """Take a snapshot, and see how tables are defined in it."""
+        """Take a catalog snapshot in a session of its own, whose transaction stays open."""
         lake = self._mirror._lake
         session = open_source(self._dsn, "compare", lake, self._mirror._view().reader, self._timeouts)
         try:

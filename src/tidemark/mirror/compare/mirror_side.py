@@ -1,4 +1,4 @@
-"""The mirror's rows of a table, digested by Spark."""
+"""The rows of a table in the mirror; Spark computes the digests."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _NUMBER = "decimal(38,0)"
 
 @dataclass(frozen=True, slots=True)
 class MirrorSide:
-    """One table at the boundary of the comparison's snapshot, with the texts of values that have no twin in Spark."""
+    """One table at the boundary of the comparison's snapshot, with the columns of the text fallback."""
 
     frame: DataFrame
     table: ComparedTable
 
     def whole(self) -> Digest:
-        """All rows."""
+        """Return the digest of all rows."""
         row = self._from(None).agg(*_figures()).collect()[0]
         return Digest(row[0], int(row[1]), row[2], row[3])
 
     def parts(self, within: Range) -> Mapping[int, Digest]:
-        """By parts of a range."""
+        """Return the digest of each part of a range that has rows."""
         part = F.expr(f"(cast(at as {_NUMBER}) - {within.low}) div {within.step}")
         rows = self._from(within).groupBy(part.alias("part")).agg(*_figures()).collect()
         return {row[0]: Digest(row[1], int(row[2]), row[3], row[4]) for row in rows}
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
-        """One by one."""
+        """Return the rows of a range."""
         key = mirror_row(self.table.key) if self.table.key else F.lit(None).cast("string")
         said = F.col("row_text") if values else _hash(F.col("row_text")).cast("string")
         return Counter(

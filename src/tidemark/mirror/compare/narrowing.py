@@ -1,6 +1,6 @@
-"""From two digests that differ to the keys that do: ranges are cut until they are few rows, and these are listed. Pure.
+"""The search for the rows that differ: ranges are divided until they have few rows, which are then listed. Pure.
 
-Where nearly everything differs, listing it would move the whole table: it ends at a number of differences.
+If nearly all rows differ, listing them would transfer the whole table, so the search ends at a number of differences.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 from tidemark.mirror.compare.digest import Digest, Range, Row, Side
 
-FEW = 10_000  # rows that are listed rather than cut again
+FEW = 10_000  # a range with at most so many rows is listed and not divided
 
 
 class Difference(Enum):
@@ -25,7 +25,7 @@ class Difference(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A key, or a row that has none, that is not in the mirror as it is at the source; its rows as they were listed."""
+    """A key, or a row without one, that differs between mirror and source, with its rows on both sides as listed."""
 
     how: Difference
     key: str | None
@@ -35,14 +35,14 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What differs, in the order of its ranges; `more` says that there is more."""
+    """The differences in the order of their ranges; `more` is True if there are others."""
 
     differing: tuple[Differing, ...]
     more: bool
 
 
 def narrowed(source: Side, mirror: Side, totals: tuple[Digest, Digest], limit: int, *, values: bool) -> Found:
-    """Find at most so many rows that differ."""
+    """Return at most `limit` rows that differ."""
     found: list[Differing] = []
     waiting = [(Range.around(*totals), totals)]
     while waiting and len(found) <= limit:

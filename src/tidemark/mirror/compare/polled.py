@@ -1,7 +1,7 @@
-"""The snapshot of a mirror that polls: only one by which a poll was read, since nothing tells what another one sees.
+"""The snapshot for a polled mirror: that of a poll, because for another one it is not known which rows it includes.
 
-Whoever polls hands over the snapshot of his next poll (`lake.holds`). Where nobody polls, the source must show what the
-last poll saw: on a primary an equal snapshot says that it does, on a standby nothing does.
+The polling process hands over the snapshot of its next poll (`lake.holds`). If no process polls, the source must be
+unchanged since the last poll: on a primary an equal snapshot proves that, on a standby nothing does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.postgres.look import replayed_by
 from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
 
-LIMIT_S = 300.0  # a poll may be under way, and then comes ours
+LIMIT_S = 300.0  # a poll may be running, and the snapshot is that of the next one
 _PAUSE_S, _LOOK_S = 0.05, 2.0
 _ATTEMPTS = 3
 _SYNC = "Run `tidemark sync SOURCE LAKE --once` just before, or retry while `tidemark sync` is running."
@@ -40,13 +40,17 @@ class HeldPoll(Held):
         self._filenodes: dict[int, int] = {}
 
     def moment(self, wait_s: float | None) -> Moment:
-        """At the next poll, or at the last one where nobody polls."""
+        """Return the mirror at the next poll, or at the last one if no process polls."""
         until = time.monotonic() + (LIMIT_S if wait_s is None else wait_s)
         return self._mirror.at(self._settled(until))
 
     @contextmanager
     def seeing(self, *tables: Fingerprint) -> Iterator[Session]:
-        """The same; a table that was emptied or rewritten before the poll lies elsewhere than where it was told of."""
+        """Return a session in the snapshot of the poll, with the tables locked against being altered or truncated.
+
+        The tables are checked against the filenodes in that snapshot: a TRUNCATE or rewrite before the poll changes the
+        filenode, and the lake may have recorded the old one.
+        """
         present = (replace(each, filenode=self._filenodes.get(each.oid, each.filenode)) for each in tables)
         with super().seeing(*present) as session:
             yield session
@@ -56,7 +60,7 @@ class HeldPoll(Held):
         for _ in range(_ATTEMPTS):
             try:
                 handed = self._handed_over(until) if is_held(lake) else None
-            except ObjectMissing as error:  # he has ended, or we are somewhere else
+            except ObjectMissing as error:  # the polling process has ended, or the server is another one
                 missing = error.message
             else:
                 return handed if handed is not None else self._last()
@@ -65,7 +69,7 @@ class HeldPoll(Held):
         )
 
     def _handed_over(self, until: float) -> Lsn | None:
-        """By the snapshot that whoever polls has; None if nobody polls any more."""
+        """Take over the snapshot of the polling process and return its position; None if no process polls."""
         lake = self._mirror._lake.path
         look_at = time.monotonic() + _LOOK_S
         with Asked(lake) as asked:
@@ -98,7 +102,7 @@ class HeldPoll(Held):
         self._keep(session, found)
 
     def _last(self) -> Lsn:
-        """By a snapshot that we take, if it is the last poll's."""
+        """Take a snapshot and return the position of the last poll; refuse if the snapshots differ."""
         poll = self._mirror._last_poll
         session, identity = self._opened()
         if replayed_by(session) is not None:
@@ -112,7 +116,7 @@ class HeldPoll(Held):
         return poll.lsn
 
     def _opened(self) -> tuple[Session, Identity]:
-        """A session on the mirror's own source, in the place of one that was of no use."""
+        """Open a session on the source of the mirror, and close the previous one."""
         self.close()
         self._session = session = Session.open(self._dsn, "compare", self._timeouts)
         identity = locate(session, self._dsn, may_replicate=False).identity
@@ -130,5 +134,5 @@ def _seen_by(session: Session) -> Snapshot:
 
 
 def _is_same(poll: Poll, snapshot: Snapshot, identity: Identity) -> bool:
-    """Whether a primary shows what a poll saw of it."""
+    """Return whether the snapshot of a primary equals that of a poll, on the same timeline."""
     return (poll.seen.snapshot, poll.seen.timeline) == (snapshot, identity.timeline)

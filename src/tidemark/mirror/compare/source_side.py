@@ -1,4 +1,4 @@
-"""The source's rows of a table, digested where they are: only counts and sums come over."""
+"""The rows of a table at the source; PostgreSQL computes the digests, so only counts and sums are transferred."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.canonical import source_row
 
-# The table and all tables below it, as the session's snapshot has them. The planner takes the children of a parent as
-# they are now, and so may miss one that left it since the snapshot, or take in one that joined it.
+# The table and all tables below it in the session's snapshot. The planner uses the current children of a parent, so it
+# may omit a child that was removed since the snapshot, or include one that was added.
 _TREE = """
     with recursive tree(oid) as (
         select %s::oid
@@ -32,19 +32,19 @@ _FIGURES = sql.SQL("count(*), coalesce(sum({hash}), 0), coalesce(min(at), 0), co
 
 @dataclass(frozen=True, slots=True)
 class SourceSide:
-    """One table in a session that has the comparison's snapshot, and a lock on all whose rows are read."""
+    """One table, in a session with the comparison's snapshot and a lock on every table whose rows are read."""
 
     session: Session
     table: ComparedTable
     utf8: bool
 
     def whole(self) -> Digest:
-        """All rows."""
+        """Return the digest of all rows."""
         ((rows, total, low, high),) = self._rows(sql.SQL("select {} from {}").format(self._figures(), self._from(None)))
         return Digest(rows, int(total), int(low), int(high))
 
     def parts(self, within: Range) -> Mapping[int, Digest]:
-        """By parts of a range."""
+        """Return the digest of each part of a range that has rows."""
         query = sql.SQL("select div(at::numeric - {}, {})::int, {} from {} group by 1").format(
             sql.Literal(within.low), sql.Literal(within.step), self._figures(), self._from(within)
         )
@@ -53,7 +53,7 @@ class SourceSide:
         }
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
-        """One by one."""
+        """Return the rows of a range."""
         key = source_row(self.table.key) if self.table.key else sql.SQL("null")
         said = sql.SQL("row_text") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("row_text")))
         query = sql.SQL("select {}, {} from {}").format(
@@ -65,7 +65,7 @@ class SourceSide:
         return _FIGURES.format(hash=self._hash(sql.SQL("row_text")))
 
     def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
-        """Rows: what each says, where it lies, and whatever else is wanted."""
+        """Return a FROM item with the text and the position of each row, and the column `also` if it is given."""
         position = self._position()
         conditions: list[sql.Composable] = []
         if within is not None:
@@ -86,7 +86,7 @@ class SourceSide:
         )
 
     def _rows_read(self) -> sql.Composable:
-        """The table's own rows, or those of all tables below it as well, as an item of a FROM."""
+        """Return a FROM item with the table's own rows or, with `children`, also those of all tables below it."""
         fingerprint = self.table.fingerprint
         if not self.table.children:
             return sql.SQL("only {}").format(sql.Identifier(fingerprint.schema, fingerprint.name))

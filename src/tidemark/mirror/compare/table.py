@@ -1,4 +1,4 @@
-"""A table as both engines are asked for it: its columns, which of them are the key, and how much of it is looked at."""
+"""A table as both engines read it for a comparison: its columns, its key, and the size of the sample."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tidemark.schema.fingerprint import Fingerprint
 
 @dataclass(frozen=True, slots=True)
 class ComparedTable:
-    """`sample` of ten thousand rows are looked at: those whose key's hash leaves a remainder below it.
+    """A table to compare; `sample` of ten thousand rows are read.
 
-    With `children`, the rows of tables that inherit from it count as well; then no key tells rows apart.
+    These are the rows whose hash of `located` modulo ten thousand is below `sample`. With `children`, the rows of
+    tables that inherit from it are included; then no key identifies rows.
     """
 
     fingerprint: Fingerprint
@@ -26,11 +27,11 @@ class ComparedTable:
 
     @property
     def by_value(self) -> ComparedColumn | None:
-        """The key, if it is one integer: then it is the rows' position."""
+        """The key if it is one integer, which is then the position of a row; None otherwise."""
         (only,) = self.key if len(self.key) == 1 else (None,)
         return only if only is not None and pa.types.is_integer(only.type) and only.text_name is None else None
 
     @property
     def located(self) -> tuple[ComparedColumn, ...]:
-        """What else the rows' position is the hash of."""
+        """The columns whose hash is the position of a row if `by_value` is None: the key, or all columns."""
         return self.key or self.columns

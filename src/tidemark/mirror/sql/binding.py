@@ -1,4 +1,4 @@
-"""From the user's SQL to a statement: read it, find its tables twice, say which they are, splice."""
+"""Binding of the user's SQL: tokenize it, find its tables twice, resolve their names, splice in placeholders."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tidemark.mirror.sql.tree import agreed, is_cte, parse
 
 
 def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("public",)) -> Statement:
-    """Find each table of one query among those of the mirror, and put a placeholder in its place.
+    """Resolve each table of one query to a table of the mirror, and replace it by a placeholder.
 
-    A table that is not known, a name with two meanings, and a text in which a table could be overlooked are refused.
+    Unknown tables, ambiguous names, and texts in which a table could be overlooked are refused.
     """
     typed = sql
     sql, as_text = without_text_hints(sql)

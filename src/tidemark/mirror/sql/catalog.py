@@ -1,4 +1,4 @@
-"""Which table of the mirror a name means; one that is not known is refused with those that look like it."""
+"""Resolution of names to tables of the mirror; the error for an unknown name suggests similar names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FILE_FORMATS = {"parquet", "delta", "iceberg", "orc", "avro", "csv", "json", "t
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The tables of the mirror, and the schemas in which a name without one is looked for."""
+    """The tables of the mirror, and the search path for names without a schema."""
 
     sql: str
     known: tuple[TableKey, ...]
     search_path: tuple[str, ...]
 
     def find(self, reference: Reference) -> TableKey:
-        """The one table that is meant. The exact spelling wins over one that differs in case."""
+        """Return the table of a reference. An exact match takes precedence over one that differs in case."""
         parts = [part.name for part in reference.parts]
         groups = self.candidates(parts[0], parts[1]) if len(parts) == 2 else self._on_path(parts[0])
         for group in groups:
@@ -41,7 +41,7 @@ class Catalog:
         return self._refuse_unknown(reference, parts)
 
     def candidates(self, schema: str, table: str) -> list[list[TableKey]]:
-        """Those spelled exactly so, then those that differ in case only."""
+        """Return the tables with exactly this name, and then all that match regardless of case."""
         folded = (schema.lower(), table.lower())
         like = [key for key in self.known if (key[0].lower(), key[1].lower()) == folded]
         return [[key for key in like if key == (schema, table)], like]
@@ -60,7 +60,7 @@ class Catalog:
         refuse(self.sql, reference.start, message, self._suggestion(parts))
 
     def _suggestion(self, parts: Sequence[str]) -> str:
-        """The same name in another schema, else names that look alike, else what there is."""
+        """Return a hint: the same name in other schemas, else similar names, else the tables of the mirror."""
         same = sorted(key for key in self.known if key[1].lower() == parts[-1].lower())
         alike = get_close_matches(parts[-1].lower(), {key[1].lower() for key in self.known}, n=3)
         close = same or [key for name in alike for key in sorted(self.known) if key[1].lower() == name]
@@ -74,10 +74,10 @@ class Catalog:
 
 
 def spelled(key: TableKey) -> str:
-    """A table as it may be written in a query."""
+    """Return the name of a table as it can be written in a query."""
     return ".".join(part if re.fullmatch("[a-z_][a-z0-9_]*", part) else quoted(part) for part in key)
 
 
 def quoted(name: str) -> str:
-    """A name in backticks, which hold any."""
+    """Return a name in backticks, which allow any character."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,6 +1,6 @@
 """The TEXT hint: `select /*+ TEXT(orders.due) */ * from orders` reads a column as PostgreSQL's text of its values.
 
-Spaces take its place, so that every offset in the text stays as it was. Spark's own hints stay.
+The hint is replaced by spaces, so that all offsets in the text stay the same. Spark's own hints are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TEXT = "TEXT"
 
 
 def without_text_hints(sql: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
-    """The statement without its TEXT hints, and the parts of each name in them."""
+    """Return the statement without its TEXT hints, and the parts of each name in them."""
     columns: list[tuple[str, ...]] = []
     for hint in hints(sql):
         left = len(hint) - 2
@@ -33,14 +33,14 @@ def without_text_hints(sql: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
 
 
 def _end(hint: Sequence[Token], at: int) -> int:
-    """Where the hint that begins here ends: after its name, or after its brackets."""
+    """Return the end of the hint that begins here: after its name, or after its parentheses."""
     if hint[at + 1].text != "(":
         return at + 1
     return next((n + 1 for n in range(at, len(hint) - 1) if hint[n].text == ")"), len(hint) - 1)
 
 
 def _names(sql: str, hint: Sequence[Token]) -> list[tuple[str, ...]]:
-    """`TEXT(a, t.b, s.t.c)` as names with their parts."""
+    """Return the names in `TEXT(a, t.b, s.t.c)`, each as its parts."""
     inside = hint[2:-1]
     names: list[tuple[str, ...]] = []
     parts: list[str] = []

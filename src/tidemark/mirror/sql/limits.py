@@ -1,4 +1,4 @@
-"""What is not taken though Spark may take it: more than one query, and tables of which more is said than a name."""
+"""Checks for syntax that Spark may accept and a mirror does not: several statements, tables with more than a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _USE_AT = "Use `--at`, or `mirror.at(…)` in Python: it holds for every table o
 
 
 def check_is_one_query(sql: str, tokens: Sequence[Token]) -> None:
-    """One statement, that begins as queries do. What it ends as is for the parser to say."""
+    """Require one statement that begins like a query; the parser checks the rest."""
     body = [token for token in tokens if token.text != ";"]
     if not body:
         raise InvalidValue("the statement is empty", "Write a SELECT.")
@@ -30,7 +30,7 @@ def check_is_one_query(sql: str, tokens: Sequence[Token]) -> None:
 
 
 def check_is_plain(sql: str, tokens: Sequence[Token], reference: Reference) -> None:
-    """Refuse what says more about a table than its name: another catalog, a moment, options."""
+    """Refuse a table with more than a name: a catalog, a position of its own, CHANGES FROM, or options."""
     if len(reference.parts) > 2:
         short = ".".join(part.text for part in reference.parts[-2:])
         refuse(sql, reference.start, f"table name {reference} has more than two parts", f"Write {short}.")

@@ -1,8 +1,8 @@
-"""Which keys a query asks for: under `where o.id = 5` only rows of that key can take part in the answer.
+"""The keys that a query selects: with `where o.id = 5`, only rows with that key can contribute to the result.
 
-An equality counts only where both readings of the text agree that nothing can undo it. The tree must have it as a
-conjunct of the WHERE of the SELECT whose FROM names the table, beside inner joins at most, and the tokens must have it
-between WHERE or AND and the next AND or the end. In doubt nothing is said, and the table is read whole.
+An equality is used only if the tree and the tokens agree that nothing can undo it. In the tree it must be a conjunct of
+the WHERE of the SELECT whose FROM names the table, with no joins other than inner ones. In the tokens it must be
+between WHERE or AND and the next AND or the end of the clause. In doubt it is not used, and the whole table is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_COLUMNS = {"CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USE
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One side of an equality, by its first and its last token."""
+    """One side of an equality, as the indexes of its first and last token."""
 
     first: int
     last: int
@@ -56,13 +56,13 @@ class _Value(_Piece):
 
 @dataclass(frozen=True)
 class Lookups:
-    """The equalities of a query, by the two readings of its text."""
+    """The equalities of a query, from its tokens and from the tree."""
 
     tokens: Sequence[Token]
     nodes: Mapping[int, exp.Table]
 
     def of_tables(self, tables: Mapping[str, TableKey], bound: Mapping[int, TableKey]) -> dict[str, Equalities]:
-        """Those of each placeholder: what holds wherever its table is read."""
+        """Return for each placeholder the equalities that hold wherever its table is read."""
         found = {start: self._of(self.nodes[start], start) for start in bound}
         return {
             placeholder: _common([found[start] for start in found if bound[start] == key])
@@ -70,7 +70,7 @@ class Lookups:
         }
 
     def _of(self, node: exp.Table, start: int) -> dict[str, Literal]:
-        """Those of one reference, by its node and where it begins."""
+        """Return the equalities of one reference, given by its node and its offset."""
         select = _select_of(node)
         found: dict[str, Literal] = {}
         if select is None:
@@ -93,16 +93,19 @@ class Lookups:
         return self.tokens[index] if 0 <= index < len(self.tokens) else Token("end", -1, -1, "", "")
 
     def _token(self, node: exp.Expr) -> int:
-        """Which token a node of the tree begins with; one that is not there if it does not say."""
+        """Return the index of the first token of a node, or an index out of range if the node has no position."""
         return self._index.get(node.meta.get("start", -1), -9)
 
     def _known_as(self, source: exp.Expr) -> str:
-        """What columns of a relation are qualified with."""
+        """Return the name that qualifies the columns of a relation."""
         alias = source.args.get("alias")
         return self._at(self._token(source.this if alias is None else alias.this)).name.lower()
 
     def _column(self, node: exp.Expr) -> _Column | None:
-        """A column, alone or after the name of a relation. How letters beyond ASCII fold is not for us to say."""
+        """Return a column, with or without a qualifier.
+
+        Names that are not ASCII are left out, because only Spark decides which of them are equal regardless of case.
+        """
         if not isinstance(node, exp.Column):
             return None
         at = [self._token(part) for part in node.parts]
@@ -115,7 +118,7 @@ class Lookups:
         return _Column(at[0], at[-1], "".join(names[:-1]), names[-1])
 
     def _literal(self, node: exp.Expr) -> _Value | None:
-        """A literal, with the sign or the type before it."""
+        """Return a literal, with the sign or the type before it."""
         inner = node.this if isinstance(node, (exp.Neg, exp.Cast)) else node
         if not isinstance(inner, exp.Literal):
             return None
@@ -128,7 +131,7 @@ class Lookups:
         return None if kind is None or too_long else _Value(first, last, Literal(kind, text))
 
     def _stands(self, column: _Column, value: _Value, start: int) -> bool:
-        """Whether the tokens have this equality as a whole condition, after a FROM with inner joins only."""
+        """Return whether this equality is a complete condition in the tokens, after a FROM with only inner joins."""
         pieces: tuple[_Piece, _Piece] = (column, value) if column.first < value.first else (value, column)
         left, right = pieces
         before, after = self._at(left.first - 1), self._at(right.last + 1)
@@ -138,7 +141,7 @@ class Lookups:
         return is_equality and begins and ends and self._is_inner(left.first, start)
 
     def _is_inner(self, at: int, start: int) -> bool:
-        """Whether, read backwards from here, the FROM that holds the table comes before any word of another join."""
+        """Return whether no keyword of another kind of join is between the FROM that contains the table and `at`."""
         depth = 0
         for token in reversed(self.tokens[:at]):
             depth = max(depth + {")": 1, "(": -1}.get(token.text, 0), 0)
@@ -150,12 +153,12 @@ class Lookups:
 
 
 def _common(each: Sequence[Equalities]) -> Equalities:
-    """What all of them say."""
+    """Return the equalities that all of them have."""
     return {column: value for column, value in each[0].items() if all(other.get(column) == value for other in each)}
 
 
 def _select_of(node: exp.Table) -> exp.Select | None:
-    """The SELECT that a table is read by, if each row of it that counts is one that the WHERE has let through."""
+    """Return the SELECT that reads a table, if only rows that satisfy its WHERE can contribute to the result."""
     clause = node.parent
     select = clause.parent if isinstance(clause, (exp.From, exp.Join)) else None
     if not isinstance(select, exp.Select) or not select.args.get("where") or not _has_only(select, _SELECT):
@@ -167,12 +170,12 @@ def _select_of(node: exp.Table) -> exp.Select | None:
 
 
 def _sources(select: exp.Select) -> list[exp.Expr]:
-    """The relations of a FROM clause."""
+    """Return the relations of a FROM clause."""
     return [select.args["from_"].this, *(join.this for join in select.args.get("joins") or ())]
 
 
 def _is_plain(source: exp.Expr) -> bool:
-    """Whether a relation is a name or a subquery, and nothing is made of it."""
+    """Return whether a relation is a name or a subquery, without modifiers such as PIVOT."""
     inside = exp.Identifier if isinstance(source, exp.Table) else exp.Query
     is_one = isinstance(source, (exp.Table, exp.Subquery)) and isinstance(source.this, inside)
     return is_one and _has_only(source, {"this", "db", "alias"})
@@ -188,7 +191,7 @@ def _has_only(node: exp.Expr, args: set[str]) -> bool:
 
 
 def _equalities(condition: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
-    """Both sides of each equality that must hold if the condition does."""
+    """Yield both sides of each equality that must hold if the condition holds."""
     waiting = [condition]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""Columns that are qualified with a schema: what must be edited when their table goes by an alias."""
+"""Edits of columns that are qualified with a schema, when their table gets an alias."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Edit = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Columns written `schema.table.column`, which must follow their table to its alias.
+    """Columns written `schema.table.column`, whose qualifier is replaced by the alias that their table gets.
 
-    A table that has an alias of its own cannot be mentioned so; what Spark makes of that is left to Spark. Where the
-    alias that was added would mean another relation, the mention is refused.
+    A table that has an alias in the query cannot be qualified like this, and such a column is left to Spark. If the
+    added alias could mean another relation, the column is refused.
     """
 
     sql: str
@@ -31,7 +31,7 @@ class Mentions:
     catalog: Catalog
 
     def edits(self) -> Iterator[Edit]:
-        """What each mention of a table that gets an alias becomes."""
+        """Yield an edit for each column that is qualified with a table that gets an alias."""
         roots = {id(node.root()): node.root() for node in self.nodes.values()}
         for tree in roots.values():
             for column in tree.find_all(exp.Column):
@@ -62,7 +62,7 @@ class Mentions:
         return [reference for reference in self.references if self.nodes[reference.start].parent_select is scope]
 
     def _other_names(self, scope: exp.Expr, inside: Sequence[Reference]) -> Iterator[str]:
-        """What the relations of a SELECT are called, without those in hand."""
+        """Yield the names of the relations of a SELECT, without those in `inside`."""
         yield from (reference.known_as.lower() for reference in self._sources(scope) if reference not in inside)
         for alias in scope.find_all(exp.TableAlias):
             is_source = not isinstance(alias.parent, (exp.CTE, exp.Table)) and alias.parent_select is scope

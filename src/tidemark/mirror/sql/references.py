@@ -1,4 +1,4 @@
-"""Where a query names tables: a scan of its tokens that follows Spark's grammar (SqlBaseParser.g4)."""
+"""The places where a query names tables, found by a scan of its tokens that follows Spark's SqlBaseParser.g4."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FROM_AS_ARGUMENT = {"EXTRACT", "TRIM", "SUBSTR", "SUBSTRING", "OVERLAY"}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name where a table must stand: its parts, its alias if it has one, and where one would be added.
+    """A name in the place of a table: its parts, its alias if it has one, and where one would be added.
 
-    `only` says that ONLY stands before it. `marks` are the tokens of PostgreSQL's syntax that Spark does not have: ONLY
-    with its brackets, and the * of `name *`.
+    With `only`, ONLY precedes it. `marks` are the tokens of PostgreSQL's syntax that Spark does not support: ONLY with
+    its parentheses, and the * of `name *`.
     """
 
     parts: tuple[Token, ...]
@@ -36,17 +36,17 @@ class Reference:
 
     @property
     def start(self) -> int:
-        """Where its first part begins."""
+        """The offset at which its first part begins."""
         return self.parts[0].start
 
     @property
     def end(self) -> int:
-        """Where its last part ends."""
+        """The offset at which its last part ends."""
         return self.parts[-1].end
 
     @property
     def known_as(self) -> str:
-        """What columns are qualified with."""
+        """The name that qualifies its columns."""
         return (self.alias or self.parts[-1]).name
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Reference:
 
 @dataclass(slots=True)
 class _Level:
-    """What is open between two brackets: a FROM clause, a VALUES list, a place where a table must come next."""
+    """The state inside a pair of brackets: in a FROM clause, in a VALUES list, or before the name of a table."""
 
     opener: str = ""
     in_from: bool = False
@@ -66,7 +66,7 @@ class _Level:
 
 @dataclass(slots=True)
 class Finder:
-    """A scan of the tokens for names where Spark's grammar has a relation. It fails closed: in doubt it refuses."""
+    """A scan of the tokens for names where Spark's grammar has a relation. It fails closed: in doubt it raises."""
 
     sql: str
     tokens: Sequence[Token]
@@ -74,7 +74,7 @@ class Finder:
     found: list[Reference] = field(default_factory=list)
 
     def references(self) -> list[Reference]:
-        """Every name where a table must stand, in the order of the text."""
+        """Return every name in the place of a table, in the order of the text."""
         at = 0
         while at < len(self.tokens):
             at = self._relation(at) if self.levels[-1].expecting else self._other(at)
@@ -87,7 +87,7 @@ class Finder:
         return self.tokens[at] if 0 <= at < len(self.tokens) else Token("end", end, end, "", "")
 
     def _relation(self, at: int) -> int:
-        """Take what stands where a table must."""
+        """Process the token in the place of a table, and return the index of the next one."""
         token, level = self._at(at), self.levels[-1]
         if token.text == "(":
             self.levels.append(_Level(in_from=True, expecting=True))
@@ -105,13 +105,13 @@ class Finder:
         return self._only(at) if self._is_only(at) else self._name(at)
 
     def _is_only(self, at: int) -> bool:
-        """Whether ONLY stands here before a name, and is not itself a name."""
+        """Return whether this is ONLY before a name, and not itself a name."""
         after = self._at(at + 1)
         is_name = after.is_name and after.keyword not in _NOT_AN_ALIAS | {"AS", "TABLESAMPLE"}
         return self._at(at).keyword == "ONLY" and (is_name or after.text == "(")
 
     def _only(self, at: int) -> int:
-        """Take ONLY name, or ONLY (name)."""
+        """Process `ONLY name` or `ONLY (name)`."""
         marks = [self._at(at)]
         bracketed = self._at(at + 1).text == "("
         parts, end = self._parts(at + 2 if bracketed else at + 1)
@@ -124,7 +124,7 @@ class Finder:
         return end
 
     def _name(self, at: int) -> int:
-        """Take a name: of a table function, which is left alone, or of a table, which a * may follow."""
+        """Process a name: of a table function, which is left unchanged, or of a table, which a * may follow."""
         parts, end = self._parts(at)
         if self._at(end).text == "*":
             self.found.append(self._reference(parts, end + 1, marks=(self._at(end),)))
@@ -141,7 +141,7 @@ class Finder:
         return end
 
     def _parts(self, at: int) -> tuple[tuple[Token, ...], int]:
-        """The parts of a name, and where what follows it begins."""
+        """Return the parts of a name, and the index of the token after it."""
         if not self._at(at).is_name:
             hint = "Write a table name; in Spark's SQL a name that needs quotes stands in backticks."
             refuse(
@@ -159,7 +159,7 @@ class Finder:
     def _reference(
         self, parts: tuple[Token, ...], at: int, *, only: bool = False, marks: tuple[Token, ...] = ()
     ) -> Reference:
-        """Look for an alias, which in Spark comes after TABLESAMPLE."""
+        """Return a reference with its alias, which in Spark comes after TABLESAMPLE."""
         if self._at(at).keyword == "TABLESAMPLE":
             while self._at(at).text not in {"(", ""}:
                 at += 1
@@ -181,7 +181,7 @@ class Finder:
         return at
 
     def _other(self, at: int) -> int:
-        """Pass over a token that is no table, and note what it says about those that follow."""
+        """Process a token that is not a table, and update the state for the tokens that follow."""
         token, level = self._at(at), self.levels[-1]
         if token.text in {"(", "["}:
             self.levels.append(_Level(opener=self._at(at - 1).keyword))
@@ -206,7 +206,7 @@ class Finder:
         self.levels.pop()
 
     def _ends_values(self, at: int) -> bool:
-        """Whether a comma after VALUES is followed by a relation: by a name that is not a value."""
+        """Return whether a relation follows a comma after VALUES: a name that is not a value."""
         token, after = self._at(at), self._at(at + 1)
         is_value = token.keyword in {"NULL", "TRUE", "FALSE"} or after.text == "(" or after.kind == "string"
         return token.is_name and not is_value
@@ -231,14 +231,14 @@ class Finder:
             )
 
     def _is_argument(self, at: int, level: _Level) -> bool:
-        """FROM as in `extract(year from d)` and `a is distinct from b`."""
+        """Return whether a FROM starts no clause, as in `extract(year from d)` and `a is distinct from b`."""
         if self._at(at - 1).keyword == "DISTINCT":
             return self._at(at - 2).keyword in {"IS", "NOT"}
         return level.opener in _FROM_AS_ARGUMENT and not level.in_select
 
 
 def without_marks(tokens: Sequence[Token], masked: str, references: Iterable[Reference]) -> tuple[list[Token], str]:
-    """The tokens and the masked text as Spark's syntax has them: spaces where PostgreSQL's own marks stand."""
+    """Return the tokens and the masked text without the marks that only PostgreSQL supports; spaces replace them."""
     marks = {mark.start: mark for reference in references for mark in reference.marks}
     for mark in marks.values():
         masked = masked[: mark.start] + " " * (mark.end - mark.start) + masked[mark.end :]

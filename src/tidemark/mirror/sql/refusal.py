@@ -1,4 +1,4 @@
-"""Why a query is not bound, with its place in the text and one line of what to try."""
+"""Errors for queries that cannot be bound, with the position in the text and a hint."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tidemark.errors import InvalidValue
 
 
 def refuse(sql: str, at: int, what: str, hint: str) -> NoReturn:
-    """Refuse a query for what stands at a place of its text."""
+    """Raise InvalidValue for an offset in the text of a query."""
     raise InvalidValue(placed(sql, at, what), hint)
 
 
 def placed(sql: str, at: int, what: str) -> str:
-    """A message with its place in the text."""
+    """Return a message with its line and column in the text."""
     return f"{what} (line {sql.count(chr(10), 0, at) + 1}, column {at - sql.rfind(chr(10), 0, at)})"
 
 
 def refuse_table_keyword(sql: str, at: int) -> NoReturn:
-    """TABLE before a name is a query to Spark, as in `union all table orders`; there are plainer ways to say it."""
+    """Refuse TABLE before a name, which is a query in Spark, as in `union all table orders`; SELECT is equivalent."""
     hint = "Write select * from name; as an argument, TABLE (select * from name); a table named table in backticks."
     refuse(sql, at, "the TABLE statement is not supported", hint)

@@ -1,4 +1,4 @@
-"""The edits put into the text, as a format string, with every other byte left as it was."""
+"""Application of the edits to the text, which becomes a format string; every other byte stays the same."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tidemark.reads.equalities import Equalities
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the text that Spark parses: where it comes from, its size, and whether it has a view's name in it.
+    """A piece of the text that Spark parses: its offset in the user's text, its size, and whether it has a view name.
 
-    What is `verbatim` is the user's own text; all else stands in place of it.
+    A `verbatim` piece is the user's own text; any other piece replaces a part of it.
     """
 
     start: int
@@ -28,13 +28,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A text for `spark.sql(text, **frames)`, what each placeholder stands for, and which of its rows are asked for.
+    """A text for `spark.sql(text, **frames)`, the table of each placeholder, and the keys that the query selects of it.
 
-    `only` are the placeholders of tables that are read by ONLY, `as_text` the columns of TEXT hints, by their parts.
-    `typed` is what the user wrote, and `pieces` tell which part of it an offset in Spark's text belongs to.
+    `only` are the placeholders of tables that are read with ONLY, `as_text` the columns of TEXT hints, by their parts.
+    `typed` is the user's text, and `pieces` map an offset in Spark's text to an offset in it.
 
-    Where there are tables, the text is a format string and the user's own braces are doubled. Where there are none it
-    is the user's text as it was, because Spark formats only when frames are given.
+    With tables, the text is a format string, and the user's own braces are doubled. Without tables it is the user's
+    text unchanged, because Spark formats the text only if frames are given.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Statement:
     as_text: tuple[tuple[str, ...], ...] = ()
 
     def origin(self, offset: int, view_size: int) -> int | None:
-        """The user's offset of one in Spark's text, where views have names of this size."""
+        """Return the offset in the user's text of an offset in Spark's, if view names have this size."""
         for piece in self.pieces:
             size = piece.size + view_size * piece.has_view
             if offset < size:
@@ -55,7 +55,7 @@ class Statement:
         return None
 
     def rendered(self, offset: int, view_size: int) -> int:
-        """The offset in Spark's text of one of the user's, in what is verbatim."""
+        """Return the offset in Spark's text of an offset in a verbatim piece of the user's."""
         before = 0
         for piece in self.pieces:
             if piece.verbatim and piece.start <= offset < piece.start + piece.size:
@@ -67,9 +67,9 @@ class Statement:
 def spliced(
     sql: str, references: Sequence[Reference], bound: Mapping[int, TableKey], mentions: Iterator[Edit]
 ) -> Statement:
-    """The text with placeholders, aliases and mentions in place.
+    """Return the text with placeholders, aliases and edited columns.
 
-    A table that is read twice has one placeholder, and another one where it is read by ONLY.
+    A table that is read twice has one placeholder, and another one where it is read with ONLY.
     """
     placeholders: dict[tuple[TableKey, bool], str] = {}
     edits = [(start, end, text, "", "") for start, end, text in mentions]
@@ -95,12 +95,12 @@ def spliced(
 
 
 def _escaped(text: str) -> str:
-    """Braces doubled, as Python's formatter wants them."""
+    """Double the braces, for Python's formatter."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _apart(sql: str, reference: Reference) -> tuple[str, str]:
-    """What stands around a view's name: spaces where only a backtick kept it from its neighbours, and comments."""
+    """Return the text around a view name: comments, and spaces where only a backtick separated it from a neighbor."""
     before = " " if re.match(r"\w", sql[: reference.start][-1:]) else ""
     after = " " if re.match(r"\w", sql[reference.end :][:1]) else ""
     return before, comments(sql, reference.start, reference.end) + after

@@ -1,6 +1,7 @@
-"""The text as Spark's lexer reads it (SqlBaseLexer.g4), and a masked copy of the same length for sqlglot.
+"""The tokens of a text as Spark's lexer reads it (SqlBaseLexer.g4), and a masked copy of equal length for sqlglot.
 
-In the copy literals, comments, hints and quoted names are plain: what Spark takes for a literal is decided here alone.
+In the copy, literals, comments, hints and quoted names are replaced by plain text, so that only this module decides
+what is a literal in Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KINDS = ("space", "string", "quoted", "number", "word", "symbol")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the text that Spark's parser sees. `keyword` is empty where the word can only be a name."""
+    """A token of Spark's parser. `keyword` is empty where the word can only be a name."""
 
     kind: str
     start: int
@@ -47,7 +48,7 @@ class Token:
 
 
 def read(sql: str) -> tuple[list[Token], str]:
-    """The tokens as Spark's lexer has them, without hints, and the masked text that sqlglot reads."""
+    """Return the tokens, without those of hints, and the masked text for sqlglot."""
     tokens: list[Token] = []
     masked: list[str] = []
     in_hint = False
@@ -67,7 +68,7 @@ def read(sql: str) -> tuple[list[Token], str]:
 
 
 def hints(sql: str) -> Iterator[list[Token]]:
-    """The tokens of each hint, from its opening to its end, without spaces."""
+    """Yield the tokens of each hint, from its opening to its end, without spaces."""
     inside: list[Token] = []
     for kind, start, end in _lexemes(sql):
         text = sql[start:end]
@@ -79,7 +80,7 @@ def hints(sql: str) -> Iterator[list[Token]]:
 
 
 def _lexemes(sql: str) -> Iterator[tuple[str, int, int]]:
-    """Kind, start and end of every piece of the text, spaces and comments included."""
+    """Yield kind, start and end of every piece of the text, spaces and comments included."""
     at = 0
     while at < len(sql):
         if sql.startswith("/*", at) and not sql.startswith("/*+", at):
@@ -97,7 +98,7 @@ def _lexemes(sql: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _comment_end(sql: str, start: int) -> int:
-    """Where a bracketed comment ends. They nest, but not around what looks like a hint."""
+    """Return the end of a bracketed comment. Comments nest; one that contains `/*+` is refused."""
     depth = 0
     for mark in _COMMENT_MARK.finditer(sql, start):
         if sql.startswith("/*+", mark.start()):
@@ -113,7 +114,7 @@ def _blank(text: str) -> str:
 
 
 def _mask(kind: str, text: str) -> str:
-    """Plain text of the same length that parses as the same kind of token."""
+    """Return plain text of the same length that parses as the same kind of token."""
     if kind == "string":
         return "'" + re.sub(r"['\"\\]|[^\x20-\x7e\n]", "x", text[1:-1]) + "'"
     if kind == "quoted":
@@ -122,11 +123,11 @@ def _mask(kind: str, text: str) -> str:
 
 
 def comments(sql: str, start: int, end: int) -> str:
-    """The spaces and comments inside a name of several parts, which stay."""
+    """Return the spaces and comments inside a name of several parts, which are kept."""
     return "".join(sql[start + at : start + to] for kind, at, to in _lexemes(sql[start:end]) if kind == "space")
 
 
 def token_end(sql: str, start: int) -> int:
-    """Where the token ends that begins here."""
+    """Return the end of the token that begins here."""
     match = _TOKEN.match(sql, start)
     return match.end() if match else start

@@ -1,4 +1,4 @@
-"""The second opinion: sqlglot's tree of the masked text, which tables it has found, and which names a WITH defines."""
+"""The second search for tables: sqlglot's tree of the masked text, its tables, and the names that a WITH defines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.mirror.sql.refusal import refuse
 
 
 def parse(sql: str, masked: str) -> exp.Expr:
-    """sqlglot's tree of the masked text, which must be of a query."""
+    """Return sqlglot's tree of the masked text; raise InvalidValue if it is not a query."""
     hint = "Rewrite this part of the query: its tables cannot be identified."
     try:
         trees = sqlglot.parse(masked, dialect="spark")
@@ -24,7 +24,7 @@ def parse(sql: str, masked: str) -> exp.Expr:
         near = sql.split("\n")[line - 1][max(column - 30, 0) : column]
         what = f"syntax error after {near!r}: {first.get('description')} (line {line}, column {column})"
         raise InvalidValue(what, hint) from error
-    except Exception as error:  # a parser that stumbles (IndexError on `map(1,)`) has not found the tables either
+    except Exception as error:  # such as IndexError on `map(1,)`: the tables were not found either
         raise InvalidValue(f"the query cannot be parsed: {type(error).__name__}: {error}", hint) from error
     if len(trees) != 1 or not isinstance(trees[0], (exp.Query, exp.Values)):
         raise InvalidValue("the statement is not a query", "A mirror is read-only: write SELECT, WITH or VALUES.")
@@ -32,7 +32,7 @@ def parse(sql: str, masked: str) -> exp.Expr:
 
 
 def agreed(sql: str, references: Sequence[Reference], tree: exp.Expr) -> dict[int, exp.Table]:
-    """The parser's node of each reference. The scan and the parser must have found the same ones."""
+    """Return the parser's node of each reference; raise if the scan and the parser found different ones."""
     nodes: dict[int, exp.Table] = {}
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Identifier):
@@ -53,7 +53,7 @@ def agreed(sql: str, references: Sequence[Reference], tree: exp.Expr) -> dict[in
 
 
 def is_cte(reference: Reference, node: exp.Table, names: Mapping[int, str]) -> bool:
-    """Whether a WITH around the name defines it: earlier in the same WITH, in its own body if recursive, or outside."""
+    """Return whether a WITH defines the name: earlier in the same WITH, in its own body if recursive, or outside."""
     wanted = reference.parts[0].name.lower()
     return len(reference.parts) == 1 and any(wanted == name for name in _ctes_in_scope(node, names))
 
@@ -72,7 +72,7 @@ def _ctes_in_scope(node: exp.Expr, names: Mapping[int, str]) -> Iterator[str]:
 
 
 def _visible(with_: exp.With, inside: exp.Expr | None, names: Mapping[int, str]) -> Iterator[str]:
-    """The names that a WITH defines for its body, or for one of its own members."""
+    """Yield the names that a WITH defines for its body, or for one of its own members."""
     for cte in with_.expressions:
         if cte is inside and not with_.args.get("recursive"):
             return

@@ -1,1 +1,1 @@
-"""Apply: what the log has, into the lake, a cycle at a time."""
+"""Apply: write the received log to the lake, one cycle at a time."""

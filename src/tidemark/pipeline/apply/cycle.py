@@ -1,7 +1,8 @@
-"""One cycle: what the log has above `safe`, into every table it touches, and then the word that they have it.
+"""One cycle of apply: the commits above the applied LSN in the log are written to the `changes` of every table.
 
-Every step can be done again. Files that were written for nothing are nobody's. A table that has a commit already takes
-only what lies above it. `_cycles` is told last. So a crash anywhere leaves a lake that reads as before, or as after.
+Every step can be repeated. Files that were written but not committed belong to no table. A table that already has a
+commit receives only the changes above it. The row in `_cycles` is written last, by the writer. So after a crash at any
+point, reads return the state before the cycle or the state after it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COMMITTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a cycle did."""
+    """What a cycle applied, up to the commit LSN `upto`."""
 
     upto: Lsn
     transactions: int
@@ -50,28 +51,28 @@ class Applied:
 
 
 class ChangeTables:
-    """The `changes` of every table, opened once and kept."""
+    """The `changes` tables of a lake, each opened once and kept open."""
 
     def __init__(self, lake: Path) -> None:
         self._lake = lake
         self._open: dict[str, ChangeTable] = {}
 
     def find(self, path: str) -> ChangeTable | None:
-        """A table's changes, if it ever had one."""
+        """The `changes` of a table, or None if it has none yet."""
         folder = self._lake / path / CHANGES
         if path not in self._open and is_there(folder):
             self._open[path] = ChangeTable(folder)
         return self._open.get(path)
 
     def create(self, path: str, written: Sequence[Written]) -> ChangeTable:
-        """A table's changes for the first time."""
+        """Create the `changes` of a table, with the columns of the files that were written for it."""
         columns = dict.fromkeys(column for each in written for column in each.columns)
         self._open[path] = ChangeTable.create(self._lake / path / CHANGES, list(columns))
         reached(Point.TABLE_CREATED)
         return self._open[path]
 
     def applied(self, path: str) -> Lsn:
-        """Up to where a table has its changes, as far as it says so itself."""
+        """The LSN up to which a table has its changes, according to its own last commit."""
         table = self.find(path)
         return table.applied if table else Lsn.ZERO
 
@@ -84,7 +85,7 @@ def run_cycle(
     tables: WrittenTables,
     changes: ChangeTables,
 ) -> Applied:
-    """Apply a plan, in which these relations are described, but for the word that it is applied."""
+    """Apply a plan, whose changes use these relations. The caller records the cycle in `_cycles` afterwards."""
     layouts = _layouts(lake, relations, tables, changes)
     oids = {layout.oid for layout in layouts.values()}
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
@@ -113,7 +114,10 @@ def run_cycle(
 
 
 def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) -> None:
-    """Tell of every table that was passed over from where on it cannot be read: from its first such change."""
+    """Record a gap for every table with changes that could not be written, from the first such change on.
+
+    If a relation fits no definition of its table, the gap begins at the start of the plan.
+    """
     by_table: dict[int, list[PassedOver]] = defaultdict(list)
     for each in passed:
         by_table[each.oid].append(each)
@@ -135,7 +139,7 @@ def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTab
 
 
 def _last_truncate(folder: Path, written: Sequence[Written]) -> Lsn | None:
-    """The last commit in these files that truncated the table."""
+    """The commit LSN of the last TRUNCATE in these files, or None."""
     found: list[int] = []
     for each in written:
         if json.loads(each.file.stats)["nullCount"][TRUNCATE] < each.file.rows:
@@ -147,7 +151,7 @@ def _last_truncate(folder: Path, written: Sequence[Written]) -> Lsn | None:
 def _layouts(
     lake: Lake, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
 ) -> Mapping[Relation, Layout]:
-    """How each relation of the plan is written. One that fits no definition of its table is left out."""
+    """The layout of each relation in the plan. Relations that fit no definition of their table are left out."""
     found: dict[Relation, Layout] = {}
     types = Types(tables.types, lake.version_num)
     for relation in relations:

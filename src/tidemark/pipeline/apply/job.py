@@ -1,7 +1,8 @@
-"""The one Spark job of a cycle: slices of the log to change files of every table touched, on the executors.
+"""The Spark job of a cycle: executors decode slices of the log and write change files for every table in them.
 
-A task decodes its slices and writes one file for each table it meets. It tells the driver what it has written; nothing
-is part of the lake until the driver commits it. A task that is run twice writes twice, and is told of once.
+A task writes one file for each table and set of columns in its slices. It returns their descriptions to the driver, and
+the files are not part of the lake until the driver commits them. If Spark runs a task twice, both attempts write files,
+but only those of one attempt are returned.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.messages import Relation
 from tidemark.values.types import Types
 
-GATHERED_BYTES = 128 << 20  # of rows in memory before they become row groups, over all tables of a task
+GATHERED_BYTES = 128 << 20  # rows that all tables of a task buffer before they are written as row groups
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a task goes by. Relations that are not in `layouts` are of tables that have given up."""
+    """The input of a task. Relations that are not in `layouts` fit no known definition of their table."""
 
     log: SharedFolder
     lake: SharedFolder
@@ -59,7 +60,7 @@ class Written:
 class PassedOver:
     """A table with changes that could not be written.
 
-    `first` is the first change with a value that cannot be decoded; None if a description fits no definition.
+    `first` is the first change with a value that cannot be decoded; None if a relation fits no definition of the table.
     """
 
     oid: int
@@ -67,7 +68,7 @@ class PassedOver:
 
 
 def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> list[Written | PassedOver]:
-    """Run the job; every file that is to be committed, and every table with changes that could not be written."""
+    """Run the job; return the files to commit, and the tables with changes that could not be written."""
     if not slices:
         return []
     rows = pa.table({"slice": pa.array([pickle.dumps(each) for each in slices], pa.binary())})
@@ -128,13 +129,13 @@ def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:
 
 
 def _earlier(known: PassedOver | None, found: PassedOver) -> PassedOver:
-    """The one of two that a table ends at; one that fits no definition ends it in any case."""
+    """The first failure of a table. A relation that fits no definition takes precedence over a value."""
     if known is None or (known.first and found.first and found.first.commit_lsn < known.first.commit_lsn):
         return found
     return known
 
 
 def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:
-    """The rows of a batch without those that the table has."""
+    """The rows of a batch above the applied LSN of the table, which already contains the others."""
     keep = batch.commit_lsns > np.uint64(applied.value)
     return change_rows(batch, layout.columns, None if keep.all() else keep)

@@ -1,4 +1,4 @@
-"""What a writer of a lake is told."""
+"""The options of the writer that applies a log to a lake."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ CYCLE_BYTES, CYCLE_S = 64 << 20, 10.0
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """Which log into which lake, and all limits. Seconds and bytes.
+    """The log, the lake, and all limits in seconds and bytes.
 
-    Few large cycles are faster than many small ones: a cycle costs a Spark job and a commit for each table, whatever is
-    in it. But what a cycle holds is visible only when it ends: it is made smaller where that takes longer than
-    `cycle_s`, if it holds more than one transaction. A slice is what one task reads.
+    A few large cycles are faster than many small ones, because each cycle costs a Spark job and one commit per table,
+    however small it is. But changes become visible only when their cycle ends, so cycles become smaller if they take
+    longer than `cycle_s`; a cycle has at least one whole transaction. A slice is the part of a cycle that one task
+    reads.
     """
 
     source: Dsn

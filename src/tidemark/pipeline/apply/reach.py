@@ -1,4 +1,4 @@
-"""Whether the executors reach what the driver does, asked before the first job of a writer."""
+"""Check before the first job of a writer that the executors and the driver share their directories."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tidemark.spark import in_tasks, runs_here
 
 
 def require_reach(spark: SparkSession, lake: SharedFolder, *others: SharedFolder) -> None:
-    """Refuse executors that do not see these folders as the driver does, and write to the lake where it sees it.
+    """Refuse executors that cannot read these directories of the driver, or whose files in the lake it cannot read.
 
-    As many tasks as can run at a time are sent out. An executor that joins later is asked by its first task.
+    The check runs in as many tasks as can run at a time. An executor that joins later is checked by its first task.
     """
     if runs_here(spark):
         return

@@ -1,8 +1,8 @@
-"""The tables of a mirror as its writer knows them: what looks at the source say, held against what the lake has told.
+"""The schema tracker of the stream: compares catalog snapshots with the recorded definitions, records table events.
 
-What a look finds changed is pending until the log is applied up to there: by then it is known which changes came under
-which definition. Meanwhile `known`, the position up to which all definitions are known, stays where it was, so nobody
-reads what might have to be taken back.
+A difference found by a catalog snapshot is pending until the log is applied up to it: only then is it known which
+changes were made under which definition. Until then `known`, the schema LSN, up to which all definitions are known,
+does not advance, so that no read returns a result that might have to be revised.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tidemark.schema.table import PgType
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change of a table's definition, somewhere above `after` and at or below `lsn`; seen on the way: `between`.
+    """A change of a table's definition, made above `after` and at or below `lsn`.
 
-    `snapshot` is the one in which it was seen last.
+    `between` contains the definitions found by catalog snapshots in the meantime, `snapshot` is that of the last one.
     """
 
     old: Fingerprint
@@ -56,7 +56,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A table that was seen empty: it begins there as soon as the log tells which commits that snapshot did not see."""
+    """A table that was empty in a catalog snapshot. It begins there once the log shows which commits are excluded."""
 
     fingerprint: Fingerprint
     snapshot: Snapshot
@@ -64,7 +64,7 @@ class Beginning:
 
 
 class WrittenTables:
-    """All that is published, or was. One writer; `known` never goes back."""
+    """All tables that are or were published. There is one writer, and `known` never decreases."""
 
     def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, cycle: Cycle) -> None:
         self._register, self._names = register, names
@@ -79,7 +79,7 @@ class WrittenTables:
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
         self._copying: dict[int, Lsn] = {}
-        self._whole_since: dict[int, Lsn] = {}  # the stream has every change of a table that is copied, and which
+        self._whole_since: dict[int, Lsn] = {}  # per copied table: above this the stream is complete
         self._truncated: dict[int, Lsn] = {}
         self._asked_for: set[int] = set()
         self._restarted = {oid for oid, each in histories if each.restarted}
@@ -88,32 +88,33 @@ class WrittenTables:
 
     @property
     def histories(self) -> dict[int, TableHistory]:
-        """What became of every table."""
+        """The history of every table, by OID."""
         return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
 
     @property
     def types(self) -> Mapping[int, PgType]:
-        """Every type that a table has or had."""
+        """Every type that a column has or had, by OID."""
         columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
         seen = {column.type.oid: column.type for column in columns}
         return seen | dict(self._last.types if self._last else {})
 
     @property
     def limit(self) -> Lsn | None:
-        """Where the log is to be applied up to before anything above: the first pending change."""
+        """The LSN of the first pending change, or None. The log is applied up to it before anything above it."""
         return min((pending.lsn for pending in self.pending.values()), default=None)
 
     @property
     def wanted(self) -> Lsn:
-        """Up to where the log must reach before all that was seen can be told."""
+        """The received LSN that is required before everything found by catalog snapshots can be recorded."""
         waiting = [each.lsn for each in self.pending.values()] + [each.lsn for each in self._beginnings.values()]
         return max(waiting, default=Lsn.ZERO)
 
     @property
     def watched(self) -> Watched:
-        """What a look at the source is to watch the locks of.
+        """The tables and types whose locks a catalog snapshot must read.
 
-        DROP TABLE and NO INHERIT lock the child and not its parent; a child that is not mirrored has no events.
+        Children are included: DROP TABLE and NO INHERIT lock the child and not its parent, and a child that is not
+        mirrored has no events.
         """
         types = [self.types[oid] for oid in self.types]
         children = {child.oid for events in self._events.values() for child in events[-1].fingerprint.children}
@@ -121,21 +122,21 @@ class WrittenTables:
         return Watched(tables, tuple({each.oid for outer in types for each in outer.whole()}))
 
     def history(self, oid: int) -> TableHistory:
-        """What became of a table."""
+        """The history of a table."""
         return TableHistory(tuple(self._events[oid]))
 
     def path(self, oid: int) -> str:
-        """Where a table lies."""
+        """The path of a table in the lake."""
         return self._events[oid][-1].path
 
     def asked(self, look: Look) -> list[int]:
-        """The tables that begin if they are empty: published to us since before every running transaction."""
+        """The tables that begin if they are empty: they were published before every running transaction began."""
         return [oid for oid, table in look.tables.items() if self._may_begin(oid, table) and self._ripe(oid, look)]
 
     def to_copy(self) -> dict[int, Fingerprint]:
-        """The tables that can only begin by a copy, and that nobody copies: whoever does, says so by `copying`.
+        """The tables that need a copy and are not being copied. The caller reports the start of a copy with `copying`.
 
-        What a snapshot does not see that is taken from now on will be in the stream whole.
+        Every change that is not visible in a snapshot taken from now on is completely in the stream.
         """
         look = self._last
         if look is None:
@@ -147,7 +148,7 @@ class WrittenTables:
         }
 
     def unripe(self) -> dict[int, Xid8]:
-        """The tables that can only begin, or be copied, when every transaction older than this one has ended."""
+        """The tables that cannot begin or be copied before every transaction below this xid has ended."""
         look = self._last
         if look is None:
             return {}
@@ -156,28 +157,29 @@ class WrittenTables:
 
     @property
     def restarting(self) -> frozenset[int]:
-        """The tables that the mirror was started over for, and that have not begun again, as far as they can."""
+        """The tables that have not begun again since a restart of the mirror, without those that cannot begin."""
         tables = self._last.tables if self._last is not None else self._present
         return frozenset(oid for oid in self._restarted if oid in tables and self._is_whole(tables[oid]))
 
     def readable_upto(self, safe: Lsn, look: Look | None) -> Lsn:
-        """Up to where all tables can be read, if nothing is received any more.
+        """The LSN up to which all tables can be read if nothing else is received.
 
-        That is `safe`, where all of them had their changes, if `look` proves that they are defined as they were.
+        That is the applied LSN `safe` if the catalog snapshot `look` proves that all definitions are unchanged, and
+        otherwise the schema LSN; but not above the position of an earlier restart that is not complete.
         """
         upto = safe if look is not None and self._is_as_told(look) else min(self.known, safe)
         earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
         return min([upto, *(lsn for lsn in earlier if lsn >= self.known)])
 
     def start_over(self, after: Lsn, reason: Reason) -> None:
-        """Tell that tables can be read up to a position, and above only when each has begun again."""
+        """Record that tables can be read up to a position, and above it only once each of them has begun again."""
         for history in self.histories.values():
             if history.live:
                 self._tell(Kind.RESTARTED, history.fingerprint, after, after, reason)
         self._tell_all()
 
     def _is_as_told(self, look: Look) -> bool:
-        """Whether every table that can be read is defined as it was when it was last seen, and nobody alters one."""
+        """Whether every readable table has its recorded definition in a catalog snapshot, and none is being altered."""
         live = {oid: each for oid, each in self.histories.items() if each.live}
         tables = {oid: each.fingerprint for oid, each in live.items() if not each.is_union}
         roots = {oid: each.fingerprint for oid, each in live.items() if each.is_union}
@@ -185,13 +187,16 @@ class WrittenTables:
         return same and all(look.roots.get(oid) == root for oid, root in roots.items()) and look.confirms(look)
 
     def lacking(self) -> dict[int, str]:
-        """The tables that are published whole and cannot be read up to the present, and why, as far as it is told."""
+        """The tables published with all operations that cannot be read up to the present, with the recorded reasons."""
         tables = self._last.tables if self._last else {}
         lacking = [oid for oid, table in tables.items() if self._is_whole(table) and not self.history(oid).live]
         return {oid: self.history(oid).last.reason for oid in lacking}
 
     def resync(self, oid: int) -> bool:
-        """Have a table copied anew, though it can be read; not one that is not there, or not published whole."""
+        """Request another copy of a table, even if it can be read.
+
+        Return False if the table does not exist or is not published with all operations.
+        """
         table = self._present.get(oid)
         if table is not None and self._is_whole(table):
             self._asked_for.add(oid)
@@ -204,7 +209,7 @@ class WrittenTables:
 
     @property
     def all_settled(self) -> bool:
-        """Whether every table that is published whole can be read, or is known to need a copy."""
+        """Whether every table published with all operations can be read, or is known to need a copy."""
         if self._last is None:
             return False
         undecided = (
@@ -215,20 +220,20 @@ class WrittenTables:
         return not self._beginnings and not any(True for _ in undecided)
 
     def copying(self, oid: int, safe: Lsn) -> None:
-        """Take note that a table is copied from now on, with everything up to `safe` applied.
+        """Record that the copy of a table starts, with everything up to `safe` applied.
 
-        What is passed over in its changes spoils the copy.
+        If changes of the table are skipped from now on, the copy becomes invalid.
         """
         self._copying[oid] = safe
         if self._last is not None:
             self._whole_since.setdefault(oid, self._last.lsn)
 
     def stopped_copying(self, oid: int) -> None:
-        """Take note that nobody copies it any more."""
+        """Record that the copy of a table has ended."""
         self._copying.pop(oid, None)
 
     def needs_copy(self, oid: int) -> bool:
-        """Whether a table is there that can only be read, or read on, by a copy."""
+        """Whether a table exists and can be read, or be read further, only after a copy."""
         table = self._present.get(oid)
         return table is not None and self._needs_copy(oid, table)
 
@@ -237,17 +242,17 @@ class WrittenTables:
         return oid in self._whole_since
 
     def truncated(self, oid: int, lsn: Lsn) -> None:
-        """Take note that a commit truncated such a table."""
+        """Record that a commit truncated such a table."""
         if lsn > self._whole_since[oid]:
             self._truncated[oid] = lsn
 
     def emptied(self) -> dict[int, Lsn]:
-        """The tables that can begin at a TRUNCATE: a look after it found them as they were before it."""
+        """The tables that can begin at a TRUNCATE: a later catalog snapshot shows their definitions unchanged."""
         upto = self._last.lsn if self._last else Lsn.ZERO
         return {oid: lsn for oid, lsn in self._truncated.items() if lsn <= upto and oid not in self.pending}
 
     def begin_emptied(self, oid: int, lsn: Lsn) -> None:
-        """Tell that a table can be read from a commit on that truncated it."""
+        """Record that a table can be read from the commit on that truncated it."""
         self._beginnings.pop(oid, None)
         self._asked_for.discard(oid)
         self._forget_copy(oid)
@@ -260,7 +265,7 @@ class WrittenTables:
         self._truncated.pop(oid, None)
 
     def may_take(self, generation: Generation) -> bool:
-        """Whether a copy is of the table as it still is, and all that came after it is there."""
+        """Whether the table still has the copied definition, and all changes after the copy are in the lake."""
         oid, present = generation.fingerprint.oid, self._present.get(generation.fingerprint.oid)
         same = _but_for_filenode(generation.fingerprint, present)
         if not same or oid not in self._copying or oid in self.pending:
@@ -268,13 +273,13 @@ class WrittenTables:
         return not self._has_gap(oid) or generation.base.floor >= self._copying[oid]
 
     def _has_gap(self, oid: int) -> bool:
-        """Whether changes of a table may have been passed over: what begins anew must hold all of them."""
+        """Whether changes of a table may have been skipped. A new beginning must include all of them."""
         return oid in self._events and self.history(oid).in_gap
 
     def taken(self, generation: Generation) -> None:
-        """Tell that a table can be read by a copy, which lies among its versions."""
+        """Record that a table can be read from a copy, whose files are in its `versions`."""
         base = generation.base
-        before = max(base.lsn, self.known)  # who reads there already goes by what it was
+        before = max(base.lsn, self.known)  # reads at or below the schema LSN use the previous state
         self._beginnings.pop(generation.fingerprint.oid, None)
         self._forget_copy(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
@@ -283,7 +288,7 @@ class WrittenTables:
         self._tell_all()
 
     def wait(self, oids: Iterable[int], reason: Reason) -> None:
-        """Say why tables cannot be read yet, if that is news."""
+        """Record why tables cannot be read yet, if the reason has changed."""
         for oid in oids:
             history = self.history(oid)
             if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason.text:
@@ -291,7 +296,7 @@ class WrittenTables:
         self._tell_all()
 
     def take(self, look: Look) -> None:
-        """Go by what was seen."""
+        """Process a catalog snapshot; the schema LSN advances to the previous one if this one confirms it."""
         last, self._last = self._last, look
         changed = self._compare_roots(look)
         for oid in sorted(look.tables.keys() | self._present.keys()):
@@ -306,19 +311,22 @@ class WrittenTables:
             self.known = max(self.known, last.lsn)
 
     def described(self, relations: Iterable[Relation], upto: Lsn) -> None:
-        """Take note that transactions up to there described these tables anew: they may have been altered before it."""
+        """Record the relations that transactions up to `upto` described: these tables may have been altered before."""
         for oid, said in self._described.items():
             self._described[oid] = [each for each in said if each[0] > self.known]
         for relation in relations:
             self._described.setdefault(relation.oid, []).append((upto, relation))
 
     def recall(self, relations: Iterable[Relation], safe: Lsn) -> None:
-        """Take note of all that was described above `known` by what an earlier writer has applied."""
+        """Record all descriptions above the schema LSN in the part of the log that an earlier writer applied."""
         self.described(relations, safe)
         self._blind = self.known
 
     def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
-        """Tell what is certain now. `changed_at` has, for each table, up to where it may have changes."""
+        """Record the events that are certain at the applied LSN `safe`.
+
+        `changed_at` is, for each table with a pending change, the LSN up to which it may have changes.
+        """
         for oid, pending in list(self.pending.items()):
             if pending.lsn <= safe:
                 del self.pending[oid]
@@ -337,18 +345,21 @@ class WrittenTables:
         self._tell_all()
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
-        """The definition that a relation of the stream goes by."""
+        """The definition that a relation of the stream fits, or None."""
         pending, present = self.pending.get(relation.oid), self._present.get(relation.oid)
         recent = (pending.old, pending.new, *pending.between) if pending else (present,)
         return fitting(relation, [each for each in recent if each is not None])
 
     def flaw(self, oid: int) -> Reason | None:
-        """Why a table cannot be mirrored as it was last seen, if that is so."""
+        """Why a table cannot be mirrored with the definition in the last catalog snapshot, or None."""
         flaw = self._last.flaws.get(oid) if self._last is not None else None
         return not_supported(flaw) if flaw is not None else None
 
     def give_up(self, oid: int, after: Lsn, reason: Reason) -> None:
-        """Say that changes of a table above `after` are passed over, and why; a table that nobody saw is gone again."""
+        """Record that changes of a table above `after` are skipped, and why.
+
+        A table without events was created and dropped between two catalog snapshots, and is ignored.
+        """
         if oid not in self._events:
             return
         pending = self.pending.pop(oid, None)
@@ -366,7 +377,7 @@ class WrittenTables:
         return self._is_whole(table) and not live and oid not in self.pending and oid not in self._beginnings
 
     def _ripe(self, oid: int, look: Look) -> bool:
-        """Whether it has been published to us since before every transaction that runs."""
+        """Whether a table was published before every running transaction began."""
         seen = self._published.get(oid)
         return seen is not None and seen[0] == look.tables[oid].memberships and look.snapshot.xmin >= seen[1].xmax
 
@@ -374,7 +385,7 @@ class WrittenTables:
         return table.is_in(self._names.publication)
 
     def _compare_roots(self, look: Look) -> bool:
-        """Hold partitioned tables against what they were; whether one is another now."""
+        """Compare partitioned tables with their recorded definitions; return whether one was altered or dropped."""
         there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
         for oid, root in look.roots.items():
             if oid not in there:
@@ -386,7 +397,7 @@ class WrittenTables:
         return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
 
     def _compare(self, oid: int, look: Look) -> bool:
-        """Hold a table against what it was; whether that matters to those who read it."""
+        """Compare a table with its last definition; return whether it changed in a way that affects readers."""
         old, new = self._present.get(oid), look.tables.get(oid)
         if old is None and new is not None:
             self._present[oid] = new
@@ -408,7 +419,7 @@ class WrittenTables:
         else:
             self._present[oid] = new
         if earlier is None and _but_for_filenode(old, new):
-            return False  # TRUNCATE and VACUUM FULL: nothing that a reader could notice
+            return False  # TRUNCATE and VACUUM FULL do not affect readers
         self._forget_copy(oid)
         if not live:
             self._tell_unread(oid, old, new, comparison, look)
@@ -421,7 +432,7 @@ class WrittenTables:
     def _tell_unread(
         self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
     ) -> None:
-        """Tell of a change to a table that cannot be read up to the present; what could be above `known` ends there."""
+        """Record a change of a table that is not live. Positions above the schema LSN can no longer be read."""
         ends = [span.end for span in self.history(oid).spans()]
         if new is None:
             self._tell(Kind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
@@ -434,7 +445,7 @@ class WrittenTables:
         return self.flaw(oid) or ONCE_DROPPED
 
     def _say_if_not_empty(self, oid: int, look: Look) -> None:
-        """Once it is clear that it cannot begin by itself, say so."""
+        """Record that a table needs a copy, once it is clear that it cannot begin without one."""
         table = look.tables.get(oid)
         if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
             return
@@ -442,11 +453,12 @@ class WrittenTables:
             self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_COPIED)
 
     def _could_be_another(self, oid: int, pending: Pending) -> bool:
-        """Whether changes may have come under a definition that nobody saw and that is described like one of these.
+        """Whether changes may have been made under an unknown definition with the same description as one of these.
 
-        Columns are described in the order of their attnums, and an attnum never comes back. So a table described like
-        the old one is the old one while no column of it is gone, and one described like the new one is the new one if
-        no other column was added in between: then the new attnums follow the highest that was ever seen.
+        A description lists columns in the order of their attnums, and an attnum is never reused. So a description that
+        matches the old definition belongs to it while none of its columns is dropped, and one that matches the new
+        definition belongs to it if no other column was added in between: then the new attnums follow the highest
+        previous one.
         """
         if pending.new is None:
             return False
@@ -481,7 +493,7 @@ class WrittenTables:
         excluded: frozenset[Lsn] = frozenset(),
         snapshot: Snapshot | None = None,
     ) -> None:
-        """Note an event; whoever is called from outside ends with `_tell_all`."""
+        """Queue an event. Every public method that queues events ends with `_tell_all`."""
         oid = fingerprint.oid
         path, why, fix = table_path(oid), reason.text, reason.fix
         event = Event(kind, fingerprint, path, after, lsn, excluded, why, snapshot, fix=fix)
@@ -493,12 +505,12 @@ class WrittenTables:
         self._events.setdefault(oid, []).append(event)
 
     def _tell_all(self) -> None:
-        """Tell what was noted, in one commit: a database may have thousands of tables."""
+        """Record the queued events in one commit, because a database may have thousands of tables."""
         if self._untold:
             self._register.tell(*self._untold)
             self._untold = []
 
 
 def _but_for_filenode(table: Fingerprint, other: Fingerprint | None) -> bool:
-    """Whether two definitions are one to readers. TRUNCATE and VACUUM FULL change the filenode only."""
+    """Whether two definitions are the same for readers. TRUNCATE and VACUUM FULL change only the filenode."""
     return other is not None and replace(table, filenode=other.filenode) == other

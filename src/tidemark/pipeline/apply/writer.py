@@ -1,7 +1,7 @@
-"""The one who writes a lake: looks at the source, applies what was received, tells how far it has come; and again.
+"""The writer of a lake: reads catalog snapshots, applies the received log and records its progress, in a loop.
 
-It needs the source only to look. While that cannot be reached it goes on applying, and what nobody has looked at is not
-shown to readers.
+It needs the source only for catalog snapshots. While the source cannot be reached it continues to apply, but changes
+above the schema LSN are not visible to readers.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ _PATIENCE = 20
 
 
 class LakeWriter:
-    """Holds the lake's lock from its making to `close`.
+    """Applies a log to a lake, whose lock it holds until `close`.
 
-    `uncopied` are the tables that cannot be copied as things are; None where nobody copies tables. After a mirror was
-    started over, readers are shown what they saw before until every other table has begun again.
+    `uncopied` are the tables that cannot be copied at present; None if this process copies no tables. After a restart
+    of the mirror the schema LSN stays in place, and readers get the state before the restart, until every other table
+    has begun again.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LakeWriter:
             taken.pop_all()
 
     def step(self) -> Applied | None:
-        """Look if it is time, apply if there is something, and tell; what was applied."""
+        """Read a catalog snapshot if it is time, apply what was received, record progress; return what was applied."""
         if time.monotonic() >= self._look_at:
             self.look()
         if self.tables.wanted > self.reader.received:
@@ -112,9 +113,9 @@ class LakeWriter:
         return applied
 
     def look(self) -> bool:
-        """See how the tables are defined now; whether that could be seen. If not, it is tried again later.
+        """Read a catalog snapshot; False if the source cannot be read now, which is retried later.
 
-        However large its catalogue is, we do not look more than a twentieth of the time.
+        However large the catalog is, at most a twentieth of the time is spent on it.
         """
         begin = time.monotonic()
         try:
@@ -138,7 +139,7 @@ class LakeWriter:
         return True
 
     def apply(self) -> Applied | None:
-        """Apply what was received; None if there is nothing."""
+        """Apply a cycle of what was received; None if there was no transaction to apply."""
         self.reader.refresh()
         limit = self.tables.limit
         upto = min(self.reader.received, limit) if limit is not None else self.reader.received
@@ -149,7 +150,7 @@ class LakeWriter:
             planned = plan(self.reader, self.cycle.safe, upto, self._pace.size_bytes, options.slice_bytes)
             relations = descriptions(planned.relations, options.log)
             if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
-                return None  # a table that was altered, and nobody can say how
+                return None  # a table was altered, and its definition cannot be read now
             self.tables.described(descriptions(planned.sent, options.log), planned.last)
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
@@ -163,7 +164,7 @@ class LakeWriter:
         return applied
 
     def _begin_emptied(self) -> None:
-        """Have tables that were truncated while they were copied begin there."""
+        """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
         for oid, lsn in self.tables.emptied().items():
             if read_retained(self._options.lake) < lsn <= self.cycle.safe:
                 self.tables.begin_emptied(oid, lsn)
@@ -171,16 +172,17 @@ class LakeWriter:
                 self._tell(f"table {table.schema}.{table.name}: readable from {lsn} on, where it was truncated")
 
     def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
-        """Have tables go on from copies; for each of which that can be seen, whether it can.
+        """Add copies to the lake; yield each copy that could be checked, and whether it was accepted.
 
-        It can if the table is still as it was copied, and all that was changed up to the copy's position is applied.
+        A copy is accepted if the table still has the copied definition, and everything up to the copy's position is
+        applied.
         """
         ready = [each for each in generations if self.cycle.safe >= each.base.lsn]
         if ready and self.look():
             yield from ((each, taken) for each in ready if (taken := self._take(each)) is not None)
 
     def _take(self, generation: Generation) -> bool | None:
-        """One, after a look; None if someone else was quicker."""
+        """Add one copy, after a catalog snapshot; None if a fold committed to the table first."""
         oid, base = generation.fingerprint.oid, generation.base
         if not self.tables.may_take(generation) or read_retained(self._options.lake) > base.floor:
             return False
@@ -189,17 +191,17 @@ class LakeWriter:
         try:
             table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
         except LakeInUse:
-            return None  # someone has folded it in this moment
+            return None  # a fold committed at this moment; the copy is added later
         reached(Point.GENERATION_COMMITTED)
         self.tables.taken(generation)
         return True
 
     def tell(self) -> None:
-        """Tell how far it has come, if that is news."""
+        """Record the applied LSN and the schema LSN in `_cycles`, if they have changed."""
         self._tell_cycle(self.cycle.safe)
 
     def catch_up(self, upto: Lsn) -> None:
-        """Go on until everything up to a position is applied and known."""
+        """Apply until the applied LSN and the schema LSN have reached a position."""
         while min(self.cycle.safe, self.cycle.known) < upto:
             self.look()
             self._ask_for(upto, 10)
@@ -209,7 +211,7 @@ class LakeWriter:
         self._update_catalog(at_once=True)
 
     def close(self) -> None:
-        """Let go of the lake."""
+        """Close the connections and release the lock of the lake."""
         self._hang_up()
         self._leave_receiver()
         self._lock.close()
@@ -225,7 +227,7 @@ class LakeWriter:
             self.close()
 
     def _made(self) -> Lake:
-        """The lake, created if this is the first time: then the source must be there."""
+        """Open the lake, or create it, for which the source must be reachable."""
         options = self._options
         mirror = read_mirror(options.log, Disk())
         if mirror is None or mirror.start is None:
@@ -254,7 +256,7 @@ class LakeWriter:
         return lake
 
     def _recall(self) -> None:
-        """See what was described above `known` in what an earlier writer has applied, if the log still has it."""
+        """Read the descriptions above the schema LSN that an earlier writer applied, if the log still contains them."""
         known, safe = self.cycle.known, self.cycle.safe
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
@@ -266,7 +268,7 @@ class LakeWriter:
             self._tell(f"the log between {known} and {safe} cannot be read: {error.message}")
 
     def _name_blockers(self, session: Session) -> None:
-        """Say which transactions keep tables from beginning, if they have done so for a while."""
+        """Report the transactions that have kept tables from beginning for `BLOCKING_S` or longer."""
         unripe, now = self.tables.unripe(), time.monotonic()
         found = older_than(session, max(unripe.values())) if unripe else ()
         self._blocking = {each: self._blocking.get(each, now) for each in found}
@@ -279,7 +281,7 @@ class LakeWriter:
         self._said = said
 
     def _ask_for(self, upto: Lsn, limit_s: float) -> None:
-        """Have the log reach a position, if someone receives."""
+        """Wait until the log reaches a position, if a receiver is running."""
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
@@ -312,7 +314,7 @@ class LakeWriter:
         self._catalog.keep_up(min(told.safe, told.known), at_once=at_once)
 
     def _let_go(self, safe: Lsn) -> None:
-        """Tell the log which segments nobody needs any more, if someone is there to remove them."""
+        """Report to the receiver, if one is running, which log segments are needed, so that it removes the others."""
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)

@@ -1,1 +1,1 @@
-"""Copies of whole tables, in parallel, while the stream goes on."""
+"""Copies of whole tables, in parallel, while the stream continues to be applied."""

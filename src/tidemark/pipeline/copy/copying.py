@@ -1,8 +1,8 @@
-"""Copies that run beside everything else: one round for each snapshot, all parts of all rounds on one set of threads.
+"""Copies that run next to the rest of the pipeline: one round per snapshot, the parts of all rounds in one thread pool.
 
-A table is done when all its parts are; the others of its round go on. Parts that are done stay done while the round's
-snapshot lives. A part that fails because a connection was lost or a lock not had is tried again; when the table has
-changed, or the snapshot is gone, the table's copy is over, and whoever asked for it is told why.
+A table is complete when all its parts are; the other tables of its round continue. Completed parts are kept while the
+snapshot of the round exists. A part that fails with a temporary error, such as a lost connection or a lock timeout, is
+retried. If the table has changed or the snapshot is lost, the copy of the table fails, and the result has the error.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A table whose copy is over, and why."""
+    """A table whose copy failed, and the error."""
 
     fingerprint: Fingerprint
     error: TidemarkError
 
 
 class Copying:
-    """Copies tables, from here to `close`. `results` gives what has come of them since it was last asked."""
+    """Copies tables until `close`. `results` returns the copies that ended since it was last called."""
 
     def __init__(self, options: CopyOptions, spark: SparkSession, progress: Progress) -> None:
         self._options, self._spark, self._progress = options, spark, progress
@@ -55,7 +55,7 @@ class Copying:
         self._leases: dict[int, Lease] = {}
 
     def start(self, tables: Mapping[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
-        """Copy these tables, all by one snapshot."""
+        """Start to copy these tables, all in one snapshot."""
         self._rounds = [each for each in self._rounds if each.is_alive()]
         self._rounds.append(
             threading.Thread(target=self._round, args=[dict(tables), histories], name="copy", daemon=True)
@@ -63,21 +63,21 @@ class Copying:
         self._rounds[-1].start()
 
     def wait(self, seconds: float) -> None:
-        """Return when there are results, or after so long."""
+        """Wait until there are results, but no longer than this."""
         self._news.wait(seconds)
 
     def results(self) -> Iterable[Generation | Failed]:
-        """What has come of copies: a generation, which is kept from vacuum until it is `settled`, or a failure."""
+        """The copies that ended: failures, and generations, which leases protect from expire until `settled`."""
         self._news.clear()
         while not self._results.empty():
             yield self._results.get()
 
     def settled(self, oid: int) -> None:
-        """Say that a generation was taken, or is not wanted."""
+        """Release the lease of a generation that was accepted or rejected."""
         self._leases.pop(oid).close()
 
     def close(self) -> None:
-        """End all copies; what was not settled is nobody's."""
+        """Stop all copies. The files of generations that were not settled belong to no table."""
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for thread in self._rounds:
@@ -92,7 +92,7 @@ class Copying:
         self.close()
 
     def _round(self, left: dict[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
-        """Copy the tables that are `left`: each leaves it when its result is told."""
+        """Copy the tables in `left`. A table is removed from it when its result is reported."""
         options = self._options
         lease: Lease | None = None
         try:
@@ -108,7 +108,7 @@ class Copying:
                 self._copy(planned, left)
         except TidemarkError as error:
             self._fail_all(left, error)
-        except Exception as error:  # noqa: BLE001 - a round that died without a word would be waited for
+        except Exception as error:  # noqa: BLE001 - a round that ended without a result would be waited for
             self._fail_all(left, in_short(error))
         finally:
             if lease is not None:
@@ -138,7 +138,7 @@ class Copying:
             self._tell(generation)
 
     def _attempts(self, planned: Round, group: tuple[Part, ...]) -> list[CopiedPart | FailedPart]:
-        """Copy parts; those that fail in a way that may pass are tried again, while the snapshot lives."""
+        """Copy parts. Those that fail with a temporary error are retried while the snapshot exists."""
         told: list[CopiedPart | FailedPart] = []
         parts = list(group)
         for attempt in range(ATTEMPTS):
@@ -157,7 +157,7 @@ class Copying:
     def _tried(self, planned: Round, parts: list[Part]) -> list[CopiedPart | FailedPart]:
         try:
             return copy_parts(self._spark, planned.lender, planned.work, parts)
-        except Exception as error:  # noqa: BLE001 - a worker that died, or Spark itself: it is told for each part
+        except Exception as error:  # noqa: BLE001 - a dead worker, or Spark itself: reported for each part
             failed = TaskFailed(f"a Spark task failed: {what_failed(error)}", "Retry the command.")
             return [FailedPart(part, failed) for part in parts]
 
@@ -177,9 +177,9 @@ class Copying:
 
 
 def _exchanged(lease: Lease, options: CopyOptions, base: Boundary) -> Lease:
-    """A lease from what a boundary does not see on, in the place of one that was there before it; refused if too late.
+    """Replace a lease by one at the floor of a boundary; an error if changes above the floor have expired.
 
-    A commit that it does not see may be older than what was safe when it was taken.
+    A commit that the boundary excludes may be below the applied LSN at which the first lease was taken.
     """
     taken = Lease(options.lake, base.floor)
     lease.close()

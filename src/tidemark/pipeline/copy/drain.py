@@ -1,4 +1,4 @@
-"""Taking a COPY out of libpq in compiled code, some megabytes at a time: a Python loop takes three times as long."""
+"""Reads COPY data from libpq in compiled code, some megabytes at a time: a Python loop takes three times as long."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _POINTER, _LENGTH = _STATE = range(2)
 
 
 def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryview]:
-    """What the server sends for a COPY … TO STDOUT, in pieces; an error of the server's if it does not come to its end.
+    """The data that the server sends for a COPY … TO STDOUT, in chunks; the server's error if the COPY fails.
 
-    Whoever does not take all of it must close the connection.
+    A caller that does not consume all of it must close the connection.
     """
     link()
     _require(pgconn.exec_(statement), pq.ExecStatus.COPY_OUT, doing)
@@ -36,7 +36,7 @@ def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryvi
     finally:
         if state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(state[_POINTER])))
-    for result in list(iter(pgconn.get_result, None)):  # all of them, or the connection could not be used any more
+    for result in list(iter(pgconn.get_result, None)):  # all of them, or the connection could not be used again
         _require(result, pq.ExecStatus.COMMAND_OK, doing)
 
 
@@ -48,7 +48,7 @@ def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None
 
 @kernel
 def _fill(connection: int, buffer: Bytes, state: Longs) -> Any:
-    """Rows into the buffer until it is full or there are no more; one that has no room waits in `state`."""
+    """Copy rows into the buffer until it is full or the data ends; a row that does not fit is kept in `state`."""
     slot = np.zeros(1, np.int64)
     used = np.int64(0)
     while True:

@@ -1,7 +1,7 @@
 """The bucket of every row of a batch: Spark's xxhash64 over the cells of its key, compiled.
 
-What Spark hashes as its 32 or 64 bits, we do; decimals above 18 digits and texts as their bytes. A null leaves the hash
-as it is. Types that hold others are not hashed here.
+Values are hashed as in Spark: types of 32 or 64 bits by these bits, decimals of more than 18 digits and texts by their
+bytes. A null leaves the hash unchanged. Nested types are not hashed here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ONE, _FOUR, _EIGHT, _THIRTY_TWO = np.uint64(1), np.uint64(4), np.uint64(8), np.
 
 
 def can_hash(kind: pa.DataType) -> bool:
-    """Whether values of this type are hashed here."""
+    """Whether values of this type can be hashed here."""
     return not pa.types.is_nested(kind)
 
 
 def buckets_of(cells: Sequence[pa.Array], buckets: int) -> Ints:
-    """For every row its bucket, of so many."""
+    """The bucket of every row."""
     hashes = np.full(len(cells[0]), SEED, np.uint64)
     for cell in cells:
         _mix(hashes, cell)
@@ -44,7 +44,7 @@ def buckets_of(cells: Sequence[pa.Array], buckets: int) -> Ints:
 
 
 def by_bucket(buckets: Ints, count: int) -> tuple[Longs, Longs]:
-    """The rows in the order of their buckets, and where each bucket begins in it; the last border is the end."""
+    """The row numbers ordered by bucket, and the offset of each bucket in them; the last offset is the end."""
     borders = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(buckets, minlength=count), out=borders[1:])
     return _placed(buckets, borders[:-1].copy()), borders
@@ -70,7 +70,7 @@ def _mix(hashes: Hashes, cell: pa.Array) -> None:
 
 
 def _bits(cell: pa.Array, floating: type, integer: type) -> Any:
-    """The values as integers; zero and NaN as the one of their kind that Java knows."""
+    """The values as integers, with every zero and every NaN in the one form that Java hashes."""
     if pa.types.is_floating(cell.type):
         values: Any = np.array(cell.fill_null(0.0), floating)
         values[values == 0] = 0.0
@@ -137,7 +137,7 @@ def _mix_texts(hashes: Hashes, data: Bytes, starts: Longs, valid: Flags) -> None
 
 @kernel
 def _mix_decimals(hashes: Hashes, words: Longs, valid: Flags) -> None:
-    """As the shortest big-endian bytes that have the sign."""
+    """Hash decimals as their shortest big-endian two's complement bytes."""
     data = np.empty(16, np.uint8)
     for row in range(len(hashes)):
         if not valid[row]:

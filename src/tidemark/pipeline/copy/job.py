@@ -1,6 +1,7 @@
-"""The Spark job of a copy: parts of tables read, decoded and written as files on the executors.
+"""The Spark job of a copy: executors read parts of tables, decode them and write them as files.
 
-A task tells the driver what it has written; nothing is part of the lake until the driver commits it.
+A task returns the descriptions of its files to the driver, and they are not part of the lake until the driver commits
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidemark.values.types import Decoding, Types, decoding_of
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """One table of a copy as a task goes by it: the columns that are copied, and where and how they are kept."""
+    """One table of a copy: the columns to copy, and the directory and the layout of its files."""
 
     fingerprint: Fingerprint
     columns: tuple[Column, ...]
@@ -38,26 +39,26 @@ class CopiedTable:
 
 @dataclass(frozen=True, slots=True)
 class CopyWork:
-    """What a task goes by."""
+    """The input of a task."""
 
     lake: SharedFolder
     types: Types
     tables: Mapping[int, CopiedTable]
 
     def query(self, part: Part) -> PartQuery:
-        """What is asked for of a part."""
+        """The query that reads a part."""
         table = self.tables[part.oid]
         names = tuple(column.name for column in table.columns)
         return PartQuery(table.fingerprint, part, names, tuple(shown_columns(table.columns, self.decodings(part))))
 
     def decodings(self, part: Part) -> list[Decoding]:
-        """How that is decoded."""
+        """How the columns of a part are decoded."""
         return [decoding_of(column.type.oid, column.typmod, self.types) for column in self.tables[part.oid].columns]
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """What a task has written of a part. `texts` are the attnums of columns with texts beside them."""
+    """The files that a task wrote for a part. `texts` are the attnums of the columns with a text fallback."""
 
     part: Part
     rows: int
@@ -67,7 +68,7 @@ class CopiedPart:
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """A part of which nothing is kept, and why."""
+    """A part of which no file is kept, and the error."""
 
     part: Part
     error: TidemarkError
@@ -76,7 +77,7 @@ class FailedPart:
 def copy_parts(
     spark: SparkSession, lender: Lender, work: CopyWork, parts: Sequence[Part]
 ) -> list[CopiedPart | FailedPart]:
-    """Copy parts in one task; for each what was written, or why it was not."""
+    """Copy parts in one task; return for each the files that were written, or the error."""
     work = replace(work, tables={part.oid: work.tables[part.oid] for part in parts})
     with lender.lent(map(work.query, parts)) as source:
         told = in_a_task(spark, partial(_run, source, work, tuple(parts)))
@@ -84,13 +85,13 @@ def copy_parts(
 
 
 def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
-    """Copy parts, each told when it is done."""
+    """Copy parts, and yield the result of each when it is complete."""
     for part in parts:
         try:
             told = pickle.dumps(_copied(source, work, part))
         except TidemarkError as error:
             told = pickle.dumps(FailedPart(part, error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this part's and no other's
+        except Exception as error:  # noqa: BLE001 - any other error fails this part, and no others
             told = pickle.dumps(FailedPart(part, in_short(error)))
         yield told
 

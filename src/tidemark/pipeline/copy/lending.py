@@ -1,6 +1,7 @@
-"""A snapshot as tasks read by it, which are other processes and may be elsewhere: by its name, or by what it was asked.
+"""How tasks read in the snapshot of the driver: they are other processes, and may run on other machines.
 
-Where nobody else can have it, the driver asks in its own session, and tasks are given files of what the server sent.
+A task imports the snapshot by its name. If only the session of the driver can use the snapshot, the driver runs the
+queries, and tasks read files with the data that the server sent.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from tidemark.spark import Stopped
 from tidemark.values.copy import CopyBatch, CopyDecoder
 from tidemark.values.types import Decoding
 
-STAGING = "_staging"  # in a lake, for what is read from the source and nobody's yet
+STAGING = "_staging"  # in a lake: data that was read from the source and belongs to no table yet
 _COMPRESSION = "lz4"
 _COPYING = Timeouts(statement_s=0, idle_in_transaction_s=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Where a copy comes from: the server, and a snapshot that someone holds there.
+    """The source of a copy: a server, and a snapshot that another session keeps open there.
 
-    It goes to the executors, which connect by themselves, with the password if there is one. Nothing prints it.
+    It is sent to the executors, which open their own connections, with the password if there is one. Its `repr` omits
+    the connection string.
     """
 
     conninfo: str = field(repr=False)
     snapshot_id: str
 
     def pieces(self, query: PartQuery) -> Iterator[memoryview]:
-        """What the server sends."""
+        """The data that the server sends."""
         dsn = Dsn(self.conninfo)
         with Session.open(dsn, "copy", _COPYING) as session:
             session.begin(snapshot_id=self.snapshot_id)
@@ -50,12 +52,12 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """Where a copy comes from that only the driver could ask for: files of what the server has sent."""
+    """The source of a copy that only the driver can read: files with the data that the server sent."""
 
     files: Mapping[Part, Path]
 
     def pieces(self, query: PartQuery) -> Iterator[memoryview]:
-        """What the server had sent."""
+        """The data that the server sent for a part."""
         with pa.input_stream(str(self.files[query.part]), _COMPRESSION) as file:
             while piece := file.read(CHUNK_BYTES):
                 yield memoryview(piece)
@@ -66,7 +68,7 @@ CopySource = Imported | Spooled
 
 @dataclass(frozen=True, slots=True)
 class Lender:
-    """A snapshot that tasks are to read by. What is read for those that cannot lies in a folder until they are done."""
+    """A snapshot in which tasks read. Data that the driver reads for them is in `folder` until they have ended."""
 
     snapshot: SharedSnapshot
     folder: Path
@@ -74,7 +76,7 @@ class Lender:
 
     @contextmanager
     def lent(self, queries: Iterable[PartQuery]) -> Iterator[CopySource]:
-        """What a task needs to ask these."""
+        """The source from which a task can read the results of these queries."""
         if self.snapshot.name is not None:
             yield Imported(self.snapshot.dsn.reveal(), self.snapshot.name)
             return
@@ -86,7 +88,7 @@ class Lender:
             yield Spooled(files)
         finally:
             for file in files.values():
-                with suppress(OSError):  # the folder is emptied before the next cycle
+                with suppress(OSError):  # poll mode empties the directory before the next cycle
                     file.unlink()
 
     def _spool(self, query: PartQuery, path: Path) -> None:
@@ -105,12 +107,12 @@ class Lender:
                 for piece in query.copied(session, self.snapshot.dsn):
                     file.write(piece)
         except OSError:
-            session.close()  # the rest of the copy is still to come there
+            session.close()  # the rest of the COPY data is still unread
             raise
 
 
 def read_part(source: CopySource, query: PartQuery, decodings: Sequence[Decoding]) -> Iterator[CopyBatch]:
-    """The rows that are asked for, column by column."""
+    """The rows of a query, in batches of columns."""
     decoder = CopyDecoder(decodings, query.names)
     for piece in source.pieces(query):
         yield from decoder.feed(piece)

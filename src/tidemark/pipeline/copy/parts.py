@@ -1,7 +1,7 @@
-"""What a copy is cut into: ranges of a table's pages, and small tables together. Pure.
+"""The parts of a copy: ranges of pages of a table. Small parts share a task. Pure.
 
-Parts are what is done at a time, told of, and done again where one fails. One for each core keeps all of them busy, as
-its server process works beside the task; more of them cost time.
+A part is the unit of work, of progress and of retries. One part for each core keeps all cores busy, because the server
+process of a part runs next to its task; more parts take more time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tidemark.pipeline.fold.layout import BUCKET_BYTES
 
 PART_BYTES = 256 << 20
 LEAST_BYTES = 16 << 20
-MOST_TOGETHER = 32  # parts that a task is given, however small they are
-_SHRINKS = 3  # times smaller than its pages is what becomes of a table
+MOST_TOGETHER = 32  # parts in a task, however small they are
+_SHRINKS = 3  # how many times smaller than its pages a stored table is
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pages of a table from one to before another; the last part has no end."""
+    """The pages of a table from `first` to before `end`; the last part has no end."""
 
     oid: int
     first: int
@@ -28,7 +28,7 @@ class Part:
 
 
 def parts_of(oid: int, pages: int, page_bytes: int, tasks: int) -> tuple[Part, ...]:
-    """A table in parts."""
+    """Divide a table into parts."""
     size = pages * page_bytes
     wanted = min(PART_BYTES, max(LEAST_BYTES, -(-size // tasks)))
     step = max(1, -(-wanted // page_bytes))
@@ -41,7 +41,7 @@ def parts_of(oid: int, pages: int, page_bytes: int, tasks: int) -> tuple[Part, .
 
 
 def together(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
-    """Parts for one task each: large ones alone, small ones in company; the largest first."""
+    """Group parts into tasks: large parts alone, small ones together, the largest first."""
     groups: list[tuple[Part, ...]] = []
     gathered: list[Part] = []
     for part in sorted(parts, key=lambda each: -each.size_bytes):
@@ -53,7 +53,7 @@ def together(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
 
 
 def buckets_for(size_bytes: int) -> int:
-    """How many buckets a table of this size is copied into."""
+    """The number of buckets into which a table of this size is copied."""
     return max(1, round(size_bytes / _SHRINKS / BUCKET_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""How far copies have come: for each table and in all, bytes and rows, how fast, and how much longer."""
+"""Progress of copies, for each table and in total: bytes, rows, rate and remaining time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All tables that were copied or are being copied. What is left to do takes `left_s`, as fast as it went so far."""
+    """All tables that were copied or are being copied. `left_s` is the remaining time at the average rate so far."""
 
     tables: int
     done: int
@@ -34,43 +34,43 @@ class Total:
 
 
 class Progress:
-    """Told by those who copy, asked by those who show it."""
+    """Updated by the threads that copy, and read by those that display it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[int, TableProgress] = {}
 
     def planned(self, oid: int, name: str, size_bytes: int, parts: int) -> None:
-        """A table begins."""
+        """Record that the copy of a table starts."""
         with self._lock:
             self._tables[oid] = TableProgress(name, size_bytes, parts, time.monotonic())
 
     def copied(self, oid: int, size_bytes: int, rows: int) -> None:
-        """A part of it is there."""
+        """Record that a part of a table is copied."""
         with self._lock:
             table = self._tables[oid]
             self._tables[oid] = replace(table, copied_bytes=table.copied_bytes + size_bytes, rows=table.rows + rows)
 
     def done(self, oid: int) -> None:
-        """All of it is."""
+        """Record that all parts of a table are copied."""
         self._say(oid, "copied")
 
     def failed(self, oid: int) -> None:
-        """It starts over."""
+        """Record that the copy of a table failed; it starts over."""
         self._say(oid, "failed")
 
     def seconds(self, oid: int) -> float:
-        """How long a table has been copied."""
+        """The time since the copy of a table started."""
         with self._lock:
             return time.monotonic() - self._tables[oid].since if oid in self._tables else 0.0
 
     def tables(self) -> tuple[TableProgress, ...]:
-        """All of them."""
+        """All tables."""
         with self._lock:
             return tuple(self._tables.values())
 
     def total(self) -> Total:
-        """All together."""
+        """The sum of all tables."""
         tables = self.tables()
         size, copied = (sum(getattr(each, name) for each in tables) for name in ("size_bytes", "copied_bytes"))
         seconds = time.monotonic() - min((each.since for each in tables), default=time.monotonic())

@@ -1,8 +1,8 @@
-"""One part of a table as a snapshot shows it: locked, looked at, and read by COPY in binary.
+"""Reads one part of a table in a snapshot: the table is locked, checked, and read by COPY in binary format.
 
-A snapshot does not protect from a table that was truncated, rewritten or altered since: its rows are read as the table
-is now. So while the lock is ours the table is held against what the snapshot has, and another one is refused. Types
-that are kept as text are asked for as text, in the words of their own output functions.
+A snapshot does not protect from a TRUNCATE, a rewrite or an ALTER since it was taken: the rows are read from the table
+as it is now. So while the lock is held, the table is compared with the definition in the snapshot, and refused if they
+differ. Types that are stored as text are read as text, as their own output functions write it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAGES = "select pg_relation_size(%s) / current_setting('block_size')::int, curr
 
 @dataclass(frozen=True, slots=True)
 class PartQuery:
-    """What is asked for of the rows of a part, under which names: of all, or of those that fulfil a condition."""
+    """A query for the rows of a part, all or those that meet a condition: the expressions, and their names."""
 
     table: Fingerprint
     part: Part
@@ -38,7 +38,7 @@ class PartQuery:
     condition: sql.Composable | None = None
 
     def copied(self, session: Session, dsn: Dsn) -> Iterator[memoryview]:
-        """What the server sends for it, in pieces. Whoever does not take all of them must close the session."""
+        """The data that the server sends, in chunks. A caller that does not read all of it must close the session."""
         try:
             require_same(session, self.table)
         except TimedOut as error:
@@ -50,7 +50,10 @@ class PartQuery:
 
 
 def pages_of(session: Session, oid: int) -> tuple[int, int]:
-    """How many pages a table has, and of how many bytes; for one that is locked, an error that leaves the session."""
+    """The number of pages of a table, and their size in bytes.
+
+    If the table is locked, this raises an error, and the session can still be used.
+    """
     with translated("reading the size of a table"), session.connection.transaction():
         row = session.connection.execute(_PAGES, [oid]).fetchone()
     pages, page_bytes = row or (None, 0)
@@ -60,14 +63,14 @@ def pages_of(session: Session, oid: int) -> tuple[int, int]:
 def copy_statement(
     table: Fingerprint, part: Part, shown: Sequence[sql.Composable], condition: sql.Composable | None = None
 ) -> sql.Composed:
-    """COPY of a range of pages."""
+    """The COPY statement for a range of pages."""
     return sql.SQL("copy (select {} from {}) to stdout (format binary)").format(
         sql.SQL(", ").join(shown), rows_of(table, part, condition)
     )
 
 
 def rows_of(table: Fingerprint, part: Part, condition: sql.Composable | None = None) -> sql.Composed:
-    """The rows of a range of pages, all or those that fulfil a condition, as a query's FROM has them."""
+    """The FROM item and the WHERE clause for the rows of a range of pages, all or those that meet a condition."""
     conditions: list[sql.Composable] = []
     if part.first:
         conditions.append(sql.SQL("ctid >= {}").format(sql.Literal(f"({part.first},0)")))
@@ -82,7 +85,7 @@ def rows_of(table: Fingerprint, part: Part, condition: sql.Composable | None = N
 
 
 def shown_columns(columns: Sequence[Column], decodings: Sequence[Decoding]) -> list[sql.Composable]:
-    """A table's columns as a copy asks for them."""
+    """The expressions by which a copy reads the columns of a table."""
     return [_shown(column, decoding) for column, decoding in zip(columns, decodings, strict=True)]
 
 

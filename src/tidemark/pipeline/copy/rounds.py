@@ -1,4 +1,4 @@
-"""One round of copies: all tables that are copied by one snapshot, planned by it, and what of them is there already."""
+"""One round of copies: all tables that are copied in one snapshot, with the parts that are missing and complete."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tidemark.values.types import Types
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """From where, into which lake, in how many tasks; `log` is where what is committed meanwhile is received.
+    """The source, the lake, and the number of tasks; commits during the copy are received into `log`.
 
-    Nothing above `endpos` is received, so a copy that holds more than that cannot be taken.
+    Nothing above `endpos` is received, so a copy with a base above it cannot be accepted.
     """
 
     source: Dsn
@@ -47,7 +47,7 @@ class CopyOptions:
 
 @dataclass(slots=True)
 class Round:
-    """Tables with the parts that are still to come and those that are there."""
+    """Tables with their missing and their completed parts."""
 
     base: Boundary
     snapshot: Snapshot
@@ -59,15 +59,15 @@ class Round:
     given_up: set[int] = field(default_factory=set)
 
     def parts(self) -> list[Part]:
-        """All that are to come."""
+        """The missing parts of all tables."""
         return [part for parts in self.missing.values() for part in parts]
 
     def size_bytes(self, oid: int) -> int:
-        """What is to come of a table."""
+        """The size of the missing parts of a table."""
         return sum(part.size_bytes for part in self.missing[oid])
 
     def add(self, told: CopiedPart) -> Generation | None:
-        """Take a part; the table's generation if that was its last one."""
+        """Add a completed part; return the generation of the table if it was the last one."""
         oid = told.part.oid
         self.missing[oid].remove(told.part)
         self.copied.setdefault(oid, []).append(told)
@@ -88,7 +88,7 @@ def plan_round(
     snapshot: CopySnapshot,
     wanted: Mapping[int, TableHistory],
 ) -> Round:
-    """The tables as the snapshot has them, in parts. Gone, locked or unreadable ones are refused."""
+    """Read the tables in the snapshot and divide them into parts. Dropped, locked or unreadable tables are refused."""
     tables: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
     refused: dict[int, TidemarkError] = {}
@@ -129,7 +129,7 @@ def plan_round(
 def _layout(
     fingerprint: Fingerprint, history: TableHistory, types: Types, base: Boundary, size_bytes: int
 ) -> CopyLayout:
-    """What the stream has of a table, under the names that its versions have, in buckets if its key can be hashed."""
+    """The layout of a copy: streamed columns, named as in `versions`; one bucket if the key cannot be hashed."""
     homes = version_columns(shown_table(history, fingerprint, (), types), ())
     stored = tuple(home for home in homes if not home.text)
     kinds = {home.attnum: home.type for home in stored}

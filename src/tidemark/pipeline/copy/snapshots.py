@@ -1,11 +1,11 @@
-"""The snapshot of a copy, and where it stands: what a table held there is a copy, what came after it is in the stream.
+"""The snapshot of a copy and its position: rows visible in it are copied, later changes are in the stream.
 
-The first way is the snapshot of a temporary slot, which is a plain LSN. Making the slot waits for every transaction
-that runs. Where that takes too long, or there is no slot to be had, the second way is an ordinary snapshot: its
-boundary leaves out the commits at or below its position that it did not see, as the log tells them.
+The first choice is the snapshot of a temporary slot, which is a plain LSN. Creating the slot waits for every running
+transaction. If that takes too long, or no slot is free, an ordinary snapshot is taken: its boundary excludes the
+commits at or below its position that were not visible in it, according to the log.
 
-Either way a table must have been published since before every transaction that ran when the snapshot was taken, or the
-stream lacks what they did before. Whoever asks for a copy has seen to that.
+In both cases the table must have been published before every transaction began that was running when the snapshot was
+taken, or the stream lacks the earlier changes of such a transaction. The caller ensures that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
 
 @dataclass(frozen=True, slots=True)
 class CopySnapshot:
-    """A snapshot to read by while it is held, and what it sees."""
+    """A snapshot that can be read while it is kept open, and the boundary of what is visible in it."""
 
     base: Boundary
     shared: SharedSnapshot
@@ -39,9 +39,9 @@ class CopySnapshot:
 
 @contextmanager
 def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[CopySnapshot]:
-    """A snapshot, held for as long as the context lasts. The log must be received into meanwhile.
+    """A snapshot that is kept open for the duration of the context. The log must be received meanwhile.
 
-    One above `endpos`, up to where that is done, is refused.
+    A snapshot above `endpos`, where receiving ends, is refused.
     """
     with ExitStack() as holding:
         try:
@@ -68,4 +68,4 @@ def _require_at_most(endpos: Lsn | None, lsn: Lsn) -> None:
 def _boundary(log: Path, snapshot: Snapshot, lsn: Lsn) -> Boundary:
     with ReceiveClient(log) as client:
         reached = client.wait(lsn, LOG_WAIT_S)
-    return LogReader(log).boundary(snapshot, min(lsn, reached))  # less just after a page's header, and the same
+    return LogReader(log).boundary(snapshot, min(lsn, reached))  # less just after a page header: the same position

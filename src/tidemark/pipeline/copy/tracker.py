@@ -1,17 +1,21 @@
-"""Where each table of a sync is between being wanted and being live. Pure.
+"""The state of each table of a sync from the need for a copy until it is live. Pure.
 
-    wanted      it can only begin by a copy, or someone asked for one; a table that failed is wanted again after a pause
-    in flight   a round copies it by its snapshot
-    copied      all its parts are there, and wait until the lake takes them
+    wanted      it can begin only by a copy, or a copy was requested; a failed table is wanted again after a pause
+    in flight   a round copies it in its snapshot
+    copied      all its parts are complete, and wait until the lake accepts them
 
-Who is in none of these is live, or not to be copied. `pick` takes what is wanted and due in flight; its round makes it
-copied, or failed; the lake's writer takes it, or has it fail because the table has changed.
+A table in none of these states is at rest: it is live, or is not to be copied. `pick` puts the wanted tables that are
+due in flight; their round makes them copied, or failed; the writer of the lake accepts a copied table, or fails it
+because it has changed.
 
-    A table is in flight or copied once at a time: what one copy spoils cannot be taken by another.
-    What a copy holds begins at its base, and every change that the base does not see is applied after it. The base is
-    told to the lake with the generation and kept as long as that is read, so nothing can arrive too late to be skipped.
-    Nothing here is durable. A crash in any of these leaves files that nobody knows, a table as it was, and what is
-    asked for still asked for: it is wanted again.
+A table has at most one copy in flight or copied, so a copy that became invalid cannot be accepted as a later one.
+
+The rows of a copy begin at its base, and every change that is not visible at the base is applied after it. The base is
+recorded in the lake with the generation and kept as long as the generation is read, so a change that is part of the
+copy is skipped however late it arrives.
+
+Nothing here is durable. A crash in any state leaves files that belong to no table, the table as it was, and requests
+that are not fulfilled: the table is wanted again.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from enum import Enum
 from tidemark.lake.generation import Generation
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
-UNREADABLE_S = 3600.0  # the pause where only a change at the source helps
+UNREADABLE_S = 3600.0  # the pause if only a change at the source can help
 
 
 class Phase(Enum):
-    """Where a table is."""
+    """The state of a table."""
 
     WANTED = "wanted"
     IN_FLIGHT = "in flight"
@@ -50,28 +54,32 @@ class Tracker:
         self._states: dict[int, _State] = {}
 
     def pick(self, wanted: Iterable[int], now: float) -> frozenset[int]:
-        """Of the tables that are wanted now, those that are due; they are in flight from here on."""
+        """Put those of the wanted tables that are due in flight, and return them."""
         states = {oid: self._states.get(oid, _State(Phase.WANTED)) for oid in wanted}
         picked = {oid: state for oid, state in states.items() if state.phase is Phase.WANTED and now >= state.due}
         self._states |= {oid: _State(Phase.IN_FLIGHT, pause_s=state.pause_s) for oid, state in picked.items()}
         return frozenset(picked)
 
     def copied(self, generation: Generation) -> None:
-        """All parts of a table that was in flight are there."""
+        """Record that all parts of a table in flight are complete."""
         state = self._in(generation.fingerprint.oid, Phase.IN_FLIGHT)
         self._states[generation.fingerprint.oid] = replace(state, phase=Phase.COPIED, generation=generation)
 
     def waiting(self) -> tuple[Generation, ...]:
-        """What the lake is to take."""
+        """The generations that the lake has not accepted yet."""
         return tuple(state.generation for state in self._states.values() if state.generation is not None)
 
     def taken(self, oid: int) -> None:
-        """The lake has it: it is at rest."""
+        """Record that the lake accepted the copy: the table is at rest."""
         self._in(oid, Phase.COPIED)
         del self._states[oid]
 
     def failed(self, oid: int, now: float, *, unreadable: bool = False) -> float:
-        """Its copy is over and starts over after a pause, longer each time; how long."""
+        """Record that the copy failed; return the pause before the next attempt, in seconds.
+
+        The pause doubles with each failure, up to a minute. It is an hour if the table is `unreadable`, unless another
+        copy was requested meanwhile.
+        """
         state = self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
         pause = min(MOST_PAUSE_S, 2 * state.pause_s or LEAST_PAUSE_S)
         if unreadable and not state.asked_meanwhile:
@@ -80,12 +88,12 @@ class Tracker:
         return pause
 
     def dropped(self, oid: int) -> None:
-        """Its copy is over and not needed: it is at rest."""
+        """Record that the copy ended and is not needed: the table is at rest."""
         self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
         del self._states[oid]
 
     def hasten(self, oid: int) -> None:
-        """Someone asks for a copy: a table that failed is due now, and one whose copy fails later is due soon."""
+        """Handle a request for a copy: a failed table is due now, and one whose present copy fails is due soon."""
         state = self._states.get(oid)
         if state is not None and state.phase is Phase.WANTED:
             del self._states[oid]

@@ -1,4 +1,4 @@
-"""Copied rows into files of `versions`: live since the copy's position, each in the bucket of its key."""
+"""Writes copied rows to files of `versions`: live since the floor of the copy's base, in the bucket of their key."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidemark.pipeline.copy.hashing import buckets_of, by_bucket
 from tidemark.values.cells import Column as Values
 from tidemark.values.copy import CopyBatch
 
-GATHERED_BYTES = 96 << 20  # of rows in memory before they become row groups, over all buckets
+GATHERED_BYTES = 96 << 20  # rows that all buckets buffer before they are written as row groups
 
 
 @dataclass(frozen=True, slots=True)
 class CopyLayout:
-    """How a copy is kept: a stored column for each of the table's, which of them are the key, and the buckets."""
+    """How a copy is stored: the stored columns, the attnums of the key, the number of buckets, and the begin LSN."""
 
     columns: tuple[StoredColumn, ...]
     key: tuple[int, ...]
@@ -34,14 +34,14 @@ class CopyLayout:
 
 @dataclass(slots=True)
 class BucketFiles:
-    """The files that a task is writing: one for each bucket, and for each set of columns that have texts beside."""
+    """The files that a task is writing: one for each bucket and set of columns with a text fallback."""
 
     folder: Path
     layout: CopyLayout
     _open: dict[tuple[int, tuple[str, ...]], FileWriter] = field(default_factory=dict)
 
     def write(self, batch: CopyBatch) -> None:
-        """Take rows."""
+        """Write rows."""
         buckets = self.layout.buckets
         if buckets == 1:
             return self._into(0, _rows(batch, self.layout))
@@ -53,18 +53,18 @@ class BucketFiles:
         return None
 
     def finished(self) -> Iterator[DataFile]:
-        """All of them, durable."""
+        """Close the files; each is durable when it is returned."""
         for writer in self._open.values():
             yield writer.close()
             reached(Point.FILE_WRITTEN)
 
     def discard(self) -> None:
-        """Give them up."""
+        """Discard the files."""
         for writer in self._open.values():
             writer.discard()
 
     def texts(self) -> frozenset[int]:
-        """The attnums of the columns that have texts beside them in some file."""
+        """The attnums of the columns with a text fallback in some file."""
         there = {name for _, names in self._open for name in names}
         return frozenset(column.attnum for column in self.layout.columns if column.companion().name in there)
 
@@ -82,7 +82,7 @@ class BucketFiles:
 
 
 def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -> pa.Table:
-    """The rows of a batch, in this order or as they come, with the interval in which they live."""
+    """The rows of a batch with their interval, in the given order or as they are."""
     stored: list[StoredColumn] = []
     arrays: list[pa.Array] = []
     for column, values in zip(layout.columns, batch.columns, strict=True):
@@ -98,7 +98,7 @@ def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -
 
 
 def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:
-    """The cells that say in which bucket a row lies, in their order."""
+    """The cells that determine the bucket of a row, in order."""
     by_attnum = {column.attnum: values for column, values in zip(layout.columns, batch.columns, strict=True)}
     chosen: list[Values] = [by_attnum[attnum] for attnum in layout.key or by_attnum]
     return [cell for each in chosen for cell in (each.array, each.exact) if cell is not None]

@@ -1,7 +1,8 @@
-"""One vacuum: the window is told first, then tables let files go, and only then are files removed from the disk.
+"""One run of expire: records the retained LSN, then removes files from tables, and only then deletes them from disk.
 
-So a reader who looked before still finds what it chose, and one who looks now is told what can be read. Files stay for
-a while after they were let go, and for as long as someone reads who began before that.
+So a reader that listed the files before still finds them, and a reader that lists them now finds the new retained LSN.
+Files stay on disk for a grace period after they were removed from a table, and while a lease exists that is older than
+the removal.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from tidemark.log.trimming import forget
 from tidemark.pipeline.expire.rules import spans_from, unneeded
 from tidemark.receive.client import ReceiveClient
 
-ORPHAN_S = 24 * 3600.0  # a file that no table knows may belong to a job that still runs
-FORGOTTEN_S = 7 * 86400.0  # after that a table does not know any more when a file was let go
+ORPHAN_S = 24 * 3600.0  # a file that no table lists may belong to a running job
+FORGOTTEN_S = 7 * 86400.0  # after that, a table no longer records when a file was removed
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """What is kept: the past for some seconds or from a position on, and files for a while after they were let go."""
+    """The retention, as seconds or as a position, and the time for which removed files stay on disk."""
 
     keep_s: float | None = 7 * 86400.0
     before: Lsn | None = None
@@ -56,7 +57,7 @@ class ExpireOptions:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """So much of one kind of thing."""
+    """The number and size of files of one kind."""
 
     what: str
     files: int
@@ -65,7 +66,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """From where on the past can be read; who keeps it from being later; and what went."""
+    """The retained LSN, the one that the options request, the leases that may keep it lower, and what was removed."""
 
     retained: Lsn
     wanted: Lsn
@@ -74,7 +75,7 @@ class Expired:
 
 
 def vacuum(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
-    """Let go of what is older than the window, or say what would go. One at a time."""
+    """Delete data that is older than the retention, or report what would be deleted. One run at a time."""
     lake = Lake.open(path)
     with Lock(path, VACUUMING):
         return _vacuumed(lake, options, dry_run)
@@ -90,7 +91,7 @@ def _vacuumed(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
         Vacuums(path).tell(retained)
     removals = [*_tables(lake, retained, dry_run)]
     if not dry_run:
-        update_catalog(path)  # what it names is there until its files are removed
+        update_catalog(path)  # before files are deleted, so that it never names a version without them
     removals += _files(lake, options, dry_run)
     if not dry_run:
         update_catalog(path)
@@ -108,7 +109,7 @@ def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
 
 
 def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
-    """Have tables let files go."""
+    """Remove expired files from tables. They stay on disk."""
     for history in lake.tables().values():
         changes = read_changes(lake.path, history.path, Lsn.ZERO)
         found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained)
@@ -126,7 +127,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
 
 
 def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
-    """Remove files from the disk that tables let go, and those of jobs that failed."""
+    """Delete files from disk that were removed from tables, and files that failed jobs have left."""
     held = time.time() - oldest(leases_in_force(lake.path))
     age = max(options.grace_s, held)
     retained = read_retained(lake.path)
@@ -151,7 +152,7 @@ def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
-    """Whether nobody writes the lake; then nobody begins to, until the locks are let go."""
+    """Whether no process applies to or folds the lake; then none can start until the locks are released."""
     try:
         for name in (WRITING, FOLDING):
             locks.enter_context(Lock(lake.path, name))
@@ -161,7 +162,7 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
 
 
 def _removed(folder: Path, what: str, age_s: float, keep: list[int], dry_run: bool, *, full: bool) -> Iterator[Removal]:
-    """By the library, which commits that it does so; if someone else commits just then, it goes the next time."""
+    """Delete files with `deltalake`'s vacuum, which commits. After a conflicting commit, the next run deletes them."""
     hours = math.ceil(age_s / 3600)
 
     def run(dry: bool) -> list[str]:
@@ -181,7 +182,7 @@ def _removed(folder: Path, what: str, age_s: float, keep: list[int], dry_run: bo
 
 
 def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:
-    """Segments, by the one who writes them; and the index of those that are gone, as far as it is below the window."""
+    """Have the receiver remove log segments, and remove the commit index of removed segments below the retained LSN."""
     if not dry_run:
         with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
             safe = lake.cycle().safe

@@ -1,8 +1,8 @@
-"""What of a table nobody needs who reads at the window's beginning or later. Pure.
+"""Which files of a table no read at or above the retained LSN needs. Pure.
 
-A closed version is seen by no boundary at or above its end, unless that hides the commit that ended it, and no boundary
-may hide a commit below the window. Changes that are folded are read only as changes; those of an earlier generation are
-all that its readers have.
+A closed version is not visible at a boundary at or above its end, unless the boundary excludes the commit that ended
+it, and no boundary may exclude a commit below the retained LSN. Folded changes are needed only by reads of the changes
+themselves; reads of an earlier generation need all its changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.lake.versions import VersionFile, Versions, held
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Files that a table can let go."""
+    """Files that can be removed from a table."""
 
     versions: tuple[VersionFile, ...]
     changes: tuple[ChangeFile, ...]
@@ -27,10 +27,10 @@ class Unneeded:
 def unneeded(
     history: TableHistory, changes: Sequence[ChangeFile], versions: Versions | None, retained: Lsn
 ) -> Unneeded:
-    """By what is folded, and where reads begin."""
+    """The files that are not needed, given what is folded and where reads begin."""
     spans = spans_from(history, retained)
     if not spans and history.last.kind is Kind.WAITING:
-        return Unneeded((), ())  # what it begins with is not known yet
+        return Unneeded((), ())  # the state with which it begins is not known yet
     ended: tuple[VersionFile, ...] = ()
     if versions is not None:
         gone = not spans and versions.base < retained
@@ -39,12 +39,12 @@ def unneeded(
 
 
 def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
-    """Where the table can be read in the window."""
+    """Where the table can be read at or above the retained LSN."""
     return [span for span in history.spans() if span.end is None or span.end >= retained]
 
 
 def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn) -> bool:
-    """Whether a read in the window, or one of the changes in it, asks for this file."""
+    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file."""
     if file.greatest > retained:
         return True
     for span in spans:

@@ -1,1 +1,1 @@
-"""Changes into versions: every row's interval written down, so that reads are plain scans."""
+"""Fold: merge changes into versions. The interval of every row version is stored, so that reads are plain scans."""

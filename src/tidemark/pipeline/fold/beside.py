@@ -1,4 +1,4 @@
-"""Folding beside the one who applies, in a thread of the same process: it leaves half of Spark, and stops with it."""
+"""Folding in a thread of the process that applies: it uses half of the tasks of Spark, and stops with the process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidemark.pipeline.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
-PATIENCE = 20  # times as long as it takes to look at all tables
+PATIENCE = 20  # the pause is this many times as long as a check of all tables
 POOL = "fold"
 
 
 class FoldingBeside:
-    """Folds what is due, from here to `close`."""
+    """Folds the tables that are due, until `close`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FoldingBeside:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, when the fold that runs has ended."""
+        """Stop when the fold that is running has ended."""
         self._stopping.set()
         self._thread.join()
 
@@ -49,8 +49,8 @@ class FoldingBeside:
         self.close()
 
     def _run(self) -> None:
-        """What fails is said and tried again: the lake reads as before."""
-        context, tasks = getattr(self._spark, "_sc", None), None  # Spark Connect has none, and its own scheduling
+        """Fold in a loop. A failure is reported and retried; it does not affect reads."""
+        context, tasks = getattr(self._spark, "_sc", None), None  # Spark Connect has none, and schedules itself
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", POOL)
             tasks = max(1, context.defaultParallelism // 2)
@@ -62,7 +62,7 @@ class FoldingBeside:
                     tables = folder.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(folder, tables)
-            except Exception as error:  # noqa: BLE001 - a thread that died without a word would fold nothing any more
+            except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
                 self._report(f"folding failed: {what_failed(error)}")
                 self._stopping.wait(RETRY_S)
 
@@ -74,12 +74,12 @@ class FoldingBeside:
             try:
                 folded = folder.fold(table)
                 self._folded(folded, time.monotonic() - begin)
-            except Exception as error:  # noqa: BLE001 - whatever it is: the others are folded, and this one later
+            except Exception as error:  # noqa: BLE001 - the others are folded now, and this one later
                 self._report(f"table {table.name}: folding failed: {what_failed(error)}")
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
 
     def _report(self, failure: str) -> None:
-        """Report a failure, unless it is of a fold that was cut off at the end."""
+        """Report a failure, unless `close` interrupted the fold."""
         if not self._stopping.is_set():
             self._tell(failure)

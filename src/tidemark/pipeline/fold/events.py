@@ -1,6 +1,6 @@
-"""What a fold merges, as one DataFrame: changes with everything they borrow, and versions that are to move.
+"""The rows that a fold merges, as one DataFrame: changes, unchanged TOAST values for them, and versions that move.
 
-Each row says to which bucket it belongs. A truncate concerns all buckets, so each gets a row that says no more.
+Each row has the number of its bucket. A TRUNCATE concerns all buckets, so each gets a row with no other content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The rows to be merged, and how."""
+    """The rows to merge, and the parameters of the merge."""
 
     rows: DataFrame
     how: Merging
@@ -39,9 +39,11 @@ def events_of(
     moving: DataFrame | None,
     retired: Collection[int],
 ) -> Events:
-    """Changes upon what is `live`; versions that are `moving` to another bucket or layout come with them.
+    """The changes on top of the `live` rows, with the versions that are `moving` to another bucket or layout.
 
-    Without a key a row's bucket is that of what it has in common with the removals to come: not of `retired` columns.
+    If changes moved rows to another key without resending large values, rows with these values are added. Without a key
+    the bucket of a row is a hash of its columns without the `retired` ones, because later removals do not contain
+    those.
     """
     rows = ranked(by_attnum(changes, shape))
     truncates = _truncates(rows) if facts.truncates else ()
@@ -78,7 +80,7 @@ def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:
 
 
 def _moved(versions: DataFrame, shape: Shape) -> DataFrame:
-    """Versions as the changes that made them; those that have ended say when."""
+    """Versions as the changes that created them; closed versions also have their end."""
     said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "ordinal": F.lit(BEFORE).cast("long")}
     return versions.select(
         *shape.cells,

@@ -1,7 +1,8 @@
-"""Folding: what changed in a table since it was folded last, into its versions, in one commit.
+"""Fold jobs: merge the changes of a table since its last fold into its versions, in one commit.
 
-Readers see the same before, during and after: they take the changes above whatever position the versions say. A fold
-that dies leaves files that nobody knows. One that finds that another has committed meanwhile has lost, and says so.
+Reads return the same before, during and after a fold, because they add the changes above the folded LSN of the versions
+they use. A fold that is killed leaves files that belong to no table. A fold that finds another commit since it started
+fails with an error.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SMALL_BYTES, MANY_FILES = 8 << 20, 8
 
 @dataclass(frozen=True, slots=True)
 class Foldable:
-    """A table that has something to fold: its files of changes, and what they would be merged with."""
+    """A table with something to fold: its change files, and the versions with which they are merged."""
 
     history: TableHistory
     span: Span
@@ -59,39 +60,39 @@ class Foldable:
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """`schema.table`, for messages."""
         return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
 
     @property
     def since(self) -> Boundary:
-        """What the versions have."""
+        """The boundary of the changes that the versions contain."""
         return held(self.versions, self.span.base)
 
     @property
     def changed_rows(self) -> int:
-        """How many changes there are, at most."""
+        """The number of changes, at most."""
         return sum(file.rows for file in self.files)
 
     @property
     def changed_bytes(self) -> int:
-        """What they take."""
+        """The size of the change files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def live_bytes(self) -> int:
-        """What a rewrite of everything would read."""
+        """The size of the live files: what a rewrite of all buckets reads."""
         return sum(file.size_bytes for file in self.versions.live) if self.versions else 0
 
     @property
     def burden(self) -> Burden:
-        """What it weighs."""
+        """What the fold policy needs to decide."""
         buckets = self.versions.buckets if self.versions else 0
         return Burden(self.changed_rows, self.changed_bytes, self.live_bytes, buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a fold did."""
+    """The result of a fold."""
 
     name: str
     upto: Lsn
@@ -102,9 +103,9 @@ class Folded:
 
 
 class Folder:
-    """Folds the tables of one lake, on one Spark session. Holds the lake's lock for that until `close`.
+    """Folds the tables of one lake on one Spark session, and holds the fold lock of the lake until `close`.
 
-    With no more than `tasks` at a time, if that is said: the rest of Spark is for others.
+    It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others.
     """
 
     def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None) -> None:
@@ -114,7 +115,7 @@ class Folder:
         self._folded = False
 
     def close(self) -> None:
-        """Let go of the lake; whoever reads it by its catalog finds there what was folded."""
+        """Release the lock. If a table was folded, update the catalog first, so that its readers find the result."""
         try:
             if self._folded:
                 update_catalog(self._lake.path)
@@ -128,9 +129,9 @@ class Folder:
         self.close()
 
     def foldable(self) -> list[Foldable]:
-        """The tables with something to fold, or without versions, which other engines would look for in vain.
+        """The tables with something to fold, or without versions, which other engines need to read a table at all.
 
-        Those that cannot be read up to the present are left as they are.
+        Tables that cannot be read up to the present are left as they are.
         """
         view = LakeView(self._lake, None)
         upto = min(view.cycle.safe, view.cycle.known)
@@ -143,7 +144,7 @@ class Folder:
             present = read_versions(self._lake.path, history.path)
             versions = present if present is not None and present.base == span.base.lsn else None
             if versions is None and (span.copied or (present is not None and present.base > span.base.lsn)):
-                continue  # a copy that took its place, and that nobody was told of yet
+                continue  # a copy has replaced them, and its event is not recorded yet
             changes = view.changes(history.path)
             since = held(versions, span.base)
             files = changes.between(since, Boundary(upto))
@@ -153,7 +154,7 @@ class Folder:
         return found
 
     def fold(self, table: Foldable) -> Folded:
-        """Fold one; LakeInUse if someone else has folded it meanwhile. What it reads is not removed under it."""
+        """Fold one table; LakeInUse if another process folded it meanwhile. A lease protects the files it reads."""
         lease = Lease(self._lake.path, table.upto)
         try:
             return self._fold(table)
@@ -189,7 +190,7 @@ class Folder:
     def _written(
         self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: Sequence[Column]
     ) -> list[FoldedBucket]:
-        """Files for every bucket that changes touch."""
+        """The files for every bucket that has changes."""
         events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
         reached(Point.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
@@ -207,7 +208,7 @@ class Folder:
         return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving, retired)
 
     def _changes(self, table: Foldable, shown: ShownTable, retired: frozenset[int]) -> DataFrame:
-        """What changed; of a table without a key each change marks the retired columns that it says nothing of."""
+        """The changes. Without a key, each change is marked with the retired columns that it does not contain."""
         spark, stored = self._spark, table.changes.stored
         if shown.key or not retired:
             return file_changes(spark, shown, table.files, stored) or no_changes(spark, shown)
@@ -222,9 +223,9 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How versions are brought up to date: files merged where they are, files whose rows move, or all written anew.
+    """How versions are updated: files merged in place, files whose rows move, or everything rewritten (`anew`).
 
-    Small files of closed rows are `joined` where they have become many.
+    Small files of closed rows are `joined` when a bucket has many.
     """
 
     merged: tuple[VersionFile, ...] = ()
@@ -234,7 +235,7 @@ class _Way:
 
 
 def _layout(table: Foldable, shown: ShownTable, retired: Sequence[Column]) -> VersionLayout:
-    """What is written anew goes through the tasks as changes do, closed rows too."""
+    """The layout after the fold. Rows that are rewritten, closed ones included, go through the tasks as changes do."""
     columns, versions = version_columns(shown, retired), table.versions
     moving = versions is not None and versions.stored != columns
     moved = sum(file.size_bytes for file in versions.files) if versions is not None and moving else 0

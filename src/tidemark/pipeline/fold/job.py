@@ -1,7 +1,7 @@
-"""The Spark job of a fold: a partition for each bucket that changes touch, merged with what lives in it.
+"""The Spark job of a fold: a partition for each bucket that has changes, merged with the live rows of the bucket.
 
-A task reads its bucket's live rows itself, merges, writes files and tells the driver of them. Nothing is part of the
-lake until the driver commits it.
+A task reads the live rows of its bucket, merges, writes files and returns their descriptions to the driver. They are
+not part of the lake until the driver commits them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP_ROWS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class FoldWork:
-    """What a task goes by: `live` files of each bucket that it merges with, and `closed` ones that it joins."""
+    """The input of a task: `live` files of each bucket with which it merges, and `closed` files that it joins."""
 
     lake: SharedFolder
     folder: Path
@@ -43,14 +43,17 @@ class FoldWork:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBucket:
-    """What a task has written for a bucket in the place of its live files."""
+    """The files that a task wrote for a bucket, to replace its live files."""
 
     bucket: int
     files: tuple[DataFile, ...]
 
 
 def fold_buckets(events: DataFrame, work: FoldWork, tasks: int | None) -> list[FoldedBucket]:
-    """Run the job. `events` has the cells, what every event says, and the bucket; a task for each, or so many tasks."""
+    """Run the job, with a task for each bucket, or with this many tasks.
+
+    `events` has the cells, the columns of an event, the end of a closed version, and the bucket.
+    """
     parted = events.repartitionById(min(tasks or work.layout.buckets, work.layout.buckets), BUCKET)
     told = parted.mapInArrow(partial(_run, work), "written binary").collect()
     return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
@@ -97,7 +100,7 @@ def _cells(layout: VersionLayout) -> pa.Schema:
 
 
 def _rows(work: FoldWork, paths: Iterable[str], ours: Mapping[str, str]) -> pa.Table:
-    """The rows of files, by cells."""
+    """The rows of files, with columns named as cells."""
     names = [*(column.name for column in work.layout.columns), *ours]
     schema = pa.schema([*_cells(work.layout), *((name, pa.int64()) for name in ours.values())])
     files = (pq.read_table(work.folder / path, columns=names) for path in paths)
@@ -107,7 +110,7 @@ def _rows(work: FoldWork, paths: Iterable[str], ours: Mapping[str, str]) -> pa.T
 
 
 def _whole(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """With all columns, in this order: a copied file has no texts beside a column if there were none in it."""
+    """The rows with all columns, in this order: a copied file has text fallback columns only if it needs them."""
     missing = [name for name in names if name not in rows.column_names]
     for name in missing:
         rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
@@ -115,6 +118,6 @@ def _whole(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """In the key's order, so that a lookup reads few pages."""
+    """The rows ordered by key, so that a lookup reads few pages."""
     sortable = [cell for cell in key if not pa.types.is_nested(rows[cell].type)]
     return rows.sort_by([(cell, "ascending") for cell in sortable]) if sortable else rows

@@ -1,4 +1,4 @@
-"""How a table's versions are kept: which columns, and how many buckets. Pure."""
+"""The layout of a table's versions: its columns, and the number of buckets. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidemark.schema.table import Column
 
 BUCKET_BYTES = 32 << 20
 CHANGED_BYTES = 128 << 20
-_ROOM = 2  # a bucket may grow to twice its size, or shrink to half, before all are made anew
+_ROOM = 2  # a bucket may grow to twice its size or shrink to half before the number of buckets changes
 
 
 @dataclass(frozen=True, slots=True)
 class VersionLayout:
-    """The stored columns with the cells that go into them, the key's cells, and the number of buckets."""
+    """The stored columns and the cells that are stored in them, the cells of the key, and the number of buckets."""
 
     columns: tuple[StoredColumn, ...]
     cells: tuple[str, ...]
@@ -26,7 +26,7 @@ class VersionLayout:
 
 
 def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[StoredColumn, ...]:
-    """Every column under the name that the source has for it, in its present type; what is gone, with its attnum."""
+    """Every column under its present name at the source and with its present type; retired columns as `name~attnum`."""
     gone = {column.attnum for column in retired}
     taken = set(INTERVAL.names)
     columns: list[StoredColumn] = []
@@ -39,9 +39,9 @@ def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[Store
 
 
 def bucket_count(live_bytes: int, changed_bytes: int, there: int) -> int:
-    """How many buckets: as many as there are, unless they have become too large or too small.
+    """The number of buckets: the present one, unless the buckets have become too large or too small.
 
-    What changed may be much more than what is there: its part of a bucket must fit into a task.
+    The changes may be much larger than the live rows: those of one bucket must fit into a task.
     """
     wanted = max(1, -(-(live_bytes or changed_bytes) // BUCKET_BYTES), -(-changed_bytes // CHANGED_BYTES))
     return there if there and there / _ROOM <= wanted <= there * _ROOM else wanted

@@ -1,11 +1,11 @@
-"""One bucket: what was live in it, and all its changes in order, to what is live now and what has ended. Pure Arrow.
+"""Merges the live rows of one bucket with all its changes, in order, into live and closed rows. Pure Arrow.
 
-With a key a row's version ends where the next change of its key begins. Without one, equal rows are told apart by
-nobody: the first that was removed is taken for the first that was added. A removal does not say what the row had in
-columns that the table has no more: any row that is equal in the others will do, since where it ends they all look the
-same, and before that they all live. A truncate ends all that lives.
+With a key, a version of a row ends at the next change of its key. Without a key, equal rows cannot be distinguished:
+the nth removal of a content ends its nth addition. A removal does not contain the values of columns that the table no
+longer has: it ends any row that is equal in the others, because after its end all these rows read the same, and before
+it all of them are live. A TRUNCATE ends all live rows.
 
-A version that ends in the commit in which it began was never seen by anyone else and is not kept.
+A version that ends in the commit in which it began was never visible to another transaction, and is not stored.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _POSITION = np.dtype([("commit", np.int64), ("ordinal", np.int64)])
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """How it is done: all cells, those of the key, those of each column that may be marked, and every truncate.
+    """The parameters of a merge: all cells, those of the key, those of columns that may be marked, and all truncates.
 
-    With a key a mark says that a large value did not change; without one, that the table has the column no more.
+    With a key, a mark is an unchanged TOAST value; without one, it is a column that the table no longer has.
     """
 
     cells: tuple[str, ...]
@@ -55,14 +55,14 @@ class Merging:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Rows with `begin`, and rows with `begin` and `end`."""
+    """Live rows with `begin`, and closed rows with `begin` and `end`."""
 
     live: pa.Table
     closed: pa.Table
 
 
 def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
-    """`live` has the cells and `begin`; `changes` the cells and what every event says. All changes are later."""
+    """Merge `live`, with the cells and `begin`, and later `changes`, with the cells and the columns of an event."""
     if how.key or changes["marks"].null_count == len(changes):
         return _merged(how, how.key or how.cells, live, changes)
     closed: list[pa.Table] = []
@@ -73,7 +73,7 @@ def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
 
 
 def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[str, ...], pa.Table]]:
-    """Changes of a table without a key in the order of time, as long as they say the same columns; and these."""
+    """The changes of a table without a key, in order, in runs that contain the same columns; and these columns."""
     positions, marks = _positions(changes), changes["marks"].to_pylist()
     order = np.argsort(positions, kind="stable")
     first = [place for place, at in enumerate(order) if place == 0 or marks[at] != marks[order[place - 1]]]
@@ -110,7 +110,7 @@ def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, change
 
 
 class _Ordered:
-    """Events by row, epoch and position."""
+    """Events in the order of row, epoch and position. Epochs are separated by truncates."""
 
     def __init__(self, events: pa.Table, order: Longs, numbers: Longs, epochs: Longs) -> None:
         self.events, self.order, self.numbers, self.epochs = events, order, numbers, epochs
@@ -125,21 +125,21 @@ class _Ordered:
 
 
 def _starts(same: Flags) -> Longs:
-    """For each event, the first one of its row."""
+    """For each event, the first event of its row."""
     first = np.insert(~same, 0, True)[: len(same) + 1]
     starts: Longs = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
     return starts
 
 
 def _keyed(ordered: _Ordered) -> tuple[Longs, Longs]:
-    """Which events are versions, and where each ends: at the next event of its key."""
+    """The events that are versions, and the end of each: the next event of its key."""
     ends = np.where(ordered.goes_on, np.append(ordered.commits[1:], 0)[: len(ordered.commits)], _NEVER)
     sources = np.flatnonzero(ordered.is_row)
     return sources, ends[sources]
 
 
 def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
-    """Which events are versions, and where each ends: the nth removal of a content ends its nth addition."""
+    """The events that are versions, and the end of each: the nth removal of a content ends its nth addition."""
     added, removed = np.flatnonzero(ordered.is_row), np.flatnonzero(ordered.removes)
     places = {name: _places(ordered.starts[which]) for name, which in (("added", added), ("removed", removed))}
     width = len(ordered.starts) + 1
@@ -156,7 +156,7 @@ def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
 
 
 def _places(starts: Longs) -> Longs:
-    """For each of some events, ordered by row, how many of its row come before it."""
+    """For each of some events, ordered by row, the number of earlier ones of its row."""
     first = np.flatnonzero(np.diff(starts, prepend=-1) != 0)
     lengths = np.diff(np.append(first, len(starts)))
     places: Longs = np.arange(len(starts)) - np.repeat(first, lengths)
@@ -164,7 +164,7 @@ def _places(starts: Longs) -> Longs:
 
 
 class _Values:
-    """The values of events, with what a change did not send found in the one before it."""
+    """The values of events. An unchanged TOAST value is taken from the event before."""
 
     def __init__(self, ordered: _Ordered, how: Merging) -> None:
         self._ordered, self._how = ordered, how
@@ -172,7 +172,7 @@ class _Values:
         self._from = {cell: where for n, cells in large.items() for cell, where in self._sent(n, cells)}
 
     def taken(self, events: Longs) -> pa.Table:
-        """The cells of these events, by their place in the order."""
+        """The cells of these events, given by their places in the order."""
         ordered = self._ordered
         columns = {}
         for cell in self._how.cells:
@@ -183,7 +183,7 @@ class _Values:
         return pa.table(columns) if columns else pa.table({}).take(pa.array([], pa.int64()))
 
     def _sent(self, attnum: int, cells: Sequence[str]) -> list[tuple[str, Longs]]:
-        """For each event the newest one up to it, of the same row, that has the column's value."""
+        """For each event, the newest event of the same row, up to itself, that contains the value of the column."""
         ordered = self._ordered
         marked = pc.fill_null(pc.match_substring(ordered.events["marks"], f",{attnum},"), False).to_numpy()
         if not marked.any():
@@ -199,7 +199,7 @@ def _names(how: Merging) -> list[str]:
 
 
 def _as_events(live: pa.Table, how: Merging) -> pa.Table:
-    """Live rows as what made them."""
+    """Live rows as the events that created them."""
     count = len(live)
     said = {
         "kind": pa.repeat(pa.scalar(INSERTED), count),
@@ -212,7 +212,7 @@ def _as_events(live: pa.Table, how: Merging) -> pa.Table:
 
 
 def _epochs(events: pa.Table, truncates: Sequence[tuple[int, int]]) -> Longs:
-    """How many truncates came before each event."""
+    """The number of truncates before each event."""
     return np.searchsorted(np.array(sorted(truncates), _POSITION), _positions(events)).astype(np.int64)
 
 
@@ -223,6 +223,6 @@ def _positions(events: pa.Table) -> npt.NDArray[np.void]:
 
 
 def _truncated(epochs: Longs, truncates: Sequence[tuple[int, int]]) -> Longs:
-    """Where each epoch ended; the last has not."""
+    """The commit at which each epoch ended; the last one has not ended."""
     ends = np.array([*(commit for commit, _ in sorted(truncates)), _NEVER], np.int64)
     return ends[epochs]

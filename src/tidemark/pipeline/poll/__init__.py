@@ -1,1 +1,1 @@
-"""Poll: a mirror of a source without logical decoding, from one snapshot of all tables to the next."""
+"""Poll mode: mirrors a source without logical decoding by reading all tables in one snapshot per cycle."""

@@ -1,7 +1,8 @@
-"""Ranges in which two sides have other rows, and what is gone from one, where the digests alone tell it. Pure.
+"""Ranges in which source and mirror differ, and the deleted rows that digests alone identify. Pure.
 
-Of a range from which few rows are gone, and to which none came, the digests differ by just what those rows add: they
-are named if only one choice of so many adds that much. Then they need not be asked for.
+If few rows were deleted from a range and none were added, the digests of the range differ by exactly the contributions
+of the deleted rows. The rows are identified if only one combination of that many rows has this sum. Then they need not
+be requested.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from tidemark.pipeline.poll.digests import BITS, Digest, Digests, Totals, added
 from tidemark.pipeline.poll.mirrored import Hashes, Kept
 from tidemark.values.kernels import Flags, Longs
 
-MOST_GONE = 3  # from one range
-MOST_TRIED, MOST_ROWS = 2000, 256  # ranges from which more than one is gone, and rows of each
-Side = tuple[Longs, Totals]  # how many rows, and what they add up to
+MOST_GONE = 3  # the most deleted rows that are identified per range
+MOST_TRIED, MOST_ROWS = 2000, 256  # limits for several deleted rows: ranges, and rows per range
+Side = tuple[Longs, Totals]  # the number of rows and the total of each range
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Ranges that differ, of so many bits, and what either side has in each; and what the other side has in all."""
+    """The ranges that differ, the digests of both sides in each, and the source's digest of all rows."""
 
     bits: int
     numbers: Longs
@@ -31,7 +32,7 @@ class Apart:
 
     @classmethod
     def between(cls, bits: int, theirs: Digests, ours: Digests, within: Apart | None = None) -> Apart:
-        """Those that differ, of all or within coarser ones."""
+        """The ranges that differ, among all or within coarser ranges."""
         numbers = np.union1d(theirs.numbers, ours.numbers)
         (their_rows, their_totals), (our_rows, our_totals) = theirs.at(numbers), ours.at(numbers)
         other = (their_rows != our_rows) | (their_totals != our_totals)
@@ -40,11 +41,11 @@ class Apart:
 
     @property
     def ranges(self) -> tuple[int, frozenset[int]]:
-        """As they are asked for."""
+        """The number of bits and the ranges, as used in requests."""
         return self.bits, frozenset(self.numbers.tolist())
 
     def gone(self, ours: Kept) -> tuple[Hashes, Apart]:
-        """What must be gone of ours, in order; and the ranges of which that is not clear."""
+        """The mirror's hashes that must have been deleted, in order; and the ranges where that is ambiguous."""
         has = ours.within(*self.ranges)
         place = np.searchsorted(self.numbers, has.hashes >> np.int64(BITS - self.bits))
         adds = added(has.hashes)
@@ -64,7 +65,7 @@ class Apart:
 
 
 def _chosen(adds: Totals, count: int, total: Totals) -> Flags:
-    """The only two or three that add up to a total; none if there are several choices."""
+    """The only two or three contributions that have this total; none if there are several combinations."""
     one, other = np.triu_indices(len(adds), 1)
     left = total - adds[one] - adds[other]
     if count == 2:

@@ -1,7 +1,7 @@
-"""One cycle: everything that a snapshot shows and the mirror does not have yet, as files that nobody knows of yet.
+"""One cycle: everything that a snapshot shows and the mirror does not have yet, as uncommitted files.
 
-Tables that are new, or cannot be followed, are copied. Of the others the rows that may have changed are read once, in
-parallel, and held against what the mirror has.
+New tables, and tables that cannot be followed, are copied. For the other tables, the rows that may have changed are
+read once, in parallel, and compared with the mirror's rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tidemark.values.types import Types
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all cycles of a mirror share."""
+    """The objects that all cycles of a mirror share."""
 
     options: PollOptions
     spark: SparkSession
@@ -63,9 +63,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one cycle goes by. `safe` is what the mirror has, `horizon` what may have changed since.
+    """The input of one cycle.
 
-    Of some tables it is known what the mirror had; rows that are gone are looked for where it is asked.
+    `safe` is the applied LSN, `horizon` the transactions whose changes may be missing above it. `had` contains the
+    hashes or the digest of the mirror's rows, for tables where they are known. If `reconcile`, deleted rows are
+    detected.
     """
 
     seen: Glimpse
@@ -79,9 +81,10 @@ class Task:
 
 @dataclass(slots=True)
 class Found:
-    """What came of it: generations of tables that were copied, what changed in the others, and what is unreadable.
+    """The result of a cycle: generations of copied tables, changes of followed tables, and unreadable tables.
 
-    A table with a value that cannot be decoded is unreadable, and left out of the cycle.
+    A table with a value that cannot be decoded is unreadable, and left out of the cycle. `has` contains the hashes or
+    the digest of the mirror's rows after the cycle.
     """
 
     generations: list[Generation] = field(default_factory=list)
@@ -91,7 +94,7 @@ class Found:
 
 
 def run_cycle(setting: Setting, task: Task) -> Found:
-    """Do it, but for telling anyone."""
+    """Run a cycle up to its commit: all files are written, and no table contains them yet."""
     lease = Lease(setting.lake.path, task.safe)
     try:
         return _Cycle(setting, task, lease).run()
@@ -179,7 +182,7 @@ class _Cycle:
         return PolledTable(self._setting.spark, history, fingerprint, parts, self._types, self._utf8, early)
 
     def _early(self, history: TableHistory, fingerprint: Fingerprint) -> DataFrame:
-        """What the mirror has of a table, under the definition that the snapshot shows."""
+        """The mirror's rows of a table at the applied LSN, under the definition that the snapshot shows."""
         setting, safe = self._setting, self._task.safe
         view = partial(LakeView, setting.lake, None)
         reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())

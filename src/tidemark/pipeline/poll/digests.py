@@ -1,7 +1,7 @@
-"""Digests of a table's rows that do not depend on their order, by ranges of their hashes, made by either side.
+"""Digests of a table's rows, by range of their hashes and independent of their order, for source and mirror.
 
-What is digested is the canonical text of a row's key, or of the whole row where there is no key, and its hash is the
-one that PostgreSQL has for texts: it takes a fifth of the time of an md5. A range is the first bits of a hash.
+The digested text is the canonical text of a row's key, or of the whole row if there is no key. Its hash is PostgreSQL's
+hash of texts, which takes a fifth of the time of md5. A range is identified by the first bits of a hash.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Totals = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """So many rows, and the sum of what their hashes add."""
+    """The number of rows, and the sum of the contributions of their hashes."""
 
     rows: int = 0
     total: int = 0
 
     @classmethod
     def of(cls, hashes: Longs) -> Digest:
-        """Of rows with these hashes."""
+        """The digest of rows with these hashes."""
         return cls(len(hashes), int(added(hashes).sum()))
 
     def __add__(self, other: Digest) -> Digest:
@@ -55,13 +55,16 @@ class Digest:
 
 
 def added(hashes: Longs) -> Totals:
-    """What each hash adds to a digest: both its halves as signed numbers, which PostgreSQL adds up fastest."""
+    """The contribution of each hash to a digest.
+
+    It consists of both 32-bit halves as signed integers, whose sum PostgreSQL computes fastest.
+    """
     return (hashes - ((hashes & np.int64(_HALF)) << np.int64(1))).view(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Of ranges that have any rows, in the order of their numbers."""
+    """The digests of the ranges that have rows, in the order of their numbers."""
 
     numbers: Longs
     rows: Longs
@@ -69,7 +72,7 @@ class Digests:
 
     @classmethod
     def of(cls, numbers: Longs, rows: Longs, totals: Totals) -> Digests:
-        """Of ranges in any order; what is said of one more than once is added up."""
+        """Digests of ranges in any order; entries of the same range are added."""
         order = np.argsort(numbers, kind="stable")
         numbers, rows, totals = numbers[order], rows[order], totals[order]
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
@@ -78,11 +81,11 @@ class Digests:
         return cls(numbers[starts], np.add.reduceat(rows, starts), np.add.reduceat(totals, starts))
 
     def whole(self) -> Digest:
-        """All of them together."""
+        """The digest of all ranges together."""
         return Digest(int(self.rows.sum()), int(self.totals.sum()))
 
     def at(self, numbers: Longs) -> tuple[Longs, Totals]:
-        """The rows and totals of some ranges; nothing where there are none."""
+        """The numbers of rows and the totals of some ranges; zero for a range without rows."""
         place = np.minimum(np.searchsorted(self.numbers, numbers), max(0, len(self.numbers) - 1))
         there = self.numbers[place] == numbers if len(self.numbers) else np.zeros(len(numbers), bool)
         rows, totals = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.uint64)
@@ -90,14 +93,14 @@ class Digests:
         return rows, totals
 
 
-Among = tuple[int, frozenset[int]] | None  # ranges, and of how many bits they are
+Among = tuple[int, frozenset[int]] | None  # the number of bits, and the ranges; None for all
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is digested of each row, in the words of either side.
+    """The digested text of a row, for the source and for the mirror.
 
-    A key that is one integer is its own text, which takes two thirds of the time of a row's.
+    A key that is a single integer is its own text, which takes two thirds of the time of a row's text.
     """
 
     columns: tuple[ComparedColumn, ...]
@@ -105,30 +108,30 @@ class Text:
     integer: bool = False
 
     def at_source(self) -> sql.Composed:
-        """In PostgreSQL's SQL."""
+        """The text as an SQL expression."""
         if self.integer:
             return sql.SQL("{}::text").format(sql.Identifier(self.columns[0].source_name))
         text = source_row(self.columns)
         return text if self.utf8 else sql.SQL("encode(convert_to({}, 'UTF8'), 'hex')").format(text)
 
     def hash_at_source(self) -> sql.Composed:
-        """Its hash."""
+        """The hash of the text as an SQL expression."""
         return sql.SQL('hashtextextended({} collate "C", 0)').format(self.at_source())
 
     def in_range(self, bits: int, ranges: Collection[int]) -> sql.Composed:
-        """A condition: that the hash lies in one of these ranges."""
+        """The SQL condition that the hash is in one of these ranges."""
         return sql.SQL("({} >> {}) = any({}::bigint[])").format(
             self.hash_at_source(), sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
         )
 
     def of_hashes(self, hashes: Collection[int]) -> sql.Composed:
-        """A condition: that the hash is one of these."""
+        """The SQL condition that the hash is one of these."""
         return sql.SQL("{} = any({}::bigint[])").format(
             self.hash_at_source(), sql.Literal(f"{{{','.join(map(str, sorted(hashes)))}}}")
         )
 
     def in_mirror(self) -> Column:
-        """In Spark's, of columns that are called as cells are."""
+        """The text as a Spark expression, on columns that are named by cells."""
         if self.integer:
             return F.col(self.columns[0].name).cast("string")
         text = mirror_row(self.columns)
@@ -138,10 +141,10 @@ class Text:
 def source_digests(
     source: SharedSnapshot, table: Fingerprint, parts: Iterable[Part], text: Text, bits: int, among: Among, tasks: int
 ) -> Digests:
-    """The source's digests by ranges of so many bits: all, or those within coarser ranges."""
+    """The source's digests by ranges of `bits` bits: of all rows, or of those in coarser ranges."""
     query = sql.SQL(
         "select {}, count(*), coalesce(sum((h >> 32)::int4), 0), coalesce(sum((h << 32 >> 32)::int4), 0)"
-        " from (select {} h from {} offset 0) hashed{} group by 1"  # so that it is computed once, and not for each use
+        " from (select {} h from {} offset 0) hashed{} group by 1"  # offset 0: the hash is computed once per row
     )
     where = sql.SQL("") if among is None else sql.SQL(" where {}").format(_within(among))
     wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
@@ -161,7 +164,7 @@ def source_digests(
 
 
 def mirror_digests(rows: DataFrame, bits: int, among: Among) -> Digests:
-    """The same of rows that have a `hash`."""
+    """The same digests of the mirror, from rows that have a `hash`."""
     hashes = rows.select("hash") if among is None else within(rows, among).select("hash")
     number = F.lit(0).cast("long") if bits == 0 else F.shiftright("hash", BITS - bits)
     half = F.shiftleft(F.col("hash").bitwiseAND(F.lit(_HALF)), 1)
@@ -172,14 +175,14 @@ def mirror_digests(rows: DataFrame, bits: int, among: Among) -> Digests:
 
 
 def within(rows: DataFrame, among: tuple[int, frozenset[int]]) -> DataFrame:
-    """The rows whose `hash` lies in one of these ranges."""
+    """The rows whose `hash` is in one of these ranges."""
     bits, ranges = among
     wanted = rows.sparkSession.createDataFrame(pa.table({"wanted": pa.array(sorted(ranges), pa.int64())}))
     return rows.join(F.broadcast(wanted), F.shiftright("hash", BITS - bits) == F.col("wanted"), "left_semi")
 
 
 def hashed(rows: DataFrame, text: Text) -> DataFrame:
-    """Rows with their `text` and its `hash`."""
+    """Add the digested `text` and its `hash` to rows."""
     return rows.withColumn("text", text.in_mirror()).withColumn("hash", text_hash("text"))
 
 

@@ -1,8 +1,9 @@
-"""Following one table from the poll before to this one: what changed in it, as files of `changes`.
+"""Following one table from the previous poll to this one: its changes are found and written to files of `changes`.
 
-With a key, rows that may have changed were read by their `xmin`; those that are gone are those whose keys' hashes the
-source does not have. What is found must explain every difference between the digests of both sides: if it does not,
-because two keys have one hash or the mirror is not what it should be, the table is read whole.
+For a table with a key, the rows that may have changed are read by their `xmin`; the deleted rows are those whose key
+hash does not exist at the source. The changes found must explain every difference between the digests of both sides. If
+they do not, because two keys have the same hash or the mirror is not in the expected state, the next poll copies the
+table.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ from tidemark.reads.shape import MANY, Shape
 
 MOST_MISSED = 100_000
 Stage = Callable[[Wanted], Staged]
-Write = Callable[[DataFrame | None], WrittenChanges]  # nothing stands for a truncate
+Write = Callable[[DataFrame | None], WrittenChanges]  # None writes a TRUNCATE
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What was written, and what the mirror has with it: its hashes, or where they are too many, their digest."""
+    """The changes written, and the hashes of the mirror's rows after them.
+
+    `has` is only a digest if there are too many hashes, and None if neither is known.
+    """
 
     written: WrittenChanges
     has: Kept | Digest | None
 
 
 class NeedsWhole(Exception):
-    """A table that cannot be followed as it is: reading it whole is right in any case."""
+    """A table cannot be followed from its present state, and has to be copied, which is always correct."""
 
     def __init__(self, oid: int, why: str) -> None:
         super().__init__(why)
@@ -52,14 +56,17 @@ class NeedsWhole(Exception):
 
 
 class Following:
-    """One table. `had` is what the mirror had, if it is known; hashes are kept where there is room."""
+    """Follows one table.
+
+    `had` is the hashes or the digest of the mirror's rows, if known; hashes are kept in memory while there is `room`.
+    """
 
     def __init__(self, source: Source, had: Kept | Digest | None, room: Room, stage: Stage, write: Write) -> None:
         self._source, self._table = source, source.table
         self._had, self._room, self._stage, self._write = had, room, stage, write
 
     def by_key(self, staged: Staged, wanted: Wanted, *, reconcile: bool) -> Followed:
-        """A table with a key: rows that may have changed were read, those that are gone are looked for if asked."""
+        """Follow a table with a key: compare the staged rows, and detect deleted rows if `reconcile`."""
         if reconcile and staged.rows and isinstance(self._had, Kept):
             return self._by_key_beside(staged, wanted, self._had)
         upserts = self._changed(staged, wanted)
@@ -69,7 +76,10 @@ class Following:
         return Followed(joined([upserts, rest.written]), rest.has)
 
     def _by_key_beside(self, staged: Staged, wanted: Wanted, had: Kept) -> Followed:
-        """The same, looking for what is gone while what was read is compared: keys that are new are told by hashes."""
+        """Detect deleted rows while the staged rows are compared.
+
+        The hashes of the staged rows show which keys are new before the comparison ends; its result must be the same.
+        """
         new = had.lacking(Hashes.joined(_staged_hashes(path, self._table.integer_key) for path in staged.paths))
         has = replace(had.plus(new), thinned=False)
         with ThreadPoolExecutor(1, "changed") as pool:
@@ -81,9 +91,10 @@ class Following:
         return Followed(joined([upserts, rest.written]), rest.has)
 
     def _rest(self, has: Kept | Digest, staged: Staged, wanted: Wanted, *, at_once: bool = False) -> Followed:
-        """What is gone, and what was missed, beside what was read by its xmin and counts as there.
+        """Write deleted rows and rows that the read by `xmin` missed; `has` includes the staged rows.
 
-        If rows will be gone, as they were the last time, it is asked for ranges at once.
+        With `at_once`, if rows were deleted at the last poll, the digests of ranges are requested at once: rows are
+        probably deleted again.
         """
         apart = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
         theirs = apart.all_theirs if apart is not None else self._source.digest()
@@ -100,7 +111,7 @@ class Following:
         return Followed(rest, self._required(theirs, _with(has, rest)))
 
     def by_row(self) -> Followed:
-        """A table without a key: rows are what they hold, and as often as they are there."""
+        """Follow a table without a key: rows are compared by content and number of occurrences."""
         has, theirs = self._mirrored(), self._source.digest()
         if theirs == _digest(has):
             return Followed(joined([]), has)
@@ -117,9 +128,9 @@ class Following:
         return Followed(done, self._required(theirs, _with(has, done)))
 
     def _apart_here(self, has: Kept, apart: Apart) -> tuple[WrittenChanges, list[int]]:
-        """What is gone, written; and the hashes of what the mirror lacks. Both are told by the hashes kept.
+        """Write the deleted rows, and return the hashes that the mirror lacks, both by the hashes kept in memory.
 
-        What the digests do not tell is asked for.
+        Hashes are read from the source for the ranges where digests do not identify the deleted rows.
         """
         gone, unclear = apart.gone(has)
         missed: list[int] = []
@@ -137,7 +148,7 @@ class Following:
         return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed
 
     def _with_hashes(self, gone: Hashes, shape: Shape) -> DataFrame:
-        """The mirror's keys that have these hashes, with their texts."""
+        """The mirror's keys that have these hashes, with their digested text."""
         table = self._table
         if gone.keys is not None and table.integer_key is not None:
             keys = table.spark.createDataFrame(pa.table({table.integer_key: pa.array(gone.keys)}))
@@ -149,7 +160,7 @@ class Following:
         return self._hashed_keys(shape).join(few, F.col("hash") == F.col("wanted"), "left_semi")
 
     def _apart_on_spark(self, staged: Staged, wanted: Wanted, count: int) -> tuple[WrittenChanges, list[int]]:
-        """The same where hashes are too many to be kept."""
+        """Do the same with Spark, for a table with too many hashes to keep in memory."""
         shape = self._shape(staged)
         early = self._hashed_keys(shape)
         ours = early
@@ -164,7 +175,7 @@ class Following:
         return self._write(self._deleted(gone, shape)), [row[0] for row in lacking.collect()]
 
     def _missed(self, hashes: list[int]) -> WrittenChanges:
-        """Rows whose keys the mirror lacks though their xmin did not say so."""
+        """Write the rows whose keys the mirror lacks although their `xmin` is outside the horizon."""
         if not hashes:
             return joined([])
         if len(hashes) > MOST_MISSED:
@@ -173,7 +184,7 @@ class Following:
         return self._changed(self._stage(wanted), wanted)
 
     def _changed(self, staged: Staged, wanted: Wanted) -> WrittenChanges:
-        """Those of the rows read that the mirror has not, or has otherwise."""
+        """Write the staged rows that the mirror does not have, or has with other values."""
         if not staged.rows:
             return joined([])
         table, shape = self._table, self._shape(staged)
@@ -188,7 +199,7 @@ class Following:
         return hashed(self._early(shape).select(*(shape.key_cells or shape.cells)), self._table.text(shape))
 
     def _deleted(self, rows: DataFrame, shape: Shape) -> DataFrame:
-        """Rows of which the key is known, as changes."""
+        """The changes that delete these rows, of which only the key is known."""
         kinds = self._table.cell_types(shape)
         others = (F.lit(None).cast(kinds[cell]).alias(cell) for cell in shape.cells if cell not in shape.key_cells)
         return rows.select(*shape.key_cells, *others, F.lit(DELETED).alias("kind"), "text")
@@ -204,7 +215,7 @@ class Following:
         return celled(self._rows, shape, {})
 
     def _mirrored(self) -> Kept | Digest:
-        """What the mirror had, by its own files where it is not known."""
+        """The hashes or the digest of the mirror's rows; computed from its files if not known."""
         if self._had is not None:
             return self._had
         keys, cell = self._hashed_keys(self._shape(None)), self._table.integer_key
@@ -218,7 +229,7 @@ class Following:
         return self._write(rows.withColumn("text", self._table.text(shape).in_mirror()))
 
     def _required(self, theirs: Digest, has: Kept | Digest) -> Kept | Digest:
-        """What the mirror has, if what was found explains all that differed."""
+        """Return `has` if the changes found explain every difference; otherwise the table needs a copy."""
         if theirs != _digest(has):
             why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
             raise NeedsWhole(self._table.fingerprint.oid, why)
@@ -230,14 +241,14 @@ def _digest(has: Kept | Digest) -> Digest:
 
 
 def _with(has: Kept | Digest, written: WrittenChanges) -> Kept | Digest:
-    """What the mirror has after some changes."""
+    """The hashes or the digest of the mirror's rows after some changes."""
     if isinstance(has, Kept):
         return has.plus(written.inserted).minus(written.removed)
     return has + written.inserted.digest() - written.removed.digest()
 
 
 def _staged_hashes(path: str, cell: str | None = None) -> Hashes:
-    """The hashes of rows that were read, and their keys if they are integers."""
+    """The hashes in a file of staged rows, and the integer keys if their cell is given."""
     read = pq.read_table(path, columns=["hash", cell] if cell is not None else ["hash"])
     keys = read[cell].cast(pa.int64()).to_numpy() if cell is not None else None
     return Hashes(read["hash"].to_numpy(), keys)

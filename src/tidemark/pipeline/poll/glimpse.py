@@ -1,11 +1,11 @@
-"""One snapshot of the source, held while a cycle reads by it: what it sees, where it stands, and every table in it.
+"""One snapshot of the source, open while a cycle reads with it: its position, and every table that it shows.
 
-On a primary an equal text says that two snapshots see the same. On a standby it does not: there a transaction between
-others may end and the text stays as it was. So a standby must also not have replayed anything in between.
+On a primary, two snapshots with the same text show the same data. On a standby they may not: a transaction between
+others may end without a change of the text. So on a standby, nothing may have been replayed in between either.
 
-A transaction is seen to have ended before that is on the source's disk, if it was rolled back or committed
-asynchronously. A crash takes it back, and gives its id to another one, which no horizon would hold: so what a snapshot
-saw is the mirror's only when the source cannot forget it any more.
+A snapshot shows the end of a transaction before that is flushed at the source, if the transaction was rolled back or
+committed asynchronously. A crash undoes it and assigns its xid to another transaction, which no horizon would include.
+So the mirror does not commit what a snapshot shows until a crash of the source cannot undo it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _HERE = """
            case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text,
            clock_timestamp()
 """
-# An end that nobody waited for is on the disk after three times the WAL writer's delay, says PostgreSQL's documentation
-# (asynchronous commit). What else was inserted may take longer, and does not matter.
+# The end of a transaction for which no client waits is flushed after at most three times wal_writer_delay, according to
+# PostgreSQL's documentation (asynchronous commit). Other WAL may take longer to flush, and does not matter.
 _DURABLE = """
     select pg_current_wal_flush_lsn() >= %s::pg_lsn
         or clock_timestamp() > %s + 4 * current_setting('wal_writer_delay')::interval
@@ -44,9 +44,10 @@ _QUIET_S, _STUCK_S, _AGAIN_S = 1.0, 0.1, 0.01
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What was seen, and how it is `shared` by all who read it.
+    """A source snapshot; `shared` is how other sessions read with it.
 
-    On a standby `lsn` is what it had replayed after the snapshot, and `replayed` what before.
+    On a standby, `lsn` is the replay LSN after the snapshot was taken, and `replayed` the one before; on a primary,
+    `replayed` is None.
     """
 
     identity: Identity
@@ -60,33 +61,37 @@ class Glimpse:
 
     @property
     def on_standby(self) -> bool:
-        """Whether the source is one."""
+        """Whether the source is a standby."""
         return self.replayed is not None
 
     def catalog(self) -> Catalog:
-        """Every table as the snapshot has it."""
+        """Read the definition of every table as of the snapshot."""
         return read_catalog(self.session)
 
     def require_held(self) -> None:
-        """Refuse if the session is gone, and with it the snapshot: others only hear that they cannot have it."""
+        """Raise an error if the session has ended, and the snapshot with it.
+
+        Other sessions only get the error that the snapshot does not exist.
+        """
         self.session.row("select 1")
 
     def wait_until_durable(self) -> None:
-        """Until a crash cannot take back what was seen. A standby has replayed only what is on disks."""
+        """Wait until a crash cannot undo what the snapshot shows; a standby replays only flushed WAL."""
         while not self.on_standby and not self.session.row(_DURABLE, [str(self.lsn), self.time])[0]:
             sleep(_LOOK_S)
 
     def is_same(self, earlier: Glimpse) -> bool:
-        """Whether nothing became visible since an earlier one."""
+        """Whether nothing became visible since an earlier snapshot."""
         return self.snapshot == earlier.snapshot and (not self.on_standby or self.lsn == earlier.replayed)
 
 
 @contextmanager
 def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
-    """Take a snapshot, and hold it for as long as the context lasts.
+    """Take a snapshot, and keep it open while the context lasts.
 
-    On a standby it may be taken some times: one that sees all that began before can be shared by several sessions.
-    While the same transaction is the oldest that runs there is none.
+    On a standby, only a snapshot that shows all transactions begun before it can be shared by several sessions, so it
+    is retaken for up to `_QUIET_S` seconds. While the same transaction is the oldest running one, there is no such
+    snapshot: then the limit is `_STUCK_S` seconds.
     """
     with Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
@@ -108,7 +113,7 @@ def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
 
 @contextmanager
 def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[Glimpse]:
-    """The same of a primary, in a snapshot that shows the commits at or below its `lsn` and no others."""
+    """Take a snapshot on a primary that shows the commits at or below its `lsn` and no others."""
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
         session.begin(snapshot_id=exact.shared.name)

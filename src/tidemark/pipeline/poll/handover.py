@@ -1,12 +1,12 @@
-"""From polls to the stream, once the source is able: nothing is lost in between, and most is not copied for it.
+"""The change from polling to the stream once the source supports it: without loss, and with few copies.
 
-The slot is made first, and everything from its position on is received. Then comes a last poll, in a snapshot that is a
-plain LSN at or above that: it shows what was committed up to there, and the log has the rest. Making such a snapshot
-waits for every transaction that runs, and so for all that began before their tables were published: what those did by
-then is in no stream.
+The slot is created first, and everything from its position on is received. Then the last poll runs in a snapshot at an
+exact LSN at or above that position: it shows what was committed up to that LSN, and the log has the rest. The creation
+of such a snapshot waits for every running transaction, and thus for all that began before their tables were published:
+what those transactions had written by then is not in the stream.
 
-Until the last poll is told the lake is polled, and nothing depends on the slot or the log: an attempt that fails, or is
-found later to have been killed, leaves neither behind. What hinders it is said, and polls go on.
+Until the last poll is recorded, the lake is in poll mode and depends on neither the slot nor the log: an attempt that
+fails, or is found later to have been killed, leaves neither behind. The obstacle is reported, and polling continues.
 """
 
 from __future__ import annotations
@@ -43,21 +43,24 @@ from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 
-MARK = "_handover"  # in the lake: the folder of the log of an attempt
+MARK = "_handover"  # file in the lake that contains the log directory of an attempt
 AGAIN_S = 60.0
 SLOT_WAIT_S, LOG_WAIT_S, DROP_WAIT_S = 10.0, 60.0, 10.0
 _LOOK_S = 0.05
 
 
 class Handover:
-    """Tried now and then, if the source is able. One who `insists` is refused where it is not; else polls go on."""
+    """Attempts the change every `AGAIN_S` seconds.
+
+    With `insists`, an unmet requirement is an error; otherwise polling continues.
+    """
 
     def __init__(self, poller: Poller, meant: Meant, log: Path, tell: Callable[[str], None], *, insists: bool) -> None:
         self._poller, self._meant, self._log, self._tell, self._insists = poller, meant, log, tell, insists
         self._next, self._said = 0.0, ""
 
     def attempt(self) -> Polled | None:
-        """The last poll, if it is time and the source is able; None if polls go on."""
+        """Run the last poll if an attempt is due and the source supports it; None if polling continues."""
         if time.monotonic() < self._next:
             return None
         try:
@@ -73,14 +76,14 @@ class Handover:
             self._next = time.monotonic() + AGAIN_S
 
     def tidy(self) -> None:
-        """Leave nothing behind of an attempt that did not come to its end; what cannot be removed now is said."""
+        """Remove what an unfinished attempt left behind; report it if that is not possible now."""
         try:
             self.discard()
         except SourceError as error:
             self._tell(f"could not drop replication slot {self._meant.names.slot}, will retry: {error.message}")
 
     def discard(self) -> None:
-        """Drop the slot and remove the log of an attempt that did not come to its end, while the lake is polled."""
+        """Drop the slot and remove the log of an unfinished attempt, while the lake is in poll mode."""
         if not self._mark.exists():
             return
         if self._follows_the_stream():
@@ -119,7 +122,7 @@ class Handover:
         self._said = why
 
     def _require_nothing_there(self) -> None:
-        """What an attempt makes it may remove: so it begins with nothing that could be someone else's."""
+        """Raise an error if the log or the slot exists: an attempt removes only what it has created."""
         if self._log.exists() and any(path.name != LOCK for path in self._log.iterdir()):
             raise ObjectExists(
                 f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
@@ -141,7 +144,7 @@ class Handover:
             if not done or not isinstance(error, TidemarkError):
                 self.tidy()
                 raise
-            self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll counts all the same
+            self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll is recorded
         self._mark.unlink()
         self._tell(f"changed from polling to logical decoding at {done[0].upto}")
         return done[0]
@@ -162,7 +165,7 @@ class Handover:
             return dict(look_within(session, self._meant.names).tables)
 
     def _connected(self, receiving: ReceiveProcess) -> ReceiveClient:
-        """A client once the log has begun and is received into, or what the process says that it cannot."""
+        """A client as soon as the log has begun and the receiver accepts it; raises the receiver's error if it ends."""
         while True:
             mirror = read_mirror(self._log, Disk())
             if mirror is not None and mirror.start is not None:

@@ -1,4 +1,4 @@
-"""PostgreSQL's own hash of a text, of many at a time, so that both sides have the same one."""
+"""PostgreSQL's hash of texts, vectorized, so that source and mirror compute the same hashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _START = np.uint32(0x9E3779B9 + 3923095)
 
 
 def text_hash(texts: str) -> Column:
-    """The hash of a column of texts. The function is made here: only now is it known whether Spark is a remote one."""
+    """The hash of a column of texts.
+
+    The UDF is created here and not at import, when it is not known whether the session is a remote one.
+    """
     made: Column = arrow_udf(_hashed, LongType())(texts)
     return made
 
@@ -26,7 +29,7 @@ def _hashed(texts: pa.Array) -> pa.Array:
 
 
 def hashes_of(texts: pa.Array) -> Longs:
-    """PostgreSQL's `hashtextextended(text collate "C", 0)` of each."""
+    """PostgreSQL's `hashtextextended(text collate "C", 0)` of each text."""
     texts = texts.cast(pa.large_string())
     _, offsets, data = texts.buffers()
     starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
@@ -45,7 +48,7 @@ def _hashes(data: Bytes, starts: Longs) -> Any:
 
 @kernel
 def _of_bytes(data: Bytes, at: Any, end: Any) -> Any:
-    """hash_bytes_extended of PostgreSQL's hashfn.c, with no seed."""
+    """`hash_bytes_extended` of PostgreSQL's hashfn.c, with seed 0."""
     a = b = c = np.uint32(_START + np.uint32(end - at))
     while end - at >= np.uint64(12):
         a, b, c = _mixed(
@@ -61,7 +64,7 @@ def _of_bytes(data: Bytes, at: Any, end: Any) -> Any:
             a = np.uint32(a + (byte << np.uint32(8 * n)))
         elif n < 8:
             b = np.uint32(b + (byte << np.uint32(8 * (n - 4))))
-        else:  # the lowest byte is the length's
+        else:  # the lowest byte is reserved for the length
             c = np.uint32(c + (byte << np.uint32(8 * (n - 7))))
     b, c = _finished(a, b, c)
     return np.int64(np.uint64(b) << np.uint64(32) | np.uint64(c))

@@ -1,7 +1,7 @@
-"""Snapshots of polls, held for those who asked for one until they have taken it over (`lake.holds`).
+"""Snapshots of polls, kept open for the processes that requested one until they have imported it (`lake.holds`).
 
-Each is held by a session of its own, which imports it while the poll still has it. So the poll ends as always, and
-whoever asked has time to import it in turn; who does not, in the time there is, gets it no more.
+Each snapshot is kept open by its own session, which imports it while the poll's transaction is open. So the poll ends
+as usual, and the requesting process has time to import the snapshot in turn. After `LIMIT_S` seconds it is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """An answer that was given; without a session it was a no."""
+    """The answer to a request; without a session the request was refused."""
 
     session: Session | None
     since: float
@@ -36,7 +36,7 @@ class _Hold:
 
 
 class Holds:
-    """All that are held, until `close`. One thread polls; another may `let_go` beside it."""
+    """All open snapshots, until `close`; while one thread polls, another may call `let_go`."""
 
     def __init__(self, lake: Path, source: Dsn, limit_s: float = LIMIT_S) -> None:
         self._lake, self._source, self._limit_s = lake, source, limit_s
@@ -44,18 +44,18 @@ class Holds:
         self._one_at_a_time = threading.Lock()
 
     def wanted(self) -> bool:
-        """Whether someone asks who has no answer yet."""
+        """Whether there is a request without an answer."""
         return any(request not in self._held for request in read_asked(self._lake))
 
     def shown(self, seen: Glimpse, lsn: Lsn) -> None:
-        """Answer all who ask with what a poll saw, while it has the snapshot."""
+        """Answer all requests with the snapshot of a poll, while that is open."""
         with self._one_at_a_time:
             for request in read_asked(self._lake):
                 if request not in self._held:
                     self._held[request] = _Hold(self._answered(request, seen, lsn), time.monotonic())
 
     def let_go(self) -> None:
-        """Hold nothing for those who have it, or are gone, or are too slow."""
+        """Close the snapshots whose request was withdrawn, whose client has ended, or whose time has expired."""
         with self._one_at_a_time:
             asked = set(read_asked(self._lake)) if self._held else set()
             for request, hold in list(self._held.items()):
@@ -65,7 +65,7 @@ class Holds:
                     hold.close()
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Close all snapshots."""
         with self._one_at_a_time:
             for request in list(self._held):
                 self._end(request)

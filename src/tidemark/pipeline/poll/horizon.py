@@ -1,10 +1,10 @@
-"""Which rows may have changed between two snapshots of a source, told by the `xmin` that every row carries. Pure.
+"""Which rows may have changed between two snapshots of a source, according to the `xmin` of each row. Pure.
 
-A row that the later snapshot sees and the earlier one did not was written by a transaction that the earlier one did not
-see: its id, or that of a subtransaction of it, lies at or above the earlier snapshot's xmin and below the later one's
-xmax. That is all that an `xmin` tells: it may be a subtransaction's, so it is not asked whether it was running. `xmin`
-has 32 bits, which wrap, and freezing leaves it as it was: an old row may look new. What did not change is told by its
-content.
+A row that is visible to the later snapshot and not to the earlier one was written by a transaction that was not visible
+to the earlier one: its xid, or that of one of its subtransactions, is at or above the earlier snapshot's xmin and below
+the later one's xmax. An `xmin` proves nothing else: it may be the xid of a subtransaction, so it is not compared with
+the list of running transactions. `xmin` has 32 bits, which wrap around, and freezing does not change it, so an old row
+may appear new. Rows that did not change are recognized by their content.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The ids from one on, so many of them."""
+    """A range of `span` xids that starts at `begin`."""
 
     begin: Xid8
     span: int
 
     @classmethod
     def between(cls, earlier: Snapshot, later: Snapshot) -> Horizon | None:
-        """All whose effects may lie between two snapshots; None if that is every id there is."""
+        """The xids whose effects may differ between two snapshots; None if these are all 2^32."""
         span = later.xmax.value - earlier.xmin.value
         return cls(earlier.xmin, max(0, span)) if span < _WRAP else None
 
     def condition(self) -> sql.Composed:
-        """For a query on the table itself.
+        """The condition on `xmin` in a query on the table itself.
 
-        `age` counts back from one id, which is the same throughout a transaction, so differences of ages are those of
-        ids; it takes a third of the time that a cast by way of text takes.
+        `age` counts back from one xid, which is constant within a transaction, so the differences of ages are those of
+        xids. It takes a third of the time of a cast through text.
         """
         return sql.SQL("((age({}::xid)::bigint - age(xmin)::bigint) & 4294967295) < {}").format(
             sql.Literal(str(self.begin.xid)), sql.Literal(self.span)
         )
 
     def holds(self, xmin: int) -> bool:
-        """The same of one row's `xmin`."""
+        """Whether one row's `xmin` satisfies the condition."""
         return (xmin - self.begin.xid) % _WRAP < self.span

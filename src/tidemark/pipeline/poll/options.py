@@ -1,4 +1,4 @@
-"""What one who polls is told."""
+"""Options of poll mode."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LOG = "_log"
 
 @dataclass(frozen=True, slots=True)
 class PollOptions:
-    """From where, to where, which tables, and how many tasks at a time.
+    """The source, the lake, the names of the mirror, the selected tables and the number of parallel tasks.
 
-    Rows that are gone are looked for every so many cycles: 1 is always.
+    Deleted rows are detected in every `reconcile_every`th cycle; 1 means in every cycle.
     """
 
     source: Dsn

@@ -1,8 +1,9 @@
-"""The one who writes a lake by polls: a snapshot of the source, all that changed since the last one, and again.
+"""The poller: each cycle takes a snapshot of the source and writes all changes since the last one to the lake.
 
-Every step can be done again. A cycle's files are nobody's until their tables have them, and what tables have above the
-last cycle that was told is taken away before the next one: `_cycles` is told last, with the snapshot that was read by.
-So a crash anywhere leaves a lake that reads as before, or as after, and every table of a cycle is readable at once.
+Every step can be repeated. The files of a cycle belong to no table until they are committed to their tables, and
+changes above the last recorded cycle are removed from the tables before the next one: the row in `_cycles`, which
+contains the snapshot of the cycle, is written last. A crash at any point therefore leaves a lake that reads as before
+the cycle or as after it, and all tables of a cycle become readable at once.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import require_pinned
 
 IDLE_TOLD_S = 60.0
-UNREADABLE_S = 3600.0  # after which a table with a value that cannot be decoded is tried again, unless asked for
+UNREADABLE_S = 3600.0  # until a table with a value that cannot be decoded is read again; a resync does not wait
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a cycle did."""
+    """The result of a cycle."""
 
     upto: Lsn
     tables: int
@@ -68,7 +69,7 @@ class Polled:
 
 
 class Poller:
-    """Holds the lake's lock from its making to `close`."""
+    """Owns the lake's write lock from its creation until `close`."""
 
     def __init__(
         self,
@@ -106,13 +107,14 @@ class Poller:
 
     @property
     def cycle(self) -> Cycle:
-        """How far the lake has come."""
+        """The last recorded cycle, with the lake's watermarks."""
         return self._cycles.last
 
     def step(self, shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None) -> Polled | None:
-        """Poll; None if nothing became visible since the last time.
+        """Run one cycle; return None if nothing became visible since the last one.
 
-        `shown` is called with what the mirror shows now, and where, while the source's snapshot is still held.
+        `shown` is called with the source snapshot that the mirror shows now and its position in the mirror, while the
+        snapshot is still open.
         """
         self._asked += self._requests.new()
         self._whole |= dict.fromkeys(self._asked, "resync requested")
@@ -129,16 +131,16 @@ class Poller:
             return polled
 
     def hand_over(self, seen: Glimpse, published: Mapping[int, Fingerprint]) -> Polled:
-        """Poll for the last time, in a snapshot that is a plain position: above it the stream tells everything.
+        """Run the last poll, in a snapshot at an exact LSN; the stream has every change above that LSN.
 
-        `published` are the tables as they were before the snapshot was begun. What cannot be followed up to there is
-        read whole. From then on the lake is one that follows the stream.
+        `published` contains the tables as they were published before the snapshot was taken. A table that cannot be
+        followed up to the snapshot is copied. From then on the lake follows the stream.
         """
         self._require_own(seen)
         return self._polled(seen, published)
 
     def close(self) -> None:
-        """Let go of the lake."""
+        """Release the lake's write lock."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -148,7 +150,7 @@ class Poller:
         self.close()
 
     def _made(self) -> Lake:
-        """The lake, created if this is the first time."""
+        """Open the lake; the first run creates it."""
         options = self._options
         try:
             return Lake.open(options.lake)
@@ -168,7 +170,11 @@ class Poller:
             return lake
 
     def _require_own(self, seen: Glimpse) -> None:
-        """Refuse another source. One that lags is waited for; one that was set back is read whole."""
+        """Raise an error for another source, and for a standby that lags, which is retried.
+
+        All tables are copied if `xmin` does not show what changed: after logical decoding, a restore of the source to
+        an earlier state, a timeline change, or 2^32 transactions since the last poll.
+        """
         identity, last = seen.identity, self.seen
         self.lake.require_own(identity)
         if last is None:
@@ -193,7 +199,10 @@ class Poller:
         return self._unreconciled == 0 or self._unreconciled + 1 < self._options.reconcile_every
 
     def _tell_idle(self, seen: Glimpse) -> None:
-        """Say now and then that nothing has changed up to a time. A standby's word is not enough for that."""
+        """Record every `IDLE_TOLD_S` seconds that nothing has changed up to the source's time.
+
+        A standby does not prove that: it may not have replayed all commits of its primary up to its own time.
+        """
         now = time.monotonic()
         if not seen.on_standby and self.seen is not None and now - self._told_at >= IDLE_TOLD_S:
             safe = self.cycle.safe
@@ -201,7 +210,7 @@ class Poller:
             self._told_at = now
 
     def _polled(self, seen: Glimpse, published: Mapping[int, Fingerprint] | None = None) -> Polled:
-        """A cycle: the last one, if it is said what is published."""
+        """Run a cycle; it is the last one if `published` is given."""
         had, self._had = self._had, {}
         try:
             polled = self._cycled(seen, had, published)
@@ -252,13 +261,13 @@ class Poller:
         return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
 
     def _left_out(self) -> dict[int, Reason]:
-        """The tables that were found unreadable a while ago, and why."""
+        """The tables that were found unreadable less than `UNREADABLE_S` seconds ago, with the reason."""
         now = time.monotonic()
         self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
         return {oid: why for oid, (why, _) in self._unreadable.items()}
 
     def _leave_out(self, plan: Plan, found: Found, here: Here) -> None:
-        """Have tables that cannot be read left out from now on."""
+        """Remove unreadable tables from the plan, and skip them for `UNREADABLE_S` seconds."""
         planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
         reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
         self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
@@ -268,7 +277,7 @@ class Poller:
             self._tell(each)
 
     def _commit(self, found: Found, here: Here) -> None:
-        """Give every table what it has now. Nobody reads it before the cycle is told."""
+        """Commit changes and generations to their tables; readers ignore them until the cycle is recorded."""
         by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
         with ThreadPoolExecutor(COMMITTERS) as pool:
             list(pool.map(lambda item: self._append(item[0], item[1], here.lsn), by_table))
@@ -287,7 +296,7 @@ class Poller:
             table = VersionTable.create(folder, generation.columns)
             try:
                 table.rewrite(generation.files, generation.columns, here.lsn, here.lsn, anew=True)
-            except LakeInUse:  # folded in this moment
+            except LakeInUse:  # a fold has committed at the same time
                 if attempt + 1 == _ATTEMPTS:
                     raise
             else:
@@ -312,7 +321,7 @@ class Poller:
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
 
     def _take_away_above(self, safe: Lsn) -> Lsn:
-        """Have tables let go of what a cycle left that was never told; the highest that any has come to."""
+        """Remove changes above the applied LSN, left by an interrupted cycle; return the highest LSN of any table."""
         highest = safe
         for history in self.tables.histories.values():
             applied = self._changes.applied(history.path)

@@ -1,7 +1,8 @@
-"""A mirror that polls, for as long as it is let: a cycle at a time, and pauses in between.
+"""The poll loop: runs a cycle per interval, and retries failed ones.
 
-A cycle that took longer than the interval is followed by the next at once. One that fails in a way that may pass is
-tried again after a pause that grows, and is never quite the same for two mirrors of one source.
+A cycle that took longer than the interval is followed immediately by the next one. A cycle that fails with a temporary
+error is retried after a pause that grows with every failure and is randomized, so that the mirrors of one source do not
+retry at the same time.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from tidemark.spark import Stopped, has_ended, what_failed
 from tidemark.units import format_duration
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
-MOST_FAILURES = 3  # of Spark's, one after the other
+MOST_FAILURES = 3  # consecutive failures after which an error of Spark is raised
 _LOOK_S = 0.1
 _RETRY = "Retry the command. The lake is unchanged since the last poll, and sync continues from there."
 
 
 class Polling:
-    """Polls until it is stopped. `shown` is the poller's; a poll that is `wanted` comes before its time."""
+    """Polls until it is stopped.
+
+    `shown` is passed to `Poller.step`; if `wanted` returns true, the next poll does not wait for its interval.
+    """
 
     def __init__(
         self,
@@ -52,9 +56,10 @@ class Polling:
         *,
         once: bool,
     ) -> bool:
-        """Poll again and again, or until it has succeeded once; errors that do not pass are raised.
+        """Poll repeatedly, or until one poll has succeeded if `once`; permanent errors are raised.
 
-        `last` is asked before each poll for the last one, after which the stream is followed: then it is true.
+        `last` is called before each poll and may run the last one. Then the result is true, and the mirror follows the
+        stream from now on.
         """
         while not self._stopping():
             begin = time.monotonic()
@@ -78,7 +83,7 @@ class Polling:
         return False
 
     def _after(self, error: Exception) -> float:
-        """How long to wait after an error; it is raised if it will not pass."""
+        """Return the pause before the next attempt; raise the error if it is permanent."""
         if has_ended(self._spark):
             raise SparkError("Spark stopped", _RETRY) from error
         self._failures += 1
@@ -87,7 +92,7 @@ class Polling:
         if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
             raise TaskFailed(_said(error), _RETRY) from error
         longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that mirrors do not come back all at once
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the retries of several mirrors
 
     def _rest(self, seconds: float, ended: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds

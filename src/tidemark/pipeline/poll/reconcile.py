@@ -1,4 +1,4 @@
-"""Where the source and the mirror differ: by digests of all rows, then of ranges, until few rows are left to move."""
+"""Finds where source and mirror differ: by digests of all rows, then of ranges, until few rows have to be read."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tidemark.pipeline.poll.mirrored import Asked, Kept
 from tidemark.pipeline.poll.table import PolledTable
 from tidemark.postgres.shared import SharedSnapshot
 
-RANGE_ROWS = 32  # that a range should have when rows of it are moved
-MOST_RANGES = 1 << 16  # that are asked for at a time
-FEW_ROWS = 10_000  # that are moved without asking for more
-MOST_BITS = 48  # rows that these do not tell apart are equal ones
+RANGE_ROWS = 32  # rows per range when rows are read
+MOST_RANGES = 1 << 16  # ranges per request
+FEW_ROWS = 10_000  # rows that are read without a request for smaller ranges
+MOST_BITS = 48  # rows whose hashes agree in these are most likely equal, and not separated further
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table at the source, in a snapshot that someone holds."""
+    """A table at the source, in an open snapshot."""
 
     table: PolledTable
     source: SharedSnapshot
     tasks: int
 
     def digest(self) -> Digest:
-        """All rows."""
+        """The digest of all rows."""
         return self._digests(0, None).whole()
 
     def differing(self, mirror: Kept | Asked, count: int) -> Apart:
-        """The ranges in which there are other rows than in the mirror."""
+        """The ranges in which the rows differ from those of the mirror; `count` is the number of rows."""
         apart: Apart | None = None
         bits, left = 0, count
         while True:
@@ -50,5 +50,5 @@ class Source:
 
 
 def _bits(count: int) -> int:
-    """So many bits tell no more than this apart."""
+    """The largest number of bits that divides the hashes into at most `count` ranges."""
     return max(0, count.bit_length() - 1)

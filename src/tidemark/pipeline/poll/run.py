@@ -1,4 +1,4 @@
-"""The run loop of a mirror that polls, until it is stopped or the source supports logical decoding."""
+"""The run loop of poll mode, until it is stopped or the source supports logical decoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _WATCH_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PollRunOptions:
-    """How a mirror polls. The stream is received into `log` once the source supports it, unless `mode` is poll."""
+    """Options of the run loop.
+
+    Once the source supports logical decoding, the stream is received into `log`, unless `mode` is poll.
+    """
 
     interval_s: float
     reconcile_every: int
@@ -45,7 +48,7 @@ class PollRunOptions:
 
 @dataclass(frozen=True, slots=True)
 class PollsEnded:
-    """Where polls ended; `failure` if tables that are selected cannot be read."""
+    """The position at which polling ended; `failure` is set if selected tables cannot be read."""
 
     lsn: Lsn
     failure: TidemarkError | None
@@ -60,9 +63,9 @@ def run_polls(
     emit: Emit,
     watch: Callable[[Lsn, Progress], None] = lambda _, __: None,
 ) -> PollsEnded | None:
-    """Poll until stopped, or once; None if the mirror is to follow the stream now.
+    """Poll until stopped, or once; return None if the mirror follows the stream from now on.
 
-    `watch` is called again and again with the position and the progress of copies, in a thread of its own.
+    `watch` is called every `_WATCH_S` seconds with the applied LSN and the progress of copies, in its own thread.
     """
 
     def tell(text: str) -> None:
@@ -93,7 +96,7 @@ def run_polls(
 
 @contextmanager
 def _watched(*calls: Callable[[], None]) -> Iterator[None]:
-    """Call functions again and again, in a thread, for as long as the context lasts."""
+    """Call functions every `_WATCH_S` seconds in a thread while the context lasts, and once more at its end."""
     done = threading.Event()
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""Rows that a cycle has read from the source, as files beside the lake until the cycle ends.
+"""Rows that a cycle has read from the source, in files in the lake's staging directory until the next cycle.
 
-So the source is asked once, whatever Spark does with the rows. Columns are called by attnum, as they are in plans: `v3`
-is a value, `t3` PostgreSQL's text of one without a twin.
+So the source is read once, even if Spark evaluates the rows several times. Columns are named by attnum, as in plans:
+`v3` is a value, `t3` its text fallback.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BIGINT_OID = 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of one table: its columns, or a hash of each row; of all rows, or those of a condition."""
+    """What to read from one table: columns, a hash of each row or both, of all rows or those of a condition."""
 
     fingerprint: Fingerprint
     columns: tuple[Column, ...]
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What a task goes by."""
+    """The input of a task."""
 
     lake: SharedFolder
     types: Types
@@ -55,7 +55,7 @@ class StageWork:
     wanted: Mapping[int, Wanted]
 
     def query(self, part: Part) -> PartQuery:
-        """What is asked for of a part."""
+        """The query for a part."""
         wanted = self.wanted[part.oid]
         shown = shown_columns(wanted.columns, self._of_columns(wanted))
         hashes = () if wanted.hash is None else (wanted.hash,)
@@ -63,7 +63,7 @@ class StageWork:
         return PartQuery(wanted.fingerprint, part, names, (*shown, *hashes), wanted.condition)
 
     def decodings(self, part: Part) -> list[Decoding]:
-        """How that is decoded."""
+        """How the columns of the query are decoded."""
         wanted = self.wanted[part.oid]
         hashes = [] if wanted.hash is None else [decoding_of(_BIGINT_OID, -1, self.types)]
         return self._of_columns(wanted) + hashes
@@ -74,7 +74,7 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What was read of a part: its files, and which of its columns have texts beside them."""
+    """The rows that were read from a part: their files, and the columns with text fallbacks."""
 
     oid: int
     rows: int
@@ -92,7 +92,7 @@ class UnreadablePart:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All that was read of a table."""
+    """All rows that were read from a table."""
 
     rows: int
     paths: tuple[str, ...]
@@ -100,7 +100,7 @@ class Staged:
 
     @classmethod
     def joined(cls, parts: Sequence[StagedPart]) -> Self:
-        """All parts together."""
+        """Combine parts."""
         return cls(
             sum(part.rows for part in parts),
             tuple(path for part in parts for path in part.paths),
@@ -109,7 +109,7 @@ class Staged:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes on the disk."""
+        """The size of the files."""
         return sum(Path(path).stat().st_size for path in self.paths)
 
 
@@ -121,7 +121,7 @@ def stage(
     tasks: int,
     stopping: Callable[[], bool],
 ) -> dict[int, Staged | Unreadable]:
-    """Read parts of tables, so many at a time; a value that cannot be decoded ends its table, any other error all."""
+    """Read parts of tables, `tasks` at a time; an undecodable value ends its table, any other error ends all."""
     found: dict[int, list[StagedPart]] = {oid: [] for oid in work.wanted}
     unreadable: dict[int, Unreadable] = {}
     for told in in_parallel(partial(_staged, spark, lender, work), together(parts), tasks, stopping):
@@ -134,7 +134,7 @@ def stage(
 
 
 def staged_rows(spark: SparkSession, staged: Staged, wanted: Wanted, types: Types) -> DataFrame:
-    """The rows by cells; columns with texts beside them somewhere have them everywhere."""
+    """The rows by cells; a column with text fallbacks in one file has the cell for them in all rows."""
     fields: list[spark_types.StructField] = []
     for column in wanted.columns:
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
@@ -155,7 +155,7 @@ def _staged(
     mine = replace(work, wanted={part.oid: work.wanted[part.oid] for part in parts})
     with lender.lent(map(mine.query, parts)) as source:
         found = in_a_task(spark, partial(_run, source, mine, tuple(parts)))
-    told = [pickle.loads(each) for each in found]  # noqa: S301 - ours
+    told = [pickle.loads(each) for each in found]  # noqa: S301 - from our own tasks
     for each in told:
         if isinstance(each, TidemarkError):
             raise each
@@ -168,7 +168,7 @@ def _run(source: CopySource, work: StageWork, parts: Sequence[Part]) -> Iterator
             yield pickle.dumps(_tried(source, work, part))
     except TidemarkError as error:
         yield pickle.dumps(error)
-    except Exception as error:  # noqa: BLE001 - said in a line, and not as a trace of the executor's
+    except Exception as error:  # noqa: BLE001 - reported in one line, without the executor's traceback
         yield pickle.dumps(in_short(error))
 
 

@@ -1,6 +1,6 @@
-"""One table of a cycle: what the mirror has of it, what was read of the source, and how rows of either are told apart.
+"""One table in a cycle: its rows in the mirror, the rows read from the source, and their comparison.
 
-Everything is by cells (`v3`, `t3`), under the definition that the cycle's snapshot shows.
+Rows are compared by cells (`v3`, `t3`, see `reads.shape`), under the definition that the cycle's snapshot shows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tidemark.schema.table import Column
 from tidemark.spark.types import spark_type
 from tidemark.values.types import Types, decoding_of
 
-FEW, SMALL_BYTES = 100_000, 8 << 20  # rows of the mirror's that are brought to one place, and of how many bytes
+FEW, SMALL_BYTES = 100_000, 8 << 20  # up to this size of the rows read, the mirror's rows are broadcast
 
 
 @dataclass(frozen=True, slots=True)
 class PolledTable:
-    """A table that is followed, as the snapshot shows it. `early` gives the rows that the mirror had, under names."""
+    """A followed table as the snapshot shows it; `early` returns the mirror's rows, with columns by name."""
 
     spark: SparkSession
     history: TableHistory
@@ -47,34 +47,34 @@ class PolledTable:
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The qualified name."""
         return f"{self.fingerprint.schema}.{self.fingerprint.name}"
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that are mirrored."""
+        """The mirrored columns."""
         return tuple(each for each in self.fingerprint.columns if is_streamed(each, self.types.version_num))
 
     @property
     def digested(self) -> tuple[Column, ...]:
-        """The columns that tell rows apart: the key's, or all."""
+        """The columns that identify a row: those of the key, or all columns if there is no key."""
         by_attnum = {column.attnum: column for column in self.columns}
         return tuple(by_attnum[attnum] for attnum in self.fingerprint.key) or self.columns
 
     @property
     def integer_key(self) -> str | None:
-        """The cell of the key, if that is one integer."""
+        """The cell of the key, if the key is a single integer."""
         (only,) = self.digested if len(self.fingerprint.key) == 1 else (None,)
         kind = decoding_of(only.type.oid, only.typmod, self.types).arrow if only is not None else pa.null()
         return f"v{only.attnum}" if only is not None and pa.types.is_signed_integer(kind) else None
 
     def shape(self, *frames: DataFrame, texts: frozenset[int] = frozenset()) -> Shape:
-        """The cells that these frames have, and texts beside some columns in any case."""
+        """The cells of these frames, and a text fallback for each column in `texts`."""
         names = {name for frame in frames for name in frame.columns}
         return shape_of(self.fingerprint, self.types.version_num, names, texts)
 
     def text(self, shape: Shape | None = None) -> Text:
-        """What is digested of a row that has the cells of a shape."""
+        """The digested text of a row that has the cells of a shape."""
         exact = {column.attnum for column in shape.columns if column.exact} if shape is not None else frozenset[int]()
         columns = tuple(
             ComparedColumn(
@@ -88,7 +88,7 @@ class PolledTable:
         return Text(columns, self.utf8, self.integer_key is not None)
 
     def cell_types(self, shape: Shape) -> dict[str, spark_types.DataType]:
-        """The types of cells."""
+        """The Spark type of each cell of a shape."""
         kinds: dict[str, spark_types.DataType] = {f"t{each.attnum}": spark_types.StringType() for each in self.columns}
         for column in self.columns:
             kind = decoding_of(column.type.oid, column.typmod, self.types).arrow
@@ -96,15 +96,16 @@ class PolledTable:
         return {cell: kinds[cell] for cell in shape.cells}
 
     def staged(self, staged: Staged, wanted: Wanted, shape: Shape) -> DataFrame:
-        """What was read, by the cells of a shape."""
+        """The staged rows, with the cells of a shape."""
         rows = staged_rows(self.spark, staged, wanted, self.types)
         there = set(rows.columns)
         return rows.select(*(_cell(cell, cell in there) for cell in shape.cells))
 
     def changed(self, early: DataFrame, late: DataFrame, staged: Staged, shape: Shape) -> DataFrame:
-        """Those of some rows of the source that the mirror has not, or has otherwise: with their `kind`.
+        """The rows of the source that the mirror does not have, or has with other values, with their `kind`.
 
-        The table has a key, and the rows are found by it. Few of them are sent to wherever the mirror's rows are.
+        The table has a key, by which rows are matched. Up to `MANY` keys are broadcast, so that the mirror's rows are
+        not shuffled.
         """
         keys = late.select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.key_cells))
         of_key = reduce(and_, (_same_key(column) for column in shape.of(shape.key)))
@@ -119,14 +120,17 @@ class PolledTable:
 
 
 def _same_key(column: ShownColumn) -> SparkColumn:
-    """Whether a column of the key is the same. It is never null, but a value without a twin is only a text."""
+    """Whether a column of the key is equal.
+
+    It is never null, but a value that only the text fallback can represent has no value in `v…`.
+    """
     if not column.exact:
         return F.col(f"v{column.attnum}") == F.col(f"its_v{column.attnum}")
     return reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in column.cells))
 
 
 def _same_cell(cell: str, kind: spark_types.DataType) -> SparkColumn:
-    """Whether a cell is exactly the same: Spark takes 0.0 and -0.0 for one."""
+    """Whether a cell is identical; Spark considers 0.0 and -0.0 equal."""
     same = F.col(cell).eqNullSafe(F.col(f"its_{cell}"))
     if not has_floats(kind):
         return same

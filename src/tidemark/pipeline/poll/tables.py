@@ -1,8 +1,8 @@
-"""The tables of a mirror that polls: what a snapshot shows, held against what the lake has told. Pure but for telling.
+"""The schema tracker of poll mode: compares a snapshot with the lake's table events. Pure, except for `tell`.
 
-A snapshot shows definitions and rows together, so a definition is known at every poll's position, and between polls the
-mirror is what the last one saw. What is altered is altered at the next poll; what cannot be followed by its rows' own
-`xmin` is read whole, as a new generation.
+A snapshot shows definitions and rows together, so the definition is known at every poll's position, and between two
+polls the mirror shows the earlier one. An altered table is altered at the next poll; a table that cannot be followed by
+the `xmin` of its rows is copied as a new generation.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _WHOLE = frozenset({Effect.RESYNC, Effect.NEW})
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where a cycle stands, and up to where the mirror has everything.
+    """The position and snapshot of a cycle, and the applied LSN.
 
-    What was told of tables above that was told for nothing: that poll did not come to its end.
+    Table events above the applied LSN are void: they come from a poll that was interrupted.
     """
 
     lsn: Lsn
@@ -52,16 +52,16 @@ class Here:
 
     @property
     def before(self) -> Lsn:
-        """The last position that shows what the poll before it saw."""
+        """The last position at which the mirror shows the previous poll."""
         return Lsn(self.lsn.value - 1)
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a cycle does: tables that are read whole, and why; those that are followed; and what is told of them.
+    """The plan of a cycle: tables to copy, with the reason; tables to follow; table events and messages.
 
-    Those that are followed come with the definition that the snapshot shows; the rows of those that were `rewritten`
-    lie in another file than before.
+    Tables to follow come with the definition that the snapshot shows. Those in `rewritten` have another filenode than
+    before.
     """
 
     copied: dict[int, tuple[TableHistory, str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Plan:
 
 
 class PolledTables:
-    """All that are mirrored, or were."""
+    """All tables that are or were mirrored."""
 
     def __init__(self, register: Tables, events: Iterable[Event]) -> None:
         self._register = register
@@ -81,12 +81,12 @@ class PolledTables:
 
     @property
     def histories(self) -> dict[int, TableHistory]:
-        """What became of every table."""
+        """The history of every table."""
         return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
 
     @property
     def types(self) -> Mapping[int, PgType]:
-        """Every type that a table has or had."""
+        """Every type that a column has or had, by OID."""
         columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
         return {column.type.oid: column.type for column in columns}
 
@@ -98,9 +98,10 @@ class PolledTables:
         whole: Mapping[int | None, str],
         unreadable: Mapping[int, Reason],
     ) -> Plan:
-        """What is to be done in a snapshot. `whole` has tables that are read whole whatever they are, or None: all.
+        """Plan a cycle for a snapshot.
 
-        Those that are `unreadable` are left out, for these reasons.
+        `whole` contains the tables that are copied in any case, with the reason; the key None stands for all tables.
+        Tables in `unreadable` are left out, with the given reason.
         """
         plan = Plan()
         chosen = choose(catalog, selection, strict=not self._events)
@@ -118,21 +119,22 @@ class PolledTables:
         return plan
 
     def unreadable(self) -> list[tuple[TableHistory, TidemarkError]]:
-        """The tables that are selected and cannot be read, and why."""
+        """The selected tables that cannot be read, with the reason."""
         lacking = (each for each in self.histories.values() if each.last.kind in (Kind.GAP, Kind.WAITING))
         return [(each, SourceError(each.reason, each.fix)) for each in lacking]
 
     def copied(self, generation: Generation, here: Here) -> Event:
-        """What is told of a table that was read whole."""
+        """The event of a table that was copied."""
         return self._event(Kind.COPIED, generation.fingerprint, here)
 
     def handed_over(
         self, plan: Plan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
     ) -> list[Event]:
-        """What is told beside what a poll tells when it was the last one: every table as it is published.
+        """The additional events of the last poll: every table as it is published.
 
-        From here on the stream tells what happens to it. Where it does not tell all, or may not because the table was
-        published otherwise `before` the snapshot was begun, the table ends here.
+        From here on the stream has the table's changes. A table has a gap from here on if the stream does not have all
+        of its changes, or may not because its publications differ from those in `before`, read before the snapshot was
+        taken.
         """
         told: list[Event] = []
         oids = plan.followed.keys() | plan.copied.keys()
@@ -145,7 +147,7 @@ class PolledTables:
         return [replace(event, observed=False) for event in told]
 
     def tell(self, events: Iterable[Event], filenodes: Mapping[int, int]) -> None:
-        """Tell what became of tables, all at once; and take note of where their rows lie."""
+        """Record table events in one commit, and keep the filenodes of tables for the next plan."""
         told = list(events)
         for event in told:
             self._events.setdefault(event.fingerprint.oid, []).append(event)
@@ -154,11 +156,11 @@ class PolledTables:
         self._filenodes |= filenodes
 
     def path(self, oid: int) -> str:
-        """Where a table lies."""
+        """The path of a table in the lake."""
         return self._events[oid][-1].path
 
     def leave_out(self, plan: Plan, unreadable: Mapping[int, Reason], here: Here) -> None:
-        """Plan nothing for tables that turned out to be unreadable, but for telling so."""
+        """Remove tables that turned out to be unreadable from a plan, and add events that report them."""
         for oid, why in unreadable.items():
             planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
             history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
@@ -218,7 +220,7 @@ class PolledTables:
 
 
 def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> Reason | None:
-    """Why a stream does not have all changes of a table from now on."""
+    """The reason why the stream does not have all changes of a table from now on, if there is one."""
     if not table.memberships:
         return NOT_PUBLISHED
     if not table.is_in(names.publication):

@@ -1,4 +1,4 @@
-"""What a cycle found, as files of `changes`: a Spark job that stamps rows with the cycle's position and writes them."""
+"""Writes the changes of a cycle to files of `changes`: a Spark job stamps rows with the cycle's position."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tidemark.pipeline.poll.hashing import hashes_of
 from tidemark.pipeline.poll.mirrored import Hashes
 
 KIND, TEXT = "kind", "text"
-_TASK_ROWS = 1 << 40  # ordinals of one task; (commit, ordinal) is unique
-_WRITE_ROWS = 1 << 52  # of one job
+_TASK_ROWS = 1 << 40  # ordinals per task, so that (commit, ordinal) is unique
+_WRITE_ROWS = 1 << 52  # ordinals per job
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Where and when a cycle's changes came about."""
+    """The position and time of a cycle's changes."""
 
     lsn: Lsn
     time: datetime
@@ -52,9 +52,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class ChangeWork:
-    """Where changes of a table go, which stored column each attnum is kept in, and the how manieth job this is.
+    """Where the changes of a table are written, the stored column of each attnum, and the number of the job.
 
-    `integer_key` is the cell of the key, if that is one integer.
+    `integer_key` is the cell of the key, if the key is a single integer.
     """
 
     lake: SharedFolder
@@ -68,7 +68,7 @@ class ChangeWork:
 
 @dataclass(frozen=True, slots=True)
 class WrittenChanges:
-    """Files for one table, and the hashes of what was inserted and of what was removed."""
+    """The files written for one table, and the hashes of the rows inserted and removed."""
 
     files: tuple[Written, ...]
     inserted: Hashes
@@ -76,19 +76,19 @@ class WrittenChanges:
 
     @property
     def rows(self) -> int:
-        """How many changes there are."""
+        """The number of changes."""
         return sum(each.file.rows for each in self.files)
 
 
 def write_changes(rows: DataFrame, work: ChangeWork) -> WrittenChanges:
-    """Write rows that have cells, a `kind`, and the `text` by which they are digested."""
+    """Write rows that have cells, a `kind` and the digested `text`."""
     told = rows.mapInArrow(partial(_run, work), "written binary").collect()
     parts: list[WrittenChanges] = [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
     return joined(parts)
 
 
 def joined(parts: Iterable[WrittenChanges]) -> WrittenChanges:
-    """All of them together."""
+    """Combine results."""
     every = list(parts)
     return WrittenChanges(
         tuple(file for part in every for file in part.files),
@@ -98,7 +98,7 @@ def joined(parts: Iterable[WrittenChanges]) -> WrittenChanges:
 
 
 def write_truncate(work: ChangeWork) -> WrittenChanges:
-    """One change that removes every row."""
+    """Write one change that removes every row."""
     said = _ours(work, pa.array([TRUNCATED]), np.array([work.number * _WRITE_ROWS]))
     work.folder.mkdir(parents=True, exist_ok=True)
     writer = change_writer(work.folder, OURS)
@@ -134,7 +134,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:
-    """The hashes of one kind of change."""
+    """The hashes of the changes of one kind."""
     which = pc.equal(batch.column(KIND), kind)
     cell = work.integer_key
     keys = batch.column(cell).filter(which).cast(pa.int64()).to_numpy() if cell is not None else None
@@ -142,7 +142,7 @@ def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:
 
 
 def _changes(work: ChangeWork, batch: pa.RecordBatch, first: int) -> pa.Table:
-    """Under the names that are stored; texts beside columns only where there are any."""
+    """The changes under their stored names; text fallbacks only for columns that have any."""
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
     for attnum, column in work.columns.items():

@@ -1,4 +1,4 @@
-"""The one list of what a source must have: printed by doctor, fixed by setup, decided by and required by receive."""
+"""The one list of requirements on a source, used by doctor, setup, mode selection and receive."""
 
 from tidemark.postgres.requirements.objects import object_requirements
 from tidemark.postgres.requirements.reading import read_state
@@ -35,6 +35,6 @@ __all__ = [
 
 
 def requirements_of(state: SourceState) -> tuple[Requirement, ...]:
-    """Every requirement that can be checked by SQL, in the order in which a person would fix them."""
+    """Return every requirement that SQL can check, in the order in which a user would fix them."""
     server = (*server_requirements(state), *capacity_requirements(state))
     return (*server, *table_requirements(state), *object_requirements(state))

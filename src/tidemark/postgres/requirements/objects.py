@@ -1,4 +1,4 @@
-"""Requirements of the objects that a mirror has at its source, and of the transactions that its copies wait for."""
+"""Requirements on a mirror's publications and slot, and on the transactions that its copies wait for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 1.0
 
 
 def object_requirements(state: SourceState) -> Iterator[Requirement]:
-    """In the order in which a person would fix them."""
+    """Yield the requirements in the order in which a user would fix them."""
     yield from _publications(state)
     yield slot_requirement(state.slot, state.names.slot, state.facts.database)
     if state.writers is not None:
@@ -65,7 +65,7 @@ def _published_otherwise(state: SourceState, want: Wanted, found: Published | No
 
 
 def slot_requirement(slot: Slot | None, name: str, database: str) -> Requirement:
-    """The mirror's slot: absent, or created by Tidemark and valid. A mirror whose slot is invalidated is not polled."""
+    """Require that the slot is absent, or valid and Tidemark's. A mirror with an invalidated slot does not poll."""
     if slot is None:
         return Requirement("slot", LOGICAL, holds=True, found=f"slot {name} does not exist yet; the mirror creates it")
     if (reason := why_not_ours(slot, database)) is not None:

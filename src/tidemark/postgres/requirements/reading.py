@@ -1,4 +1,4 @@
-"""Reading the state of a source: the only place that reads what the requirements are evaluated on."""
+"""Read the state of a source: the only place that reads the input of the requirements."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def read_state(
     *,
     strict: bool = True,
 ) -> SourceState:
-    """The state for a mirror that connects as `role`, by default the role of this session.
+    """Read the state for a mirror that connects as `role`, by default the role of this session.
 
-    Strictly, every pattern of the selection must match a table. For a mirror that exists that is not required, and a
-    publication that has no table left stays: the stream would end with it.
+    If `strict`, every pattern of the selection must match a table. For an existing mirror this is not required, and a
+    publication whose last table is gone remains, because the stream would end without it.
     """
     require([version_of(session)], Mode.LOGICAL)
     facts = _settled_facts(session)
@@ -57,20 +57,20 @@ def read_state(
 
 
 def read_server(session: Session, names: MirrorNames) -> SourceState:
-    """The state without tables and publications, for checks at every connection."""
+    """Read the state without tables and publications, for the checks at every connection."""
     require([version_of(session)], Mode.LOGICAL)
     facts = _settled_facts(session)
     return SourceState(facts, names, facts.role.name, facts.role, read_slot(session, names.slot))
 
 
 def version_of(session: Session) -> Requirement:
-    """The requirement that is checked first: what else is read exists from the oldest supported version on."""
+    """Return the version requirement, which is checked first: later queries need the oldest supported version."""
     major = session.version_num // 10000
     return version_requirement(major, session.connection.info.parameter_status("server_version") or str(major))
 
 
 def _settled_facts(session: Session) -> Facts:
-    """The facts, read again for a moment if all WAL senders are in use: one whose client is gone ends within it."""
+    """Read the facts; while all WAL senders are in use, retry briefly, because one without a client ends soon."""
     deadline = time.monotonic() + SENDER_WAIT_S
     facts = read_facts(session)
     while 0 < facts.senders_max <= facts.senders_used and time.monotonic() < deadline:

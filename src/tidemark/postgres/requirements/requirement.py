@@ -1,4 +1,7 @@
-"""A requirement: a property of the source, the modes that need it, what was found, and what fixes it. Pure."""
+"""A requirement: a property of the source, the modes that need it, what was found, and what fixes it.
+
+This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from enum import Enum
 from tidemark.errors import SourceError, UnsupportedServer
 from tidemark.postgres.publication import PRINT_SETUP
 
-# What is lost without logical decoding.
+# The consequence of missing logical decoding.
 POLLS = "`tidemark sync` polls, which does not record the changes between two polls"
 WAL_LEVEL, PRIVILEGE = "wal_level", "replication privilege"
 
@@ -29,7 +32,7 @@ NEITHER: frozenset[Mode] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One SQL statement, without its semicolon. With `restart` it takes effect when the server is restarted."""
+    """One SQL statement, without its semicolon. If `restart` is true, it takes effect when the server is restarted."""
 
     statement: str
     purpose: str
@@ -38,7 +41,7 @@ class Fix:
 
     @property
     def automatic(self) -> bool:
-        """Whether `sync` and `setup` run it with the connected role."""
+        """Whether `sync` and `setup` run it as the connected role."""
         return self.allowed and not self.restart
 
     def __str__(self) -> str:
@@ -47,9 +50,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One property. Without it the `modes` do not work; a requirement of no mode concerns single tables, or is advice.
+    """One property. Without it the `modes` do not work; a requirement of no mode concerns single tables or is advice.
 
-    `fixes` are SQL; `remedy` is a sentence for what SQL cannot fix. `setup` runs the fixes of everything but `advice`.
+    `fixes` are SQL; `remedy` is a sentence for what SQL cannot fix. `setup` runs all fixes except those of `advice`.
     """
 
     name: str
@@ -64,7 +67,7 @@ class Requirement:
 
     @property
     def met(self) -> bool:
-        """Whether it holds, or will as soon as `sync` has run the fixes, which the connected role may run."""
+        """Whether it holds, or will when `sync` has run the fixes, all of which the connected role may run."""
         automatic = bool(self.fixes) and not self.remedy and all(fix.automatic for fix in self.fixes)
         return self.holds or (automatic and not self.advice)
 
@@ -78,7 +81,7 @@ class Requirement:
         return " ".join(f"{self.found} ({command})".split())
 
     def error(self, hint: str | None = None) -> SourceError:
-        """What is raised where it is required and not met."""
+        """Return the error to raise if the requirement is not met."""
         return self.kind(self.found, self._hint() if hint is None else hint)
 
     def _hint(self) -> str:
@@ -91,14 +94,14 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mode, and one line with the reason."""
+    """A mode, and the reason in one line."""
 
     mode: Mode
     why: str
 
 
 def first_unmet(requirements: Iterable[Requirement], mode: Mode) -> Requirement | None:
-    """The first requirement of a mode that is not met."""
+    """Return the first requirement of a mode that is not met, or None."""
     return next((each for each in requirements if mode in each.modes and not each.met), None)
 
 
@@ -110,7 +113,7 @@ def require(requirements: Iterable[Requirement], mode: Mode) -> None:
 
 
 def decide(requirements: Iterable[Requirement]) -> Choice | None:
-    """Logical decoding if its requirements are met, else polling if its requirements are; None if neither works."""
+    """Return logical decoding if its requirements are met, else polling if its requirements are, else None."""
     listed = tuple(requirements)
     against = first_unmet(listed, Mode.LOGICAL)
     if against is None:
@@ -120,5 +123,5 @@ def decide(requirements: Iterable[Requirement]) -> Choice | None:
 
 
 def size(megabytes: float) -> str:
-    """A size for people."""
+    """Format a size for display."""
     return f"{megabytes:.0f} MB" if megabytes < 10240 else f"{megabytes / 1024:.0f} GB"

@@ -1,4 +1,4 @@
-"""Requirements of the server and of the mirror's role on it. Pure."""
+"""Requirements on the server and on the mirror's role. Performs no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidemark.postgres.requirements.state import SourceState
 
 
 def version_requirement(major: int, version: str) -> Requirement:
-    """The version, which is checked before anything is read that older servers do not have."""
+    """Return the version requirement, which is checked before reading anything that older servers do not have."""
     passed = Requirement("version", BOTH, holds=True, found=f"PostgreSQL {version}")
     if major < OLDEST:
         return replace(
@@ -52,7 +52,7 @@ def version_requirement(major: int, version: str) -> Requirement:
 
 
 def server_requirements(state: SourceState) -> Iterator[Requirement]:
-    """In the order in which a person would fix them."""
+    """Yield the requirements in the order in which a user would fix them."""
     yield version_requirement(state.facts.major, state.facts.version)
     yield _direct_connection(state)
     yield _encryption(state)
@@ -70,7 +70,7 @@ def server_requirements(state: SourceState) -> Iterator[Requirement]:
 
 
 def capacity_requirements(state: SourceState) -> Iterator[Requirement]:
-    """Free slots and WAL senders for a mirror that is about to start."""
+    """Yield the requirements of free slots and WAL senders for a mirror that is about to start."""
     yield _slots(state)
     yield _senders(state)
 
@@ -120,10 +120,11 @@ def _encoding(state: SourceState) -> Requirement:
 
 
 def _primary(state: SourceState) -> Requirement:
-    """Logical mirroring needs the primary, also where a standby can decode.
+    """Require the primary for logical mirroring, even where a standby supports logical decoding.
 
-    From 17 on our slot has failover enabled, which a standby refuses (`slot.py`); a copy that has to wait for its slot
-    needs an insert position, which a standby does not have (`pipeline/copy/snapshots.py`).
+    From version 17, Tidemark's slot has failover enabled, which a standby rejects (`slot.py`). A copy whose slot is
+    blocked takes an ordinary snapshot and needs an insert LSN, which a standby does not have
+    (`pipeline/copy/snapshots.py`).
     """
     facts = state.facts
     if not facts.in_recovery:
@@ -206,7 +207,7 @@ _TO_REPLICATE = "to open replication connections"
 
 
 def _replication_grant(state: SourceState) -> str:
-    """By the role's attribute, or where a service has a group for that, by membership."""
+    """Return the statement that grants replication: the role attribute, or membership in the service's group."""
     role, group = sql.Identifier(state.role_name), state.facts.replication_group
     if group is None:
         return statement("alter role {} replication", role)
@@ -244,14 +245,14 @@ def _control_data(state: SourceState) -> Requirement:
 
 
 def _slots(state: SourceState) -> Requirement:
-    """One slot for good. A copy takes a second one for a moment if there is one, and does without if not."""
+    """Require one permanent slot. A copy briefly uses a second slot if one is free, and otherwise none."""
     limit = state.facts.slots_max, state.facts.slots_used
     needed = 1 if state.own_slot is None else 0
     return _room(state, "max_replication_slots", "replication slot", LOGICAL, limit, needed)
 
 
 def _senders(state: SourceState) -> Requirement:
-    """One WAL sender, unless the mirror's slot has one already; a mirror with a slot waits for it and is not polled."""
+    """Require one WAL sender unless the mirror's slot has one; a mirror with a slot waits for it instead of polling."""
     facts, own = state.facts, state.own_slot
     modes = BOTH if own is not None and facts.senders_max > 0 else LOGICAL
     needed = 0 if own is not None and own.active_pid is not None else 1
@@ -261,9 +262,9 @@ def _senders(state: SourceState) -> Requirement:
 def _room(
     state: SourceState, setting: str, what: str, modes: frozenset[Mode], limit: tuple[int, int], needed: int
 ) -> Requirement:
-    """Room for as many slots or senders as are `needed`, and for one more that copies use.
+    """Require `needed` free slots or senders, and advise one more, which copies use.
 
-    `limit` is how many the server has, and how many of them are in use.
+    `limit` contains how many the server has, and how many of them are in use.
     """
     most, used = limit
     free = f"{most - used} of {most} {what}s {'is' if most - used == 1 else 'are'} free"

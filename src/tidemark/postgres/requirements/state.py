@@ -1,4 +1,4 @@
-"""What the requirements are evaluated on, as one value: the server, the mirror's role, the tables and our objects."""
+"""The input of the requirements as one value: the server, the mirror's role, the tables and Tidemark's objects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NO_TABLES = Chosen((), ())
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source as one session found it.
+    """The state of a source as read in one session.
 
-    `role` is the role that the mirror connects as, None if it does not exist yet; `chosen` has the tables with that
-    role's privileges, `unmirrored` what is selected and not mirrored. `facts` are those of the connected role, which
-    decide what it may run itself. `writers` are None where they were not read.
+    `role` is the role that the mirror connects as, None if it does not exist yet. `chosen` contains the tables with
+    that role's privileges, `unmirrored` the relations that are selected and not mirrored. `facts` are those of the
+    connected role, which determine what it may run itself. `writers` is None if they were not read.
     """
 
     facts: Facts
@@ -38,12 +38,12 @@ class SourceState:
 
     @property
     def own_slot(self) -> Slot | None:
-        """The mirror's slot, unless another kind of slot has its name."""
+        """The mirror's slot, unless the slot of that name was not created by Tidemark."""
         return self.slot if self.slot is not None and why_not_ours(self.slot, self.facts.database) is None else None
 
 
 def why_not_ours(slot: Slot, database: str) -> str | None:
-    """In which way a slot differs from one that Tidemark creates."""
+    """Return how a slot differs from those that Tidemark creates, or None."""
     if slot.plugin is None:
         return "is a physical slot"
     if slot.database != database:

@@ -1,6 +1,6 @@
-"""Requirements of the tables that are selected. A table that does not meet one is left out; the others are mirrored.
+"""Requirements on the selected tables. A table that does not meet one is left out; the others are mirrored.
 
-Where no table could be read at all, no mode works.
+If no table can be read, no mode works.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.schema.table import Generated, Table
 
 
 def table_requirements(state: SourceState) -> Iterator[Requirement]:
-    """In the order in which a person would fix them."""
+    """Yield the requirements in the order in which a user would fix them."""
     yield _select_privilege(state)
     yield _row_security(state)
     yield _replica_identity(state)
@@ -31,7 +31,7 @@ def table_requirements(state: SourceState) -> Iterator[Requirement]:
 
 
 def _modes(state: SourceState) -> frozenset[Mode]:
-    """Both modes if no table can be read; none if the mirror works with the other tables."""
+    """Return both modes if no table can be read; none if the mirror works with the other tables."""
     readable = any(table.readable and not table.row_security for table in state.chosen.tables)
     return NEITHER if readable else BOTH
 
@@ -60,7 +60,7 @@ def _select_privilege(state: SourceState) -> Requirement:
 
 
 def _missing_grants(tables: Sequence[Table], role: str) -> Iterator[Fix]:
-    """Schemas first, then tables."""
+    """Yield the missing grants, on schemas first."""
     to = sql.Identifier(role)
     schemas = {table.schema: table.schema_owned for table in tables if not table.schema_usable}
     for schema, owned in sorted(schemas.items()):
@@ -159,5 +159,5 @@ def _listed(tables: Sequence[Table], most: int = 5) -> str:
 
 
 def counted(tables: Sequence[Table]) -> str:
-    """How many tables."""
+    """Return the number of tables as text."""
     return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
