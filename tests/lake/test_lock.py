@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -23,21 +25,12 @@ def test_a_lock_has_one_owner_who_is_named_and_is_free_when_it_is_closed(tmp_pat
     Lock(tmp_path, WRITING).close()
 
 
-def test_checks_for_a_writer_keep_no_writer_from_starting(tmp_path: Path) -> None:
+def test_a_check_for_a_writer_keeps_no_writer_from_starting(tmp_path: Path) -> None:
+    """The check locks the file for a moment, here for longer."""
     Lock(tmp_path, WRITING).close()
-    done = threading.Event()
-
-    def check() -> None:
-        while not done.is_set():
-            is_held(tmp_path)
-
-    checking = [threading.Thread(target=check) for _ in range(2)]
-    for thread in checking:
-        thread.start()
-    try:
-        for _ in range(300):
-            Lock(tmp_path, WRITING).close()
-    finally:
-        done.set()
-        for thread in checking:
-            thread.join()
+    checked = os.open(tmp_path / WRITING, os.O_RDONLY)
+    fcntl.flock(checked, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    closing = threading.Timer(0.05, os.close, [checked])
+    closing.start()
+    Lock(tmp_path, WRITING).close()
+    closing.join()
