@@ -46,7 +46,7 @@ def doctor(
 
         report = tidemark.doctor("postgresql://app@db/shop")
         for check in report.checks:
-            print(check.status.value, check.name, check.finding)
+            print(check.status.value, check.requirement.name, check.found)
 
     `table` and `exclude` are patterns such as `"sales.*"`, as for `tidemark sync`.
     """

@@ -12,10 +12,14 @@ import click
 import pytest
 
 from harness.shell import here
+from tidemark.cli.compare import _lines as compare_lines
 from tidemark.cli.main import GROUPS, summary, tidemark
 from tidemark.cli.sync import options_of
 from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
+from tidemark.compare.comparison import Compared, Verdict
+from tidemark.compare.digest import Digest
+from tidemark.compare.narrowing import Difference, Differing, Found
 from tidemark.errors import ExitCode
 from tidemark.pipeline.events import (
     Copies,
@@ -208,3 +212,14 @@ def test_sizes_and_durations_are_read_as_postgresql_does_and_rounded_for_people(
     assert [format_duration(seconds) for seconds in (0, 0.84, 42, 200, 7500, 90000)] == [
         "0 s", "0.8 s", "42 s", "3 min 20 s", "2 h 5 min", "1 d 1 h",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("difference", list(Difference))
+def test_every_kind_of_difference_is_printed_with_its_rows(difference: Difference) -> None:
+    row = Differing(difference, "(7)", ("(7,a)",), ("(7,b)",))
+    done = Compared("public.t", Verdict.DIFFERENT, 1.0, Digest(), Digest(), Found((row,), more=True))
+    first, shown, source, mirror, more = compare_lines(done, values=True)
+    assert first.startswith("different     public.t  ")
+    assert shown.split()[-1] == "(7)"
+    assert (source.split(), mirror.split()) == (["source", "(7,a)"], ["mirror", "(7,b)"])
+    assert "--limit" in more

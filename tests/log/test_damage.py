@@ -15,6 +15,7 @@ from tests.log.worlds import Quick, World, made
 from tidemark.clock import Lsn
 from tidemark.errors import LogDamaged
 from tidemark.log.blocks import Block, Kind, blocks
+from tidemark.log.inspection import inspect
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.segment import index_path, segment_path
@@ -275,3 +276,17 @@ def test_looking_at_a_log_finds_how_far_it_reaches_and_its_damage(tmp_path: Path
     torn = small.world[small.segment][:-1]
     with pytest.raises(LogDamaged, match=rf"{small.segment} is damaged at byte"):
         last_position(opening.folder(small.with_bytes(small.segment, torn)))
+
+
+def test_an_inspection_tells_damage_of_durable_bytes_from_a_torn_tail(
+    tmp_path: Path, opening: Opening, synced: bool
+) -> None:
+    small = write(tmp_path / "log", synced=synced)
+    last = small.blocks(small.segment)[-1]
+    for _, world in small.flipped(small.segment, last.offset, last.end, 11):
+        folder = opening.folder(world)
+        if synced:
+            with pytest.raises(LogDamaged, match=rf"{small.segment} is damaged at byte {last.offset}"):
+                list(inspect(folder))
+        else:
+            assert list(inspect(folder))[-1].torn_bytes == last.end - last.offset

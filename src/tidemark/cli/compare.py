@@ -11,6 +11,7 @@ import click
 from tidemark.cli.observed import observed
 from tidemark.cli.options import DurationType, json_option, lake_argument, source_option
 from tidemark.cli.spark import spark_options, started
+from tidemark.compare.narrowing import Difference
 from tidemark.errors import ExitCode
 from tidemark.postgres.dsn import Dsn
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from tidemark.mirror.compare.comparison import Compared, Comparison
     from tidemark.mirror.compare.narrowing import Differing
 
-_DIFFERENCES = {"missing": "missing in the mirror", "extra": "only in the mirror", "other": "different values"}
+_DIFFERENCES = {
+    Difference.MISSING: "missing in the mirror",
+    Difference.EXTRA: "only in the mirror",
+    Difference.OTHER: "different values",
+}
 
 
 @click.command()
@@ -118,7 +123,7 @@ def _lines(done: Compared, values: bool) -> list[str]:
         return [first]
     lines = [f"{first}\n{'':<12}  mirror: {done.mirror.rows:,} rows  {done.mirror}"]
     for row in done.found.differing:
-        lines.append(f"    {_DIFFERENCES[row.how.value]:<22} {row.key if row.key is not None else '(no key)'}")
+        lines.append(f"    {_DIFFERENCES[row.how]:<22} {row.key if row.key is not None else '(no key)'}")
         if values:
             lines += [f"        source  {text}" for text in row.source]
             lines += [f"        mirror  {text}" for text in row.mirror]

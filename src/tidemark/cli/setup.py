@@ -30,8 +30,8 @@ def setup(
     """Prepare SOURCE for mirroring: privileges and publications.
 
     Runs the statements that are still needed and that the role in SOURCE may run, in one transaction, and prints the
-    others for the owner or a superuser. With --print it runs nothing and prints all of them. When nothing is left to
-    run, it prints a comment and the exit code is 0; otherwise it is 3.
+    others for the owner or a superuser. If statements are left to run, the exit code is 3. With --print it runs
+    nothing, prints all of them, and the exit code is 0.
     """
     with Session.open(source, "setup") as session:
         plan = read_plan(session, names, Selection(take, leave), role)

@@ -25,6 +25,7 @@ from tidemark.units import format_duration
 
 WRITING, FOLDING, VACUUMING = "_writer.lock", "_fold.lock", "_expire.lock"
 _USES = {WRITING: "in use by another writer", FOLDING: "being folded", VACUUMING: "being expired"}
+_ATTEMPTS_S, _PAUSE_S = 1.0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Lock:
         path = lake / name
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _acquire(self._file)
         except BlockingIOError as error:
             os.close(self._file)
             owner = read_owner(lake, name)
@@ -85,6 +86,20 @@ class Lock:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
+
+
+def _acquire(file: int) -> None:
+    """Lock a file. `is_held` locks it for a moment too, so one failed attempt does not prove that it has a writer."""
+    deadline = time.monotonic() + _ATTEMPTS_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def read_owner(lake: Path, name: str = WRITING) -> Owner | None:

@@ -10,7 +10,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LogDamaged
 from tidemark.log.blocks import blocks, view
 from tidemark.log.disk import Disk
-from tidemark.log.recovery import read_index
+from tidemark.log.recovery import proven_bytes, read_index
 from tidemark.log.segment import INDEX, SEGMENT, numbers, segment_path
 
 _HINT = "Use the directory that was given to `tidemark receive` or `tidemark sync` with `--log`."
@@ -52,11 +52,12 @@ def _inspected(folder: Path, disk: Disk, number: int, has_bytes: bool, *, last: 
     lsns = [int(lsn) for part in rows if len(part) for lsn in part.commits["lsn"][[0, -1]]]
     count, end, size, position = 0, 0, 0, max(lsns, default=0)
     if has_bytes:
+        proven = proven_bytes(folder, disk, number)
         data = disk.map(segment_path(folder, number))
         size = len(data)
         for block in blocks(view(data), number):
             count, end, position = count + 1, block.end, max(position, block.position)
-        if end < size and not last:
+        if end < (proven if last else size):
             path = segment_path(folder, number)
             raise LogDamaged(f"{path} is damaged at byte {end}", "Restore the file from a backup.")
     first, last_commit = (Lsn(lsns[0]), Lsn(lsns[-1])) if lsns else (None, None)

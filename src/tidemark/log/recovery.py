@@ -126,6 +126,13 @@ def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
     return _Read(tail, parts, Stamp(end, last.position, last.xid), end, proven, head.previous_bytes)
 
 
+def proven_bytes(folder: Path, disk: Disk, number: int) -> int:
+    """How many bytes of a segment are proven to have been durable, by its index and by any block that is intact."""
+    described = _proven_by_index(folder, disk, number)  # first: the segment may be growing
+    data = view(disk.map(segment_path(folder, number)))
+    return max(described, _proven(data, number, list(blocks(data, number))))
+
+
 def _proven(data: memoryview, number: int, sound: list[Block]) -> int:
     """The size of the segment that was durable once, according to any valid block, also behind an invalid one."""
     end = sound[-1].end if sound else 0
