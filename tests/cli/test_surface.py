@@ -17,10 +17,10 @@ from tidemark.cli.main import GROUPS, summary, tidemark
 from tidemark.cli.sync import options_of
 from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
-from tidemark.compare.comparison import Compared, Verdict
-from tidemark.compare.digest import Digest
-from tidemark.compare.narrowing import Difference, Differing, Found
 from tidemark.errors import ExitCode
+from tidemark.mirror.compare.comparison import Compared, Verdict
+from tidemark.mirror.compare.digest import Digest
+from tidemark.mirror.compare.narrowing import Difference, Differing, Found
 from tidemark.pipeline.events import (
     Copies,
     State,

@@ -90,7 +90,9 @@ def test_the_guide_for_contributors_names_modules_and_packages_that_exist() -> N
     text, package = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "src" / "tidemark"
     modules = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text))
     assert len(modules) > 15
-    assert not [module for module in sorted(modules) if not (package / module).exists() and not (ROOT / module).exists()]
+    assert not [
+        module for module in sorted(modules) if not (package / module).exists() and not (ROOT / module).exists()
+    ]
     rows = re.findall(r"^\| (`[^|]+`) \| ", text.partition("## Layout")[2].partition("\n## ")[0], re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
     present = {path.name for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

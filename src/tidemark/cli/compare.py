@@ -11,8 +11,8 @@ import click
 from tidemark.cli.observed import observed
 from tidemark.cli.options import DurationType, json_option, lake_argument, source_option
 from tidemark.cli.spark import spark_options, started
-from tidemark.compare.narrowing import Difference
 from tidemark.errors import ExitCode
+from tidemark.mirror.compare.narrowing import Difference
 from tidemark.postgres.dsn import Dsn
 
 if TYPE_CHECKING:

@@ -14,8 +14,10 @@ from tests.conftest import NEWEST
 from tidemark.clock import Boundary
 from tidemark.errors import NotAnswerable
 from tidemark.lake.history import Kind
+from tidemark.lake.requests import ask_for_restart
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy.job import copy_parts
+from tidemark.pipeline.restart import RestartOptions, start_over
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -64,3 +66,32 @@ def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
             with pytest.raises(NotAnswerable, match="was truncated at"):
                 moment.table("queue")
             assert moment.table("calm").count() == 1
+
+
+@pytest.mark.full
+def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run(
+        "create table queue (id int primary key)",
+        "create table calm (id int primary key)",
+        "insert into queue select generate_series(1, 100)",
+    )
+    with syncing(db, tmp_path, spark, "queue", "calm") as synced:
+        synced.copy_all()
+        synced.catch_up()
+    ask_for_restart(synced.options.lake)
+    assert start_over(RestartOptions(synced.options.receive, synced.options.lake), lambda _: None)
+
+    def truncated_first(*arguments: object) -> object:
+        db.run("truncate queue", "insert into queue values (1)")
+        return copy_parts(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(copying, "copy_parts", truncated_first)
+    with syncing(db, tmp_path, spark) as synced:
+        synced.copy_all()
+        (queue,) = (each for each in synced.mirroring.writer.tables.histories.values() if each.name == "public.queue")
+        assert queue.events[-1].kind is Kind.EMPTIED
+        db.run("insert into calm values (7)")
+        synced.note("queue", "calm")
+        synced.require_noted()

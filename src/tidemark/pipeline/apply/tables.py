@@ -500,7 +500,7 @@ class WrittenTables:
         self._untold.append(event)
         if kind is Kind.RESTARTED:
             self._restarted.add(oid)
-        elif kind in (Kind.BEGUN, Kind.COPIED, Kind.DROPPED):
+        elif kind in (Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.DROPPED):
             self._restarted.discard(oid)
         self._events.setdefault(oid, []).append(event)
 
