@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.wording import user_visible
+from tests.wording import strings
 from tidemark.cli.main import tidemark
 
 pytestmark = pytest.mark.quick
@@ -54,7 +54,7 @@ def test_every_hint_names_a_command_and_flags_that_exist() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{node.lineno}: {failure}"
         for path in sorted(SOURCE.rglob("*.py"))
-        for node, text in user_visible(ast.parse(path.read_text()))
+        for node, text in strings(ast.parse(path.read_text()))
         for failure in wrong(text, known)
     ]
     assert not found, "\n".join(found)
