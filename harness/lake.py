@@ -30,7 +30,7 @@ from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.fold.folder import Folded, Folder
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
-from tidemark.values.cells import Column
+from tidemark.values.cells import DecodedColumn
 
 ONLY = "only "
 Row = tuple[str | None, ...]
@@ -182,7 +182,7 @@ def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
     for at in range(len(names)):
         exact = f"t{at}"
         text = table[exact].combine_chunks() if exact in table.column_names else None
-        columns.append(printed(Column(table[f"v{at}"].combine_chunks(), text)))
+        columns.append(printed(DecodedColumn(table[f"v{at}"].combine_chunks(), text)))
     return tuple(names), Counter(zip(*columns, strict=True))
 
 

@@ -22,7 +22,7 @@ from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.errors import ReceiveFailed
 from tidemark.log.disk import Disk
-from tidemark.log.mirror import Mirror, write_mirror
+from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.reader import LogReader
 from tidemark.pgoutput.frames import windows
 from tidemark.postgres.dsn import Dsn
@@ -119,7 +119,7 @@ def take_over_slot(options: ReceiveOptions) -> None:
     with Session.open(options.source, "test") as session:
         source = check_source(session, options.source, options.names, None, Lsn.ZERO)
     Disk().make_folder(options.folder)
-    write_mirror(options.folder, Disk(), Mirror(source.identity, options.names.mirror, None, source.marks))
+    write_mirror(options.folder, Disk(), LogMirror(source.identity, options.names.mirror, None, source.marks))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
 from tidemark.pipeline.fold.folder import Folder
-from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.postgres.dsn import Dsn
@@ -41,7 +41,7 @@ class PolledMirror:
     def poll(self, *tables: str) -> Polled | None:
         """Poll, and record the contents of these tables in the poll's snapshot."""
 
-        def note(seen: Glimpse, lsn: Lsn) -> None:
+        def note(seen: PollSnapshot, lsn: Lsn) -> None:
             with seen.shared.session("note") as session:
                 self.notes[lsn] = {table: read_table(session, table) for table in tables if _is_as_seen(session, table)}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.values.cells import Column
+from tidemark.values.cells import DecodedColumn
 from tidemark.values.exact import clock_text, float_text
 
 
-def printed(column: Column) -> list[str | None]:
+def printed(column: DecodedColumn) -> list[str | None]:
     """Every value of a column as text; a text fallback is used as is, and its value must be null."""
     values = [None if value is None else text(value, column.array.type) for value in column.array.to_pylist()]
     if column.exact is None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tidemark.lake import points
-from tidemark.lake.points import Point
+from tidemark.lake.points import FailPoint
 
 
 class Struck(BaseException):
@@ -16,11 +16,11 @@ class Struck(BaseException):
 
 
 @contextmanager
-def striking(point: Point, times: int = 1) -> Iterator[None]:
+def striking(point: FailPoint, times: int = 1) -> Iterator[None]:
     """Whatever runs ends at this point, the n-th time that it reaches it."""
     left = [times]
 
-    def strike(reached: Point) -> None:
+    def strike(reached: FailPoint) -> None:
         left[0] -= reached is point
         if reached is point and left[0] == 0:
             raise Struck(point.value)

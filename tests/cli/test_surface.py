@@ -19,8 +19,8 @@ from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.mirror.compare.comparison import Compared, Verdict
-from tidemark.mirror.compare.digest import Digest
-from tidemark.mirror.compare.narrowing import Difference, Differing, Found
+from tidemark.mirror.compare.digest import RowDigest
+from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
 from tidemark.pipeline.events import (
     Copies,
     State,
@@ -217,7 +217,7 @@ def test_sizes_and_durations_are_read_as_postgresql_does_and_rounded_for_people(
 @pytest.mark.parametrize("difference", list(Difference))
 def test_every_kind_of_difference_is_printed_with_its_rows(difference: Difference) -> None:
     row = Differing(difference, "(7)", ("(7,a)",), ("(7,b)",))
-    done = Compared("public.t", Verdict.DIFFERENT, 1.0, Digest(), Digest(), Found((row,), more=True))
+    done = Compared("public.t", Verdict.DIFFERENT, 1.0, RowDigest(), RowDigest(), FoundDifferences((row,), more=True))
     first, shown, source, mirror, more = compare_lines(done, values=True)
     assert first.startswith("different     public.t  ")
     assert shown.split()[-1] == "(7)"

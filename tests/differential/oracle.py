@@ -18,7 +18,7 @@ from tests.differential.kinds import Sql
 from tests.differential.statements import Form, Statement
 from tidemark.errors import TidemarkError
 from tidemark.mirror.moment import Moment
-from tidemark.values.cells import Column
+from tidemark.values.cells import DecodedColumn
 
 SETTINGS = "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'"
 NO_ROOM = "cannot hold: "
@@ -109,7 +109,7 @@ class Oracle:
             table = self._moment.sql(sql.spark).toArrow()
         except (PySparkException, Py4JJavaError, TidemarkError) as error:
             return Answer(error=f"{type(error).__name__}: {error}")
-        columns = [printed(Column(column.combine_chunks(), None)) for column in table.columns]
+        columns = [printed(DecodedColumn(column.combine_chunks(), None)) for column in table.columns]
         return _answer(statement, [list(row) for row in zip(*columns, strict=True)])
 
 

@@ -19,7 +19,7 @@ from tidemark.lake.changes import change_writer, read_changes
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import CONFIGURATION, ChangeTable
 from tidemark.lake.files import DataFile
-from tidemark.lake.history import Event, Kind
+from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events, read_times
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
@@ -131,7 +131,10 @@ def test_how_far_it_has_come_stays_in_few_files(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_what_became_of_tables_stays_in_few_files_and_in_order(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
-    told = [Event(Kind.SEEN, TABLE, "public/t", Lsn(n), Lsn(n), frozenset({Lsn(0)}), f"{n}") for n in range(1, 131)]
+    told = [
+        TableEvent(TableEventKind.SEEN, TABLE, "public/t", Lsn(n), Lsn(n), frozenset({Lsn(0)}), f"{n}")
+        for n in range(1, 131)
+    ]
     for event in told:
         tables.tell(event)
     assert read_events(tmp_path) == tuple(told)

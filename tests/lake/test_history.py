@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
-from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
@@ -27,11 +27,13 @@ OLD = Fingerprint(16384, "public", "t", 16384, Persistence.PERMANENT, (1,), (col
 NEW = replace(OLD, columns=(column(1, "id"), column(2, "a", "7")))
 
 
-def event(kind: Kind, after: int, lsn: int, fingerprint: Fingerprint = OLD, reason: str = "", *excluded: int) -> Event:
-    return Event(kind, fingerprint, "public/t", Lsn(after), Lsn(lsn), frozenset(map(Lsn, excluded)), reason)
+def event(
+    kind: TableEventKind, after: int, lsn: int, fingerprint: Fingerprint = OLD, reason: str = "", *excluded: int
+) -> TableEvent:
+    return TableEvent(kind, fingerprint, "public/t", Lsn(after), Lsn(lsn), frozenset(map(Lsn, excluded)), reason)
 
 
-def history(*events: Event) -> TableHistory:
+def history(*events: TableEvent) -> TableHistory:
     return TableHistory(events)
 
 
@@ -39,8 +41,8 @@ def ranges(table: TableHistory) -> list[tuple[int, int | None]]:
     return [(span.begin.value, None if span.end is None else span.end.value) for span in table.spans()]
 
 
-WAITING = event(Kind.WAITING, 10, 10, OLD, "transactions must end first")
-BEGUN = event(Kind.BEGUN, 20, 20)
+WAITING = event(TableEventKind.WAITING, 10, 10, OLD, "transactions must end first")
+BEGUN = event(TableEventKind.BEGUN, 20, 20)
 
 
 def test_a_table_that_waits_is_read_nowhere_and_says_what_it_waits_for() -> None:
@@ -53,7 +55,7 @@ def test_a_table_that_waits_is_read_nowhere_and_says_what_it_waits_for() -> None
 
 
 def test_a_table_is_read_from_its_beginning_on() -> None:
-    begun = history(WAITING, event(Kind.BEGUN, 20, 20, OLD, "", 15, 18))
+    begun = history(WAITING, event(TableEventKind.BEGUN, 20, 20, OLD, "", 15, 18))
     assert ranges(begun) == [(20, None)]
     assert begun.live
     assert begun.at(Lsn(20)).base == Boundary(Lsn(20), frozenset({Lsn(15), Lsn(18)}))
@@ -66,7 +68,10 @@ def test_a_table_is_read_from_its_beginning_on() -> None:
 
 def test_in_between_two_definitions_reads_are_refused_with_both_ranges() -> None:
     altered = history(
-        BEGUN, event(Kind.ALTERED, 30, 40, NEW, "the table was altered between two catalog snapshots: column 'a' added")
+        BEGUN,
+        event(
+            TableEventKind.ALTERED, 30, 40, NEW, "the table was altered between two catalog snapshots: column 'a' added"
+        ),
     )
     assert ranges(altered) == [(20, 30), (40, None)]
     assert altered.at(Lsn(30)).fingerprint == OLD
@@ -78,30 +83,35 @@ def test_in_between_two_definitions_reads_are_refused_with_both_ranges() -> None
 
 
 def test_a_copy_is_read_from_its_base_on_and_whoever_stood_above_it_goes_by_what_was_before() -> None:
-    copied = history(BEGUN, event(Kind.COPIED, 70, 50, OLD, "", 45))
+    copied = history(BEGUN, event(TableEventKind.COPIED, 70, 50, OLD, "", 45))
     assert ranges(copied) == [(20, 70), (50, None)]
     assert [copied.at(Lsn(lsn)).copied for lsn in (49, 50, 60, 80)] == [False, True, True, True]
     assert copied.at(Lsn(60)).base == Boundary(Lsn(50), frozenset({Lsn(45)}))
-    assert ranges(history(*copied.events, event(Kind.GAP, 60, 80, OLD, "passed over"))) == [(20, 60), (50, 60)]
-    assert ranges(history(*copied.events, event(Kind.GAP, 40, 80, OLD, "passed over"))) == [(20, 40)]
+    assert ranges(history(*copied.events, event(TableEventKind.GAP, 60, 80, OLD, "passed over"))) == [
+        (20, 60),
+        (50, 60),
+    ]
+    assert ranges(history(*copied.events, event(TableEventKind.GAP, 40, 80, OLD, "passed over"))) == [(20, 40)]
 
 
 def test_a_partitioned_table_is_the_union_of_what_its_partitions_are() -> None:
     two = (Child(1, "public.a"), Child(2, "public.b"))
     three = (*two, Child(3, "public.c"))
     root = replace(OLD, children=two)
-    union = history(event(Kind.UNION, 20, 20, root), event(Kind.UNION, 30, 40, replace(root, children=three)))
+    union = history(
+        event(TableEventKind.UNION, 20, 20, root), event(TableEventKind.UNION, 30, 40, replace(root, children=three))
+    )
     assert union.is_union
     assert ranges(union) == [(20, 30), (40, None)]
     assert union.at(Lsn(50)).fingerprint.children == three
-    assert ranges(history(*union.events, event(Kind.DROPPED, 60, 70, root))) == [(20, 30), (40, 60)]
+    assert ranges(history(*union.events, event(TableEventKind.DROPPED, 60, 70, root))) == [(20, 30), (40, 60)]
 
 
 def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
-    gap = event(Kind.GAP, 30, 40, NEW, "the table must be copied again: rewritten")
+    gap = event(TableEventKind.GAP, 30, 40, NEW, "the table must be copied again: rewritten")
     assert ranges(history(BEGUN, gap)) == [(20, 30)]
     assert not history(BEGUN, gap).live
-    again = history(BEGUN, gap, event(Kind.SEEN, 50, 50, NEW), event(Kind.BEGUN, 60, 60, NEW))
+    again = history(BEGUN, gap, event(TableEventKind.SEEN, 50, 50, NEW), event(TableEventKind.BEGUN, 60, 60, NEW))
     assert ranges(again) == [(20, 30), (60, None)]
     assert again.at(Lsn(60)).base == Boundary(Lsn(60))
     with pytest.raises(NotAnswerable, match="must be copied again: rewritten"):
@@ -109,12 +119,12 @@ def test_after_a_gap_a_table_is_read_from_its_new_beginning_on() -> None:
 
 
 def test_a_table_of_a_mirror_that_was_started_over_is_read_up_to_there_and_from_its_new_beginning_on() -> None:
-    restarted = event(Kind.RESTARTED, 30, 30, OLD, "the mirror was restarted: slot x does not exist any more")
-    waiting = history(BEGUN, restarted, event(Kind.SEEN, 30, 60, NEW))
+    restarted = event(TableEventKind.RESTARTED, 30, 30, OLD, "the mirror was restarted: slot x does not exist any more")
+    waiting = history(BEGUN, restarted, event(TableEventKind.SEEN, 30, 60, NEW))
     assert ranges(waiting) == [(20, 30)]
     assert not waiting.live
     assert waiting.restarted == restarted
-    again = history(*waiting.events, event(Kind.COPIED, 70, 70, NEW))
+    again = history(*waiting.events, event(TableEventKind.COPIED, 70, 70, NEW))
     assert ranges(again) == [(20, 30), (70, None)]
     assert again.live
     assert again.restarted is None
@@ -122,36 +132,36 @@ def test_a_table_of_a_mirror_that_was_started_over_is_read_up_to_there_and_from_
         with pytest.raises(NotAnswerable, match="slot x does not exist") as refused:
             table.at(Lsn(lsn))
         assert "0/14 to 0/1E" in refused.value.hint
-    assert history(BEGUN, restarted, event(Kind.GAP, 30, 60, NEW, "altered twice")).restarted == restarted
-    assert history(BEGUN, restarted, event(Kind.DROPPED, 30, 60)).restarted is None
+    assert history(BEGUN, restarted, event(TableEventKind.GAP, 30, 60, NEW, "altered twice")).restarted == restarted
+    assert history(BEGUN, restarted, event(TableEventKind.DROPPED, 30, 60)).restarted is None
 
 
 def test_an_alteration_after_a_gap_does_not_end_the_gap() -> None:
     """What was lost in a gap is still lost when the table's definition is known again."""
-    gap = event(Kind.GAP, 30, 30, OLD, "altered more than once between two catalog snapshots")
-    assert ranges(history(BEGUN, gap, event(Kind.ALTERED, 30, 40, NEW, "altered"))) == [(20, 30)]
+    gap = event(TableEventKind.GAP, 30, 30, OLD, "altered more than once between two catalog snapshots")
+    assert ranges(history(BEGUN, gap, event(TableEventKind.ALTERED, 30, 40, NEW, "altered"))) == [(20, 30)]
 
 
 def test_a_dropped_table_is_read_up_to_before_its_end() -> None:
-    dropped = history(BEGUN, event(Kind.DROPPED, 30, 40, OLD, "it was dropped"))
+    dropped = history(BEGUN, event(TableEventKind.DROPPED, 30, 40, OLD, "it was dropped"))
     assert ranges(dropped) == [(20, 30)]
     with pytest.raises(NotAnswerable, match="it was dropped"):
         dropped.at(Lsn(31))
 
 
 def test_what_no_reader_notices_ends_nothing() -> None:
-    seen = history(BEGUN, event(Kind.SEEN, 30, 40), event(Kind.WAITING, 50, 50, OLD, "why"))
+    seen = history(BEGUN, event(TableEventKind.SEEN, 30, 40), event(TableEventKind.WAITING, 50, 50, OLD, "why"))
     assert ranges(seen) == [(20, None)]
 
 
 def test_a_span_that_ended_before_it_began_is_none() -> None:
     """A table altered before anyone knew its definition at its beginning."""
-    assert ranges(history(BEGUN, event(Kind.ALTERED, 15, 40, NEW, "altered"))) == [(40, None)]
+    assert ranges(history(BEGUN, event(TableEventKind.ALTERED, 15, 40, NEW, "altered"))) == [(40, None)]
 
 
 def test_rows_older_than_a_column_read_as_it_was_first_seen() -> None:
     rewritten = replace(NEW, columns=(column(1, "id"), column(2, "a")))
-    altered = history(BEGUN, event(Kind.ALTERED, 30, 40, NEW), event(Kind.SEEN, 50, 60, rewritten))
+    altered = history(BEGUN, event(TableEventKind.ALTERED, 30, 40, NEW), event(TableEventKind.SEEN, 50, 60, rewritten))
     assert altered.missing(2) == "7"
     assert altered.missing(1) is None
     assert altered.missing(3) is None
@@ -159,7 +169,7 @@ def test_rows_older_than_a_column_read_as_it_was_first_seen() -> None:
 
 def test_events_of_several_tables_are_told_apart() -> None:
     other = replace(OLD, oid=16390, name="u")
-    histories = of_events([WAITING, event(Kind.BEGUN, 5, 5, other), BEGUN])
+    histories = of_events([WAITING, event(TableEventKind.BEGUN, 5, 5, other), BEGUN])
     assert {oid: len(each.events) for oid, each in histories.items()} == {16384: 2, 16390: 1}
     assert histories[16390].live
 
@@ -168,7 +178,7 @@ def test_events_of_several_tables_are_told_apart() -> None:
 def lives(draw: st.DrawFn) -> TableHistory:
     """What a writer can tell: positions never go back."""
     positions = sorted(draw(st.lists(st.integers(1, 60), min_size=2, max_size=12)))
-    kinds = draw(st.lists(st.sampled_from(Kind), min_size=len(positions) // 2, max_size=len(positions) // 2))
+    kinds = draw(st.lists(st.sampled_from(TableEventKind), min_size=len(positions) // 2, max_size=len(positions) // 2))
     pairs = zip(positions[::2], positions[1::2], strict=False)
     return history(*(event(kind, *pair, OLD, f"{kind.value}") for kind, pair in zip(kinds, pairs, strict=True)))
 

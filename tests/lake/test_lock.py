@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import LakeInUse
-from tidemark.lake.lock import WRITING, Lock, is_held
+from tidemark.lake.lock import WRITING, LakeLock, is_held
 
 pytestmark = pytest.mark.quick
 
 
 def test_a_lock_has_one_owner_who_is_named_and_is_free_when_it_is_closed(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
-    with Lock(tmp_path, WRITING):
+    with LakeLock(tmp_path, WRITING):
         assert is_held(tmp_path)
         with pytest.raises(LakeInUse, match="in use by another writer: "):
-            Lock(tmp_path, WRITING)
+            LakeLock(tmp_path, WRITING)
     assert not is_held(tmp_path)
-    Lock(tmp_path, WRITING).close()
+    LakeLock(tmp_path, WRITING).close()
 
 
 def test_a_check_for_a_writer_keeps_no_writer_from_starting(tmp_path: Path) -> None:
     """The check locks the file for a moment, here for longer."""
-    Lock(tmp_path, WRITING).close()
+    LakeLock(tmp_path, WRITING).close()
     checked = os.open(tmp_path / WRITING, os.O_RDONLY)
     fcntl.flock(checked, fcntl.LOCK_SH | fcntl.LOCK_NB)
     closing = threading.Timer(0.05, os.close, [checked])
     closing.start()
-    Lock(tmp_path, WRITING).close()
+    LakeLock(tmp_path, WRITING).close()
     closing.join()

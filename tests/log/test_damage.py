@@ -14,7 +14,7 @@ from tests.log.messages import block, frames, plain, stream_commit
 from tests.log.worlds import Quick, World, made
 from tidemark.clock import Lsn
 from tidemark.errors import LogDamaged
-from tidemark.log.blocks import Block, Kind, blocks
+from tidemark.log.blocks import Block, BlockKind, blocks
 from tidemark.log.inspection import inspect
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
@@ -204,7 +204,7 @@ def test_a_torn_live_index_shows_a_reader_less_and_loses_nothing(tmp_path: Path,
 def test_a_reader_that_meets_a_damaged_block_says_so(tmp_path: Path, opening: Opening) -> None:
     small = write(tmp_path / "log", synced=True)
     for name in (small.closed_segment, small.segment):
-        for found in (block_ for block_ in small.blocks(name) if block_.kind == Kind.MESSAGES):
+        for found in (block_ for block_ in small.blocks(name) if block_.kind == BlockKind.MESSAGES):
             for _, world in small.flipped(name, found.offset, found.end, 5):
                 with pytest.raises(LogDamaged, match=rf"{name} is damaged in the block at byte {found.offset}"):
                     contents(LogReader(opening.folder(world)))

@@ -38,15 +38,15 @@ from tests.mirror.model import (
 from tests.mirror.wire import decoded
 from tidemark.errors import InvalidValue
 from tidemark.reads.contents import contents
-from tidemark.reads.shape import Facts, Shape, ShownColumn
+from tidemark.reads.shape import ChangeFacts, Shape, ShownColumn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 META = "_change_type string, _commit_version bigint, _ordinal bigint, _unchanged string, _truncate int"
-UNSURE = Facts(only_inserts=False, truncates=True, marks=True, preimages=True)
-INSERTS = Facts(only_inserts=True, truncates=False, marks=False, preimages=False)
-MARKS = Facts(only_inserts=False, truncates=False, marks=True, preimages=False)
-PLAIN = Facts(only_inserts=False, truncates=False, marks=False, preimages=False)
+UNSURE = ChangeFacts(only_inserts=False, truncates=True, marks=True, preimages=True)
+INSERTS = ChangeFacts(only_inserts=True, truncates=False, marks=False, preimages=False)
+MARKS = ChangeFacts(only_inserts=False, truncates=False, marks=True, preimages=False)
+PLAIN = ChangeFacts(only_inserts=False, truncates=False, marks=False, preimages=False)
 
 KEYED_BY = (Identity.DEFAULT, Identity.FULL)
 KEYED = "sub int, id int, large string, other string, number int"
@@ -113,7 +113,7 @@ def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: 
     for truncates, rows in tables.items():
         nulls = [None] * len(ddl.split(", "))
         rows.extend((*nulls, "truncate", commit, AT_TRUNCATE, None, 1) for commit in truncates)
-    facts = Facts(identity is Identity.NOTHING, truncates=True, marks=bool(key), preimages=True)
+    facts = ChangeFacts(identity is Identity.NOTHING, truncates=True, marks=bool(key), preimages=True)
     letter = {Identity.DEFAULT: "d", Identity.NOTHING: "n"}.get(identity, "f")
     frames = []
     for n, rows in enumerate(tables.values()):
@@ -192,7 +192,7 @@ def test_inserts_alone_are_the_rows_without_a_shuffle_and_filters_and_columns_re
 
 @pytest.mark.parametrize("facts", [PLAIN, UNSURE], ids=["plain", "unsure"])
 def test_a_filter_on_the_key_reaches_the_scan_though_the_newest_change_is_looked_for(
-    few: SparkSession, tmp_path: Path, facts: Facts
+    few: SparkSession, tmp_path: Path, facts: ChangeFacts
 ) -> None:
     rows = contents(stored(few, tmp_path), T1_SHAPE, facts).filter("k = 2")
     assert "EqualTo(k,2)" in plan_of(rows)
@@ -206,7 +206,7 @@ def test_a_filter_on_a_multiset_reaches_the_scan(few: SparkSession, tmp_path: Pa
 
 
 def test_the_newest_truncates_commit_reaches_the_scan(few: SparkSession, tmp_path: Path) -> None:
-    rows = contents(stored(few, tmp_path), T1_SHAPE, Facts(True, True, False, False))
+    rows = contents(stored(few, tmp_path), T1_SHAPE, ChangeFacts(True, True, False, False))
     plan = plan_of(rows)
     assert "NestedLoop" not in plan
     assert re.search(r"DataFilters: \[[^\n]*_commit_version#\d+L >= ", plan)
@@ -319,7 +319,7 @@ def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(interpre
         (None, None, None, "truncate", 8, 9, None, 0),
     )
     left = [(3, "same commit, after", 1), (4, "after", 1)]
-    only_inserts = Facts(only_inserts=True, truncates=True, marks=False, preimages=False)
+    only_inserts = ChangeFacts(only_inserts=True, truncates=True, marks=False, preimages=False)
     for facts, key in ((UNSURE, (1,)), (UNSURE, ()), (only_inserts, (1,))):
         assert rows_of(contents(changes, shape_of(T1, key), facts)) == left
 

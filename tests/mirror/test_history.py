@@ -21,7 +21,7 @@ from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.mirror.lives import LIFE
 from tidemark.mirror.mirror import Mirror
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.values.cells import Column
+from tidemark.values.cells import DecodedColumn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -45,7 +45,7 @@ def versions(frame: DataFrame) -> list[Version]:
     table = frame.toArrow()
     names = [n for n in table.column_names if n not in LIFE.names and not n.endswith("~text")]
     texts = [table[f"{n}~text"].combine_chunks() if f"{n}~text" in table.column_names else None for n in names]
-    cells = [printed(Column(table[n].combine_chunks(), text)) for n, text in zip(names, texts, strict=True)]
+    cells = [printed(DecodedColumn(table[n].combine_chunks(), text)) for n, text in zip(names, texts, strict=True)]
     rows = list(zip(*cells, strict=True))
     found = []
     for row, said in zip(rows, table.select(LIFE.names).to_pylist(), strict=True):

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.conftest import INTERPRETED
 from tests.mirror.conftest import set_in
 from tidemark.mirror.sql import bind
-from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 
 pytestmark = pytest.mark.quick
 
@@ -35,7 +35,7 @@ def test_every_placeholder_has_an_entry_and_a_query_without_tables_none() -> Non
     assert bind("select * from orders, crm.orders c, lines l where l.id = 5", KNOWN).lookups == {
         "t0": {},
         "t1": {},
-        "t2": {"id": Literal(Kind.INTEGER, "5")},
+        "t2": {"id": Literal(LiteralKind.INTEGER, "5")},
     }
     assert bind("select 1 where 1 = 1", KNOWN).lookups == {}
 
@@ -43,18 +43,18 @@ def test_every_placeholder_has_an_entry_and_a_query_without_tables_none() -> Non
 @pytest.mark.parametrize(
     ("written", "kind", "text"),
     [
-        ("5", Kind.INTEGER, "5"),
-        ("- /* less */ 05", Kind.INTEGER, "-05"),
-        ("9223372036854775807", Kind.INTEGER, "9223372036854775807"),
-        ("-9223372036854775808", Kind.INTEGER, "-9223372036854775808"),
-        ("1.50", Kind.DECIMAL, "1.50"),
-        ("-0.5", Kind.DECIMAL, "-0.5"),
-        ("'{a} ü\n-- b'", Kind.STRING, "'{a} ü\n-- b'"),
-        ("date\n'2026-01-31'", Kind.DATE, "DATE '2026-01-31'"),
-        ("Timestamp '2026-01-31 10:00:00.5'", Kind.TIMESTAMP, "TIMESTAMP '2026-01-31 10:00:00.5'"),
+        ("5", LiteralKind.INTEGER, "5"),
+        ("- /* less */ 05", LiteralKind.INTEGER, "-05"),
+        ("9223372036854775807", LiteralKind.INTEGER, "9223372036854775807"),
+        ("-9223372036854775808", LiteralKind.INTEGER, "-9223372036854775808"),
+        ("1.50", LiteralKind.DECIMAL, "1.50"),
+        ("-0.5", LiteralKind.DECIMAL, "-0.5"),
+        ("'{a} ü\n-- b'", LiteralKind.STRING, "'{a} ü\n-- b'"),
+        ("date\n'2026-01-31'", LiteralKind.DATE, "DATE '2026-01-31'"),
+        ("Timestamp '2026-01-31 10:00:00.5'", LiteralKind.TIMESTAMP, "TIMESTAMP '2026-01-31 10:00:00.5'"),
     ],
 )
-def test_a_literal_is_given_with_its_kind(written: str, kind: Kind, text: str) -> None:
+def test_a_literal_is_given_with_its_kind(written: str, kind: LiteralKind, text: str) -> None:
     for sql in (f"select * from orders where id = {written}", f"select * from orders where x and {written} = id"):
         assert bind(sql, KNOWN).lookups == {"t0": {"id": Literal(kind, text)}}
 
@@ -205,7 +205,12 @@ SHAPES = (
     "select * from orders as o(total, name, day, amount, at, id) where {o0}",
     "select *, row_number() over (partition by name order by id) from orders o where {o0}",
 )
-TYPES = {"int": Kind.INTEGER, "string": Kind.STRING, "date": Kind.DATE, "timestamp": Kind.TIMESTAMP}
+TYPES = {
+    "int": LiteralKind.INTEGER,
+    "string": LiteralKind.STRING,
+    "date": LiteralKind.DATE,
+    "timestamp": LiteralKind.TIMESTAMP,
+}
 
 
 def condition(chance: random.Random, alias: str) -> str:

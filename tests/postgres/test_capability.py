@@ -19,7 +19,7 @@ from tidemark.errors import Retry, policy_of
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.facts import Facts, read_facts
+from tidemark.postgres.facts import ServerFacts, read_facts
 from tidemark.postgres.publication import bring_about, wanted
 from tidemark.postgres.requirements import SourceState, first_unmet, server_requirements, version_requirement
 from tidemark.postgres.selection import Selection
@@ -59,7 +59,7 @@ def db(server: Server) -> Iterator[Database]:
 
 
 @pytest.fixture
-def facts(db: Database) -> Facts:
+def facts(db: Database) -> ServerFacts:
     """What a server that has everything shows."""
     with db.session() as session:
         return read_facts(session)
@@ -304,13 +304,13 @@ def test_a_server_that_does_not_answer_is_an_error_and_not_a_reason(db: Database
         proxy.close()
 
 
-def against(facts: Facts, db: Database) -> str | None:
+def against(facts: ServerFacts, db: Database) -> str | None:
     state = SourceState(facts, db.names, facts.role.name, facts.role, None)
     unmet = first_unmet(server_requirements(state), Mode.LOGICAL)
     return unmet.line if unmet is not None else None
 
 
-def test_versions_that_are_not_at_hand(db: Database, facts: Facts) -> None:
+def test_versions_that_are_not_at_hand(db: Database, facts: ServerFacts) -> None:
     assert against(facts, db) is None
     old = version_requirement(13, "13.14")
     assert old.found == "the server is PostgreSQL 13.14; Tidemark supports version 14 and later"
@@ -323,6 +323,6 @@ def test_versions_that_are_not_at_hand(db: Database, facts: Facts) -> None:
     assert not facts.turns_logical, "not before 19"
 
 
-def test_the_switch_of_a_managed_service_is_named(db: Database, facts: Facts) -> None:
+def test_the_switch_of_a_managed_service_is_named(db: Database, facts: ServerFacts) -> None:
     low = replace(facts, wal_level="replica", switch_off="rds.logical_replication")
     assert str(against(low, db)).endswith("needs wal_level = logical (turn on rds.logical_replication)")

@@ -10,7 +10,7 @@ from harness.database import Database
 from tidemark.errors import NotPermitted
 from tidemark.postgres.catalog import only_element, read_catalog
 from tidemark.schema.display import type_name
-from tidemark.schema.table import Catalog, Child, Generated, Kind, Persistence, ReplicaIdentity, Table
+from tidemark.schema.table import Catalog, Child, Generated, Persistence, RelationKind, ReplicaIdentity, Table
 
 pytestmark = pytest.mark.quick
 
@@ -148,7 +148,7 @@ def test_partitions_know_their_place(db: Database) -> None:
     )
     seen = catalog(db)
     root = seen.by_name["public", "root"]
-    assert (root.kind, root.filenode, root.parent) == (Kind.PARTITIONED, 0, None)
+    assert (root.kind, root.filenode, root.parent) == (RelationKind.PARTITIONED, 0, None)
     assert [child.name for child in root.children] == ["public.low", "public.high"]
     assert [child.name for child in seen.by_name["public", "high"].children] == ["public.high1"]
     low = seen.by_name["public", "low"]
@@ -197,7 +197,7 @@ def test_unlogged_foreign_and_temporary_tables(db: Database) -> None:
         seen = catalog(db)
     assert seen.by_name["public", "u"].persistence is Persistence.UNLOGGED
     assert not seen.by_name["public", "u"].streams
-    assert seen.by_name["public", "f"].kind is Kind.FOREIGN
+    assert seen.by_name["public", "f"].kind is RelationKind.FOREIGN
     assert "hidden" not in {t.name for t in seen.tables}
 
 

@@ -8,7 +8,14 @@ from tidemark.errors import InvalidValue, NotOurs, NotPermitted, PublicationDiff
 from tidemark.postgres import publication
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.names import MirrorNames, require_ours
-from tidemark.postgres.publication import Published, Wanted, bring_about, differences, mending, read_publication
+from tidemark.postgres.publication import (
+    Published,
+    WantedPublication,
+    bring_about,
+    differences,
+    mending,
+    read_publication,
+)
 from tidemark.postgres.session import Session
 
 pytestmark = pytest.mark.quick
@@ -21,7 +28,7 @@ TABLES = (
 )
 
 
-def wants(session: Session, names: MirrorNames) -> tuple[Wanted, ...]:
+def wants(session: Session, names: MirrorNames) -> tuple[WantedPublication, ...]:
     with session.transaction():
         tables = [table for table in read_catalog(session).tables if table.streams]
     return publication.wanted(names, tables, session.version_num)
@@ -101,7 +108,7 @@ def test_whatever_is_wrong_with_it_is_named_and_mended(db: Database, subtests: p
                 assert_named_and_mended(db, owner, wanted[0])
 
 
-def assert_named_and_mended(db: Database, owner: Session, want: Wanted) -> None:
+def assert_named_and_mended(db: Database, owner: Session, want: WantedPublication) -> None:
     assert differences(want, published(owner, want.name))
     with pytest.raises(PublicationDiffers, match=want.name):
         publication.verify(owner, [want])
@@ -135,7 +142,9 @@ def test_a_parent_is_published_without_its_inheritance_children(db: Database) ->
     db.run("create table parent (a int primary key)", "create table child (primary key (a)) inherits (parent)")
     with db.session(OWNER) as owner:
         wanted = wants(owner, db.names)
-        bring_about(owner, [Wanted(wanted[0].name, wanted[0].tables[1:], wanted[0].operations, wanted[0].generated)])
+        bring_about(
+            owner, [WantedPublication(wanted[0].name, wanted[0].tables[1:], wanted[0].operations, wanted[0].generated)]
+        )
         assert len(published(owner, db.names.publication).tables) == 1
 
 
@@ -160,7 +169,7 @@ def test_nothing_without_our_prefix_is_touched(db: Database) -> None:
         with pytest.raises(NotOurs, match="'theirs' was not created by Tidemark"):
             publication.drop(owner, "theirs")
         with pytest.raises(NotOurs):
-            mending(Wanted("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)
+            mending(WantedPublication("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)
         publication.drop(owner, "tidemark_not_there")
         assert owner.row("select count(*) from pg_publication where pubname = 'theirs'") == (1,)
     with pytest.raises(NotOurs):

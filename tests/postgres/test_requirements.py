@@ -26,7 +26,7 @@ from tidemark.postgres.requirements import Mode, SourceState, requirements_of
 from tidemark.postgres.requirements.reading import read_state
 from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
-from tidemark.postgres.setup import Plan, read_plan
+from tidemark.postgres.setup import SetupPlan, read_plan
 from tidemark.postgres.slot import read_slot
 from tidemark.receive.checks import check_slot_alive, check_source
 
@@ -42,7 +42,7 @@ class Agreed:
     """What all four have found."""
 
     report: Report
-    plan: Plan
+    plan: SetupPlan
     refused: SourceError | None
 
     @property

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from tidemark.log.disk import Disk, File
 from tidemark.receive.options import ReceiveOptions
-from tidemark.receive.points import Point, attach
+from tidemark.receive.points import ReceiveFailPoint, attach
 from tidemark.receive.process import serve
 
 
 def kill_at(name: str, times: int) -> None:
-    seen: Counter[Point] = Counter()
+    seen: Counter[ReceiveFailPoint] = Counter()
 
-    def observe(point: Point) -> None:
+    def observe(point: ReceiveFailPoint) -> None:
         seen[point] += 1
-        if point is Point(name) and seen[point] >= times:
+        if point is ReceiveFailPoint(name) and seen[point] >= times:
             os.kill(os.getpid(), signal.SIGKILL)
 
     attach(observe)
@@ -33,11 +33,11 @@ def kill_at(name: str, times: int) -> None:
 
 def pause_at(name: str, beside: Path) -> None:
     """The first time, until the file that says so is removed."""
-    paused, seen = beside / "paused", Counter[Point]()
+    paused, seen = beside / "paused", Counter[ReceiveFailPoint]()
 
-    def observe(point: Point) -> None:
+    def observe(point: ReceiveFailPoint) -> None:
         seen[point] += 1
-        if point is Point(name) and seen[point] == 1:
+        if point is ReceiveFailPoint(name) and seen[point] == 1:
             paused.touch()
             while paused.exists():
                 time.sleep(0.02)

@@ -11,7 +11,7 @@ from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receive_all, receiving, streaming
 from tests.conftest import NEWEST
 from tidemark.errors import LogDiskFailed, ObjectExists, SlotAhead, SlotRecreated
-from tidemark.receive.points import Point
+from tidemark.receive.points import ReceiveFailPoint
 
 pytestmark = [pytest.mark.quick, NEWEST]
 INSERT = "insert into t select coalesce(max(id), 0) + 1 from t"
@@ -51,7 +51,7 @@ def test_a_slot_moved_between_the_look_and_the_stream_is_noticed(
     mirror: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror.database.run(INSERT)
-    monkeypatch.setenv("PAUSE_AT", Point.SESSION_BEGUN.value)
+    monkeypatch.setenv("PAUSE_AT", ReceiveFailPoint.SESSION_BEGUN.value)
     name = mirror.options.names.slot
     with receiving(mirror, module="tests.receive.child") as process:
         paused = mirror.options.folder.parent / "paused"

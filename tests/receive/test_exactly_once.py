@@ -19,7 +19,7 @@ from harness.proxy import Proxy
 from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
-from tidemark.receive.points import Point
+from tidemark.receive.points import ReceiveFailPoint
 
 pytestmark = pytest.mark.quick
 
@@ -102,25 +102,25 @@ def test_connections_lost_more_often_than_there_are_buffers(mirror: Mirrored) ->
 
 @pytest.mark.parametrize(
     "point",
-    quick_only(Point, Point.SYNCED),
+    quick_only(ReceiveFailPoint, ReceiveFailPoint.SYNCED),
     ids=lambda point: point.name.lower(),
 )
 @NEWEST
 def test_killed_at_every_point_and_started_again(
-    mirror: Mirrored, point: Point, monkeypatch: pytest.MonkeyPatch
+    mirror: Mirrored, point: ReceiveFailPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Proxy(mirror.database.server.port)
     with writing(mirror.database):
         monkeypatch.setenv("KILL_AT", f"{point.value}:{1 if point in ONCE else 3}")
         options = mirror.through(proxy)
-        if point is Point.ENDED:
+        if point is ReceiveFailPoint.ENDED:
             (now,) = mirror.database.admin("select pg_current_wal_insert_lsn()::text")[0]
             options = replace(options, endpos=Lsn.parse(now))
         with receiving(mirror, options, module="tests.receive.child") as process:
-            if point is Point.CONNECTION_LOST:
+            if point is ReceiveFailPoint.CONNECTION_LOST:
                 begun(mirror)
             while process.process.poll() is None:
-                if point is Point.CONNECTION_LOST:
+                if point is ReceiveFailPoint.CONNECTION_LOST:
                     proxy.cut()
                 time.sleep(0.2)
             assert process.process.returncode == -9
@@ -129,7 +129,7 @@ def test_killed_at_every_point_and_started_again(
     go_on_to_the_end(mirror)
 
 
-ONCE = (Point.SESSION_BEGUN, Point.STREAM_STARTED, Point.ENDED)
+ONCE = (ReceiveFailPoint.SESSION_BEGUN, ReceiveFailPoint.STREAM_STARTED, ReceiveFailPoint.ENDED)
 
 
 @pytest.mark.full

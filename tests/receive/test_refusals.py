@@ -32,7 +32,7 @@ from tidemark.errors import (
     UnsupportedServer,
 )
 from tidemark.log.disk import Disk
-from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -279,7 +279,7 @@ def test_another_owner_of_the_publication_is_no_reason_to_stop_and_hides_no_alte
     refused(mirror, PublicationDiffers, "was altered, or dropped and created again, since")
 
 
-def mirror_of(mirror: Mirrored) -> Mirror:
+def mirror_of(mirror: Mirrored) -> LogMirror:
     found = read_mirror(mirror.options.folder, Disk())
     assert found is not None
     return found

@@ -4,7 +4,7 @@ import pytest
 
 from harness.database import Database
 from tidemark.postgres.catalog import read_catalog
-from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.schema.fingerprint import Effect, Fingerprint, FingerprintComparison, compare
 
 pytestmark = pytest.mark.quick
 
@@ -83,7 +83,7 @@ def prints(db: Database) -> dict[int, Fingerprint]:
         return {table.oid: Fingerprint.of(table, db.names.all_publications) for table in read_catalog(session).tables}
 
 
-def change(db: Database, statements: tuple[str, ...]) -> Comparison:
+def change(db: Database, statements: tuple[str, ...]) -> FingerprintComparison:
     db.run(*START)
     ((oid, before),) = prints(db).items()
     db.run(*statements)
@@ -92,7 +92,7 @@ def change(db: Database, statements: tuple[str, ...]) -> Comparison:
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_leaves_every_value_as_it_was_is_the_same(db: Database, name: str) -> None:
-    assert change(db, SAME[name]) == Comparison(Effect.SAME)
+    assert change(db, SAME[name]) == FingerprintComparison(Effect.SAME)
 
 
 @pytest.mark.parametrize("name", METADATA)
@@ -165,7 +165,7 @@ def test_another_table_in_the_publication_is_no_reason(db: Database) -> None:
     db.run(*START, f"create publication {db.names.publication} for table t")
     ((oid, before),) = prints(db).items()
     db.run("create table u (a int)", f"alter publication {db.names.publication} add table u")
-    assert compare(before, prints(db)[oid]) == Comparison(Effect.SAME)
+    assert compare(before, prints(db)[oid]) == FingerprintComparison(Effect.SAME)
 
 
 def test_inheritance_is_noticed(db: Database) -> None:
@@ -175,7 +175,7 @@ def test_inheritance_is_noticed(db: Database) -> None:
     after = {p.name: p for p in prints(db).values()}
     assert compare(before["child"], after["child"]).reasons == ("its parent tables changed",)
     inherited = compare(before["parent"], after["parent"])
-    assert inherited == Comparison(Effect.METADATA, ("its child tables changed",))
+    assert inherited == FingerprintComparison(Effect.METADATA, ("its child tables changed",))
     db.run("alter table child rename to other")
     renamed = {p.name: p for p in prints(db).values()}
     assert compare(after["parent"], renamed["parent"]).effect is Effect.SAME
@@ -204,7 +204,7 @@ def test_rights_do_not_change_a_fingerprint(db: Database) -> None:
     before = prints(db)
     db.run("grant select on t to public", "alter table t alter b set not null")
     ((_, old),), ((_, new),) = before.items(), prints(db).items()
-    assert compare(old, new) == Comparison(Effect.SAME)
+    assert compare(old, new) == FingerprintComparison(Effect.SAME)
 
 
 def test_a_new_column_carries_the_value_that_old_rows_have(db: Database) -> None:

@@ -8,7 +8,7 @@ import click
 
 from tidemark.cli.options import lake_argument, source_option
 from tidemark.errors import ExitCode, InvalidValue
-from tidemark.lake.history import Kind
+from tidemark.lake.history import TableEventKind
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import is_held
 from tidemark.lake.polls import read_polls
@@ -35,7 +35,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
     applied LSN and a table's new copy are missing from LAKE, and reads there are refused.
     """
     opened = Lake.open(lake)
-    live = [each for each in opened.tables().values() if each.last.kind is not Kind.DROPPED]
+    live = [each for each in opened.tables().values() if each.last.kind is not TableEventKind.DROPPED]
     stored = [each.fingerprint for each in live if not each.is_union]  # a partitioned table has no rows
     polled = read_polls(lake).last is not None
     if everything:

@@ -10,7 +10,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.selection import Pattern, Selection
 from tidemark.postgres.session import Session
-from tidemark.postgres.setup import Plan, read_plan, run_fixes, script
+from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
 
 
 @click.command(short_help="Prepare SOURCE for mirroring: privileges and publications.")
@@ -44,6 +44,6 @@ def setup(
     return _report(left)
 
 
-def _report(left: Plan) -> ExitCode:
+def _report(left: SetupPlan) -> ExitCode:
     click.echo(script(left), nl=False)
     return ExitCode.CHECKS_FAILED if left.steps or left.choice is None else ExitCode.OK

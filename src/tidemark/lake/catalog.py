@@ -23,10 +23,10 @@ from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeInUse, LakeMissing, NotAnswerable
 from tidemark.lake.commits import is_there
 from tidemark.lake.files import write_whole
-from tidemark.lake.history import Kind, TableHistory, of_events
+from tidemark.lake.history import TableEventKind, TableHistory, of_events
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
@@ -78,7 +78,7 @@ def update_catalog(path: Path) -> bool:
             head = {"format": FORMAT, "mirror": lake.mirror, "database": lake.database, "lsn": str(position)}
             written = {"written_at": datetime.now(UTC).isoformat(" ", "seconds"), "reading": _READING}
             write_whole(path / NAME, json.dumps({**head, **written, **found}, indent=1))
-            reached(Point.CATALOG_WRITTEN)
+            reached(FailPoint.CATALOG_WRITTEN)
         return not tables.unfinished and histories == known
 
 
@@ -232,7 +232,7 @@ class _Tables:
 
 def is_dropped(history: TableHistory) -> bool:
     """Return whether a table was dropped at the source or is no longer mirrored."""
-    return history.last.kind is Kind.DROPPED
+    return history.last.kind is TableEventKind.DROPPED
 
 
 def _name(history: TableHistory) -> Plain:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.values.cells import Column as Values
+from tidemark.values.cells import DecodedColumn as Values
 
 _MOST_DIGITS = 38
 

@@ -28,7 +28,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import PgType
 
 
-class Kind(Enum):
+class TableEventKind(Enum):
     """The kind of a table event."""
 
     WAITING = "waiting"
@@ -43,14 +43,14 @@ class Kind(Enum):
     UNION = "partitioned"
 
 
-_BEGINNING = frozenset({Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.UNION})
-_STOPPING = frozenset({Kind.GAP, Kind.RESTARTED, Kind.DROPPED})
+_BEGINNING = frozenset({TableEventKind.BEGUN, TableEventKind.EMPTIED, TableEventKind.COPIED, TableEventKind.UNION})
+_STOPPING = frozenset({TableEventKind.GAP, TableEventKind.RESTARTED, TableEventKind.DROPPED})
 _STATUS = "Run `tidemark status LAKE`, which shows the state of each table."
-_ENDING = _BEGINNING | _STOPPING | {Kind.ALTERED}
+_ENDING = _BEGINNING | _STOPPING | {TableEventKind.ALTERED}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TableEvent:
     """A table event. `excluded` are commits at or below `lsn` whose changes are not part of the rows at the start.
 
     `reason` is why the table cannot be read above `after`, and `fix` the SQL statement or command that helps.
@@ -58,7 +58,7 @@ class Event:
     is true if polls, not the stream, supply the changes from `lsn` on.
     """
 
-    kind: Kind
+    kind: TableEventKind
     fingerprint: Fingerprint
     path: str
     after: Lsn
@@ -98,10 +98,10 @@ class Span:
 class TableHistory:
     """The events of one table, in order."""
 
-    events: tuple[Event, ...]
+    events: tuple[TableEvent, ...]
 
     @property
-    def last(self) -> Event:
+    def last(self) -> TableEvent:
         """The last event."""
         return self.events[-1]
 
@@ -118,7 +118,7 @@ class TableHistory:
     @property
     def is_union(self) -> bool:
         """Whether it is a partitioned table, which has no rows of its own."""
-        return any(event.kind is Kind.UNION for event in self.events)
+        return any(event.kind is TableEventKind.UNION for event in self.events)
 
     @property
     def path(self) -> str:
@@ -143,7 +143,7 @@ class TableHistory:
     def live(self) -> bool:
         """Whether the table is readable up to the present."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
-        return next(lasting, Kind.GAP) not in _STOPPING
+        return next(lasting, TableEventKind.GAP) not in _STOPPING
 
     def upto(self, lsn: Lsn) -> TableHistory | None:
         """Return the history up to an LSN, or None if the table has no event up to there."""
@@ -151,17 +151,19 @@ class TableHistory:
         return TableHistory(events) if events else None
 
     @property
-    def restarted(self) -> Event | None:
+    def restarted(self) -> TableEvent | None:
         """The restart of the mirror, if the table has not started again since."""
-        lasting = (event for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING - {Kind.GAP})
+        lasting = (
+            event for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING - {TableEventKind.GAP}
+        )
         last = next(lasting, None)
-        return last if last is not None and last.kind is Kind.RESTARTED else None
+        return last if last is not None and last.kind is TableEventKind.RESTARTED else None
 
     @property
     def in_gap(self) -> bool:
         """Whether the table has a gap and has not started again since."""
         lasting = (event.kind for event in reversed(self.events) if event.kind in _BEGINNING | _STOPPING)
-        return next(lasting, None) is Kind.GAP
+        return next(lasting, None) is TableEventKind.GAP
 
     def spans(self) -> tuple[Span, ...]:
         """Return the ranges in which the table is readable, in order."""
@@ -171,10 +173,10 @@ class TableHistory:
             if event.kind in _ENDING:
                 spans = [_closed(span, event.after) for span in spans]
             if event.kind in _BEGINNING:
-                base, copied = Boundary(event.lsn, event.excluded), event.kind is Kind.COPIED
+                base, copied = Boundary(event.lsn, event.excluded), event.kind is TableEventKind.COPIED
                 span = Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed)
-                spans.append(replace(span, emptied=event.kind is Kind.EMPTIED))
-            elif event.kind is Kind.ALTERED and open_one:
+                spans.append(replace(span, emptied=event.kind is TableEventKind.EMPTIED))
+            elif event.kind is TableEventKind.ALTERED and open_one:
                 last, seen = spans[-1], event.snapshot
                 altered = replace(last, begin=event.lsn, end=None, fingerprint=event.fingerprint)
                 spans.append(replace(altered, snapshot=seen, observed=event.observed))
@@ -221,9 +223,9 @@ def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> T
     return type(first)("; ".join(messages), first.hint)
 
 
-def of_events(events: Iterable[Event]) -> dict[int, TableHistory]:
+def of_events(events: Iterable[TableEvent]) -> dict[int, TableHistory]:
     """Group events into histories by table OID."""
-    found: dict[int, list[Event]] = {}
+    found: dict[int, list[TableEvent]] = {}
     for event in events:
         found.setdefault(event.fingerprint.oid, []).append(event)
     return {oid: TableHistory(tuple(each)) for oid, each in found.items()}

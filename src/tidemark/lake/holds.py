@@ -30,7 +30,7 @@ class Handed:
     lsn: Lsn
 
 
-class Asked:
+class SnapshotRequest:
     """A request, which exists until `close`."""
 
     def __init__(self, lake: Path) -> None:

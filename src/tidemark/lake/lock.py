@@ -60,7 +60,7 @@ def myself() -> Owner:
     return Owner(socket.gethostname(), os.getpid(), " ".join(Path(arg).name for arg in sys.argv[:2]), time.time())
 
 
-class Lock:
+class LakeLock:
     """One of a lake's locks, from the constructor to `close`."""
 
     def __init__(self, lake: Path, name: str) -> None:

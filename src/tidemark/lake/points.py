@@ -31,7 +31,7 @@ from collections.abc import Callable
 from enum import Enum
 
 
-class Point(Enum):
+class FailPoint(Enum):
     """A fail point."""
 
     LOCKED = "locked"
@@ -59,15 +59,15 @@ class Point(Enum):
     LOG_BEGUN = "log begun"
 
 
-_attached: list[Callable[[Point], None]] = []
+_attached: list[Callable[[FailPoint], None]] = []
 
 
-def attach(observer: Callable[[Point], None]) -> None:
+def attach(observer: Callable[[FailPoint], None]) -> None:
     """Call an observer at every fail point from now on."""
     _attached.append(observer)
 
 
-def reached(point: Point) -> None:
+def reached(point: FailPoint) -> None:
     """Notify the observers that a fail point was reached."""
     for observer in _attached:
         observer(point)

@@ -22,8 +22,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
-from tidemark.lake.history import Event, Kind
-from tidemark.lake.points import Point, reached
+from tidemark.lake.history import TableEvent, TableEventKind
+from tidemark.lake.points import FailPoint, reached
 from tidemark.schema.plain import from_plain, to_plain
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
@@ -139,15 +139,15 @@ class Tables(_Register):
         """The number of events."""
         return self._number
 
-    def tell(self, *events: Event) -> None:
+    def tell(self, *events: TableEvent) -> None:
         """Append events in one commit."""
         rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]
         self._number += len(rows)
         self.add(rows, Transaction(APP, self._number))
-        reached(Point.HISTORY_TOLD)
+        reached(FailPoint.HISTORY_TOLD)
 
 
-def _event_row(event: Event, number: int) -> dict[str, object]:
+def _event_row(event: TableEvent, number: int) -> dict[str, object]:
     return {
         "number": number,
         "written_at": datetime.now(UTC),
@@ -190,7 +190,7 @@ class Cycles(_Register):
             **(_seen_row(cycle.seen) if cycle.seen is not None else {}),
         }
         self.add([row], Transaction(APP, cycle.safe.value), Transaction(_KNOWN, cycle.known.value))
-        reached(Point.CYCLE_TOLD)
+        reached(FailPoint.CYCLE_TOLD)
 
 
 def _seen_row(seen: Seen) -> dict[str, object]:
@@ -213,7 +213,7 @@ class Vacuums(_Register):
         if retained > _retained(self.table):
             row = {"written_at": datetime.now(UTC), "retained_lsn": retained.value}
             self.add([row], Transaction(APP, retained.value))
-            reached(Point.WINDOW_TOLD)
+            reached(FailPoint.WINDOW_TOLD)
 
 
 def read_retained(lake: Path) -> Lsn:
@@ -225,14 +225,14 @@ def _retained(table: DeltaTable) -> Lsn:
     return Lsn(table.transaction_version(APP) or 0)
 
 
-def read_events(lake: Path) -> tuple[Event, ...]:
+def read_events(lake: Path) -> tuple[TableEvent, ...]:
     """Return the events of all tables, in order."""
     if not is_there(lake / TABLES):
         return ()
     rows = _rows(lake / TABLES).sort_by("number").to_pylist()
     return tuple(
-        Event(
-            Kind(row["event"]),
+        TableEvent(
+            TableEventKind(row["event"]),
             from_plain(json.loads(row["definition"])),
             row["path"],
             Lsn(row["after_lsn"]),

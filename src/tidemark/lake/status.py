@@ -9,7 +9,7 @@ from pathlib import Path
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
-from tidemark.lake.history import Kind, TableHistory
+from tidemark.lake.history import TableEventKind, TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
@@ -115,7 +115,7 @@ def tables_of(lake: Lake) -> list[TableStatus]:
     histories, resyncs, applied = lake.tables(), resyncs_of(lake.path), lake.cycle().safe
     found = {oid: _table(lake, history, resyncs, applied) for oid, history in histories.items()}
     whole = [_with_children(found[oid], history, histories, found) for oid, history in histories.items()]
-    return sorted(whole, key=lambda table: (table.name, table.state == Kind.DROPPED.value))
+    return sorted(whole, key=lambda table: (table.name, table.state == TableEventKind.DROPPED.value))
 
 
 def _received(lake: Lake) -> Lsn | None:
@@ -161,7 +161,7 @@ def _kind(history: TableHistory) -> str:
 def _state(history: TableHistory) -> str:
     if history.live:
         return READABLE
-    last = next(event for event in reversed(history.events) if event.kind is not Kind.SEEN)
+    last = next(event for event in reversed(history.events) if event.kind is not TableEventKind.SEEN)
     return str(last.kind.value)
 
 
@@ -204,7 +204,7 @@ def _with_children(
         return replace(table, rows=rows)
     what = "partitions" if history.is_union else "child tables"
     reason = f"{what} that cannot be read: {', '.join(unreadable)}"
-    return replace(table, state=Kind.WAITING.value, reason=reason, readable=(), rows=None)
+    return replace(table, state=TableEventKind.WAITING.value, reason=reason, readable=(), rows=None)
 
 
 def _descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:

@@ -28,7 +28,7 @@ _PLACE = struct.Struct("<QQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(IntEnum):
+class BlockKind(IntEnum):
     """The contents of a block."""
 
     HEAD = 1  # the first block of a segment
@@ -42,7 +42,7 @@ class Kind(IntEnum):
 class Block:
     """One complete block with a valid checksum; its header is at `offset`, its payload from `start` to `end`."""
 
-    kind: Kind
+    kind: BlockKind
     offset: int
     end: int
     synced: int
@@ -56,7 +56,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class BlockStamp:
     """The fields of a block header that the writer sets."""
 
     synced: int
@@ -64,7 +64,7 @@ class Stamp:
     xid: int
 
 
-def packed(kind: Kind, number: int, offset: int, stamp: Stamp, payload: bytes | memoryview) -> bytes:
+def packed(kind: BlockKind, number: int, offset: int, stamp: BlockStamp, payload: bytes | memoryview) -> bytes:
     """The header of a block with this payload, at this offset of the file with this number."""
     rest = _HEADER.pack(MAGIC, 0, kind, len(payload), stamp.synced, stamp.position, stamp.xid)[8:]
     return MAGIC + struct.pack("<I", _checksum(number, offset, rest, payload)) + rest
@@ -81,11 +81,11 @@ def block_at(data: memoryview, number: int, offset: int, base: int = 0) -> Block
         return None
     magic, checksum, kind, length, synced, position, xid = _HEADER.unpack_from(data, at)
     end = at + HEADER_BYTES + length
-    if magic != MAGIC or end > len(data) or kind not in Kind.__members__.values():
+    if magic != MAGIC or end > len(data) or kind not in BlockKind.__members__.values():
         return None
     if checksum != _checksum(number, offset, data[at + 8 : at + HEADER_BYTES], data[at + HEADER_BYTES : end]):
         return None
-    return Block(Kind(kind), offset, base + end, synced, position, xid)
+    return Block(BlockKind(kind), offset, base + end, synced, position, xid)
 
 
 def blocks(data: memoryview, number: int, start: int = 0, base: int = 0) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.errors import LogDamaged
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import NAME as FORGOTTEN
-from tidemark.log.mirror import Mirror, read_mirror, write_mirror
+from tidemark.log.mirror import LogMirror, read_mirror, write_mirror
 from tidemark.log.segment import INDEX, SEGMENT, index_path, numbers, segment_path
 from tidemark.postgres.identity import Identity
 
@@ -24,7 +24,7 @@ def empty_log(folder: Path, disk: Disk, identity: Identity, name: str) -> None:
     names = disk.names(folder)
     segments, indexes = numbers(names, SEGMENT), numbers(names, INDEX)
     first = max([_first(folder, disk), *(number + 1 for number in (*segments, *indexes))])
-    write_mirror(folder, disk, Mirror(identity, name, None, segment=first))
+    write_mirror(folder, disk, LogMirror(identity, name, None, segment=first))
     gone = [segment_path(folder, each) for each in segments] + [index_path(folder, each) for each in indexes]
     if FORGOTTEN in names:
         gone.append(folder / FORGOTTEN)

@@ -15,7 +15,7 @@ from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
-from tidemark.pgoutput.extents import Reading, Said, decode_assembled, describe
+from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, describe
 from tidemark.pgoutput.frames import HEAD
 from tidemark.pgoutput.messages import Reader, Relation, read_relation
 from tidemark.pgoutput.relations import Scope
@@ -32,7 +32,7 @@ def decoded(
     scope = Scope()
     describe(part.standing, buffers, scope)
     bare = Assembled(part.commits, part.extents, part.aborted, part.relations)
-    yield from decode_assembled(bare, Reading(buffers, scope, types, limits or Limits()))
+    yield from decode_assembled(bare, ExtentInputs(buffers, scope, types, limits or Limits()))
 
 
 def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> Mapping[int, Bytes]:

@@ -19,7 +19,7 @@ NAME = "mirror.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class LogMirror:
     """The mirror of a log; `start` is the start of the log, the position of the slot, or None until the slot exists.
 
     `marks` identify the state of the publications that passed the checks. `complete` is an endpos that was reached:
@@ -36,7 +36,7 @@ class Mirror:
     segment: int = 1
 
 
-def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
+def read_mirror(folder: Path, disk: Disk) -> LogMirror | None:
     """The mirror that the log in this directory belongs to, or None."""
     path = folder / NAME
     if not path.exists():
@@ -50,12 +50,12 @@ def read_mirror(folder: Path, disk: Disk) -> Mirror | None:
         )
         start = Lsn.parse(plain["start"]) if plain["start"] else None
         complete = Lsn.parse(plain["complete"])
-        return Mirror(identity, plain["name"], start, dict(plain["marks"]), complete, plain["segment"])
+        return LogMirror(identity, plain["name"], start, dict(plain["marks"]), complete, plain["segment"])
     except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(f"{path} is damaged", f"Restore the file from a backup. {RESYNC_ALL}") from error
 
 
-def write_mirror(folder: Path, disk: Disk, mirror: Mirror) -> None:
+def write_mirror(folder: Path, disk: Disk, mirror: LogMirror) -> None:
     """Record the mirror that the log in this directory belongs to."""
     identity = mirror.identity
     history = None if identity.history is None else [[switch.timeline, str(switch.lsn)] for switch in identity.history]

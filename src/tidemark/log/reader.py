@@ -16,7 +16,7 @@ import numpy as np
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import RESYNC_ALL, LogBehind, LogDamaged, NotAnswerable
-from tidemark.log.blocks import Kind, blocks, view
+from tidemark.log.blocks import BlockKind, blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
 from tidemark.log.index import hidden, shown_by_standby, unpacked
@@ -215,7 +215,7 @@ class LogReader:
         followed.held = None if closed else data
         for block in blocks(view(data), number, followed.end):
             followed.end, followed.position = block.end, max(followed.position, block.position)
-            if block.kind == Kind.INDEX:
+            if block.kind == BlockKind.INDEX:
                 followed.parts.append(unpacked(data[block.start : block.end].tobytes(), str(path)).rows)
         if closed and followed.end != len(data):
             raise LogDamaged(f"{path} is damaged at byte {followed.end}", _HINT)

@@ -14,12 +14,12 @@ from typing import NoReturn
 
 from tidemark.clock import Lsn
 from tidemark.errors import RESYNC_ALL, LogDamaged
-from tidemark.log.blocks import Block, Kind, Stamp, blocks, packed, stray_blocks, view
+from tidemark.log.blocks import Block, BlockKind, BlockStamp, blocks, packed, stray_blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart, unpacked
 from tidemark.log.segment import INDEX, SEGMENT, Head, index_path, numbers, segment_path, unpacked_head
-from tidemark.log.tail import Tail
-from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, Lock, LogWriter, Segment, begin_segment
+from tidemark.log.tail import LogTail
+from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, LogLock, LogWriter, Segment, begin_segment
 from tidemark.pgoutput.assembly import Where
 from tidemark.pgoutput.rows import Assembled
 
@@ -32,7 +32,7 @@ def open_log(
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     *,
-    lock: Lock | None = None,
+    lock: LogLock | None = None,
     first: int = 1,
 ) -> LogWriter:
     """Open the log in this directory for writing; an empty log starts at `start`, with segment number `first`.
@@ -41,11 +41,11 @@ def open_log(
     """
     disk = disk or Disk()
     disk.make_folder(folder)
-    lock = lock or Lock(folder)
+    lock = lock or LogLock(folder)
     try:
         tail = _recovered(folder, disk)
         if tail is None:
-            tail = Tail(first, start.value)
+            tail = LogTail(first, start.value)
             for file in begin_segment(disk, folder, tail, Head(0, 0, (0, 0, 0, 0), b"", Assembled()), 0):
                 disk.close(file)
         return LogWriter(folder, disk, lock, tail, _segments(folder, disk, tail.number), segment_bytes)
@@ -63,7 +63,7 @@ def last_position(folder: Path, disk: Disk | None = None) -> Lsn | None:
     return Lsn(_read_tail(folder, disk, found[-1]).tail.position) if found else None
 
 
-def _recovered(folder: Path, disk: Disk) -> Tail | None:
+def _recovered(folder: Path, disk: Disk) -> LogTail | None:
     names = disk.names(folder)
     for name in names:
         if name.endswith(_NEW):
@@ -91,9 +91,9 @@ def _recovered(folder: Path, disk: Disk) -> Tail | None:
 class _Read:
     """The last segment as read: the state at its end, the rows of its index, and the size proven to be on disk."""
 
-    tail: Tail
+    tail: LogTail
     parts: list[IndexPart]
-    stamp: Stamp
+    stamp: BlockStamp
     end: int
     proven: int
     previous_bytes: int
@@ -104,17 +104,17 @@ def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
     described = _proven_by_index(folder, disk, number)  # read before the segment, which may be growing
     data = disk.map(path)
     sound = list(blocks(view(data), number))
-    if not sound or sound[0].kind != Kind.HEAD:
+    if not sound or sound[0].kind != BlockKind.HEAD:
         _damaged(path, 0)
     end = sound[-1].end
     proven = max(described, _proven(view(data), number, sound))
     if proven > end:
         _damaged(path, end)
     head = unpacked_head(data[sound[0].start : sound[0].end].tobytes(), str(path))
-    tail = Tail.from_head(number, sound[0].position, head)
+    tail = LogTail.from_head(number, sound[0].position, head)
     parts = [IndexPart(Assembled(standing=tail.standing()), sound[0].end)]
     for block in sound[1:]:
-        if block.kind == Kind.SESSION:
+        if block.kind == BlockKind.SESSION:
             tail.begin_session()
             rows = Assembled()
         else:
@@ -123,7 +123,7 @@ def _read_tail(folder: Path, disk: Disk, number: int) -> _Read:
             rows, _ = tail.take(frames, where, block.position, block.xid, NO_ENDPOS.value)
         parts.append(IndexPart(rows, block.end))
     last = sound[-1]
-    return _Read(tail, parts, Stamp(end, last.position, last.xid), end, proven, head.previous_bytes)
+    return _Read(tail, parts, BlockStamp(end, last.position, last.xid), end, proven, head.previous_bytes)
 
 
 def proven_bytes(folder: Path, disk: Disk, number: int) -> int:
@@ -204,8 +204,8 @@ def _rebuild_index(folder: Path, disk: Disk, number: int, read: _Read) -> None:
     rows = IndexPart(Assembled.joined([part.rows for part in read.parts]), read.end).packed()
     file = disk.create(new)
     try:
-        header = packed(Kind.INDEX, number, 0, read.stamp, rows)
-        disk.append(file, header, rows, packed(Kind.SYNCED, number, len(header) + len(rows), read.stamp, b""))
+        header = packed(BlockKind.INDEX, number, 0, read.stamp, rows)
+        disk.append(file, header, rows, packed(BlockKind.SYNCED, number, len(header) + len(rows), read.stamp, b""))
         disk.sync(file)
     finally:
         disk.close(file)
@@ -234,7 +234,9 @@ def read_index(folder: Path, disk: Disk, number: int, *, whole: bool) -> list[In
     end = sound[-1].end if sound else 0
     if whole and end != len(data):
         _damaged(path, end)
-    return [unpacked(data[block.start : block.end].tobytes(), str(path)) for block in sound if block.kind == Kind.INDEX]
+    return [
+        unpacked(data[block.start : block.end].tobytes(), str(path)) for block in sound if block.kind == BlockKind.INDEX
+    ]
 
 
 def _damaged(path: Path, offset: int) -> NoReturn:

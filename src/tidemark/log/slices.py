@@ -27,7 +27,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SlicePlan:
     """Complete transactions, divided into slices: all with a commit in `(after, upto]`; the last commit is `last`.
 
     `relations` are the locations of the Relation messages of all tables that they may have changed, `sent` those that
@@ -44,7 +44,7 @@ class Plan:
     size_bytes: int
 
 
-def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes: int) -> Plan:
+def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes: int) -> SlicePlan:
     """Plan complete transactions above `after`, up to `upto`, until they reach `cycle_bytes`; at least one, if any."""
     parts: list[Assembled] = []
     size, reached = 0, upto
@@ -62,7 +62,7 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
     relations = joined_rows([*(latest(part.standing) for part in parts), sent], RELATIONS)
     sliced = tuple(_grouped([piece for part in parts for piece in cut(part, slice_bytes)], slice_bytes))
     last = Lsn(int(parts[-1].commits["lsn"][-1])) if parts else after
-    return Plan(after, reached, last, sliced, relations, sent, sum(map(len, parts)), size)
+    return SlicePlan(after, reached, last, sliced, relations, sent, sum(map(len, parts)), size)
 
 
 def transaction_bytes(part: Assembled) -> Longs:

@@ -23,7 +23,7 @@ _Key = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Tail:
+class LogTail:
     """The state at the end of the log, which contains every commit at or below `position`.
 
     `in_force` has the location of the last Relation message of each table, by OID. `approve` is called with every new
@@ -40,7 +40,7 @@ class Tail:
     _messages: dict[_Key, bytes] = field(default_factory=dict)
 
     @classmethod
-    def from_head(cls, number: int, position: int, head: Head) -> Tail:
+    def from_head(cls, number: int, position: int, head: Head) -> LogTail:
         """The state at the start of a segment."""
         tail = cls(number, position, head.last_commit, Assembler.resumed(head.state, head.opened))
         frames = read_only(np.frombuffer(head.frames, np.uint8))

@@ -18,11 +18,11 @@ from typing import Self
 
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
-from tidemark.log.blocks import HEADER_BYTES, Kind, Stamp, packed, view
+from tidemark.log.blocks import HEADER_BYTES, BlockKind, BlockStamp, packed, view
 from tidemark.log.disk import Disk, File, failure
 from tidemark.log.index import IndexPart
 from tidemark.log.segment import Head, index_path, segment_path
-from tidemark.log.tail import Tail
+from tidemark.log.tail import LogTail
 from tidemark.pgoutput.assembly import Where
 from tidemark.pgoutput.rows import Assembled, Rows
 from tidemark.values.kernels import Bytes
@@ -59,7 +59,7 @@ class Segment:
             self.oldest_description = min(self.oldest_description, int(rows.relations["place"].min(initial=_NONE)))
 
 
-class Lock:
+class LogLock:
     """The write lock of a log, which the operating system releases when the process ends for any reason."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class LogWriter:
     """
 
     def __init__(
-        self, folder: Path, disk: Disk, lock: Lock, tail: Tail, segments: dict[int, Segment], segment_bytes: int
+        self, folder: Path, disk: Disk, lock: LogLock, tail: LogTail, segments: dict[int, Segment], segment_bytes: int
     ) -> None:
         self.folder = folder
         self._disk = disk
@@ -148,7 +148,7 @@ class LogWriter:
         """
         self._tail.begin_session(approve)
         self._xid = xid.value
-        self._write(Kind.SESSION, note, Assembled())
+        self._write(BlockKind.SESSION, note, Assembled())
 
     def know(self, xid: Xid8) -> None:
         """Set a current full transaction ID of the source, by which the 32-bit IDs of the stream are widened."""
@@ -170,7 +170,7 @@ class LogWriter:
             except SourceError:
                 self._tail.begin_session()
                 raise
-        self._write(Kind.MESSAGES, view(frames[:end]), rows)
+        self._write(BlockKind.MESSAGES, view(frames[:end]), rows)
         return Appended(rows.commits, end < len(frames))
 
     def sync(self) -> None:
@@ -180,7 +180,7 @@ class LogWriter:
             if size > self._synced:
                 self._disk.sync(self._segment)
                 self._synced, self._durable = size, position
-                self._append_index(Kind.SYNCED, b"")
+                self._append_index(BlockKind.SYNCED, b"")
 
     def trim(self, applied: Lsn) -> None:
         """Remove the segments that are not required once everything up to `applied` is in the lake; keep their indexes.
@@ -217,7 +217,7 @@ class LogWriter:
         kept = (segment for number, segment in self._segments.items() if number >= min(needed))
         return min(*needed, *(segment.oldest_description for segment in kept))
 
-    def _write(self, kind: Kind, payload: bytes | memoryview, rows: Assembled) -> None:
+    def _write(self, kind: BlockKind, payload: bytes | memoryview, rows: Assembled) -> None:
         with self._breaking():
             header = packed(kind, self._tail.number, self._size, self._stamp(), payload)
             self._disk.append(self._segment, header, payload)
@@ -225,15 +225,15 @@ class LogWriter:
             live = self._segments[self._tail.number]
             live.size_bytes = self._size
             live.count(rows)
-            self._append_index(Kind.INDEX, IndexPart(rows, self._size).packed())
+            self._append_index(BlockKind.INDEX, IndexPart(rows, self._size).packed())
 
-    def _append_index(self, kind: Kind, payload: bytes) -> None:
+    def _append_index(self, kind: BlockKind, payload: bytes) -> None:
         header = packed(kind, self._tail.number, self._index_size, self._stamp(), payload)
         self._disk.append(self._index, header, payload)
         self._index_size += len(header) + len(payload)
 
-    def _stamp(self) -> Stamp:
-        return Stamp(self._synced, self._tail.position, self._xid)
+    def _stamp(self) -> BlockStamp:
+        return BlockStamp(self._synced, self._tail.position, self._xid)
 
     def _roll(self) -> None:
         """Sync and close the segment, and start the next one."""
@@ -281,7 +281,7 @@ class _Breaking:
             self._writer.fail()
 
 
-def begin_segment(disk: Disk, folder: Path, tail: Tail, head: Head, xid: int) -> tuple[File, File]:
+def begin_segment(disk: Disk, folder: Path, tail: LogTail, head: Head, xid: int) -> tuple[File, File]:
     """Create a segment and its index; return when both files and their names are on disk.
 
     The index is written after the head is synced, and records that the head is durable: if the head is invalid later,
@@ -289,9 +289,9 @@ def begin_segment(disk: Disk, folder: Path, tail: Tail, head: Head, xid: int) ->
     """
     payload = head.packed()
     end = HEADER_BYTES + len(payload)
-    header = packed(Kind.HEAD, tail.number, 0, Stamp(0, tail.position, xid), payload)
+    header = packed(BlockKind.HEAD, tail.number, 0, BlockStamp(0, tail.position, xid), payload)
     rows = IndexPart(Assembled(standing=tail.standing()), end).packed()
-    first = packed(Kind.INDEX, tail.number, 0, Stamp(end, tail.position, xid), rows)
+    first = packed(BlockKind.INDEX, tail.number, 0, BlockStamp(end, tail.position, xid), rows)
     files = []
     with ExitStack() as failing:
         for path, parts in (segment_path, (header, payload)), (index_path, (first, rows)):

@@ -26,7 +26,7 @@ from tidemark.lake.rows import POSTIMAGE, PREIMAGE
 from tidemark.mirror.lives import AT_FIRST, LIFE, STEP, lives, positions_of, with_whole_keys
 from tidemark.reads.changes import celled, literal
 from tidemark.reads.contents import may_be_marked
-from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.shape import Shape, ShownColumn, is_marked
 from tidemark.reads.shown import missing_value, shape_of, shown_names
 from tidemark.schema.fingerprint import Fingerprint
@@ -87,9 +87,9 @@ class Biography:
         for attnum in self._table.key:
             value = self._key[f"v{attnum}"][0].as_py() if self._is_plain(attnum) else None
             if isinstance(value, int):
-                said[self._names[attnum].lower()] = Literal(Kind.INTEGER, str(value))
+                said[self._names[attnum].lower()] = Literal(LiteralKind.INTEGER, str(value))
             elif isinstance(value, str) and not {"'", "\\"} & set(value):
-                said[self._names[attnum].lower()] = Literal(Kind.STRING, f"'{value}'")
+                said[self._names[attnum].lower()] = Literal(LiteralKind.STRING, f"'{value}'")
         return said
 
     def versions(self, spark: SparkSession, first: First, changes: DataFrame) -> DataFrame:

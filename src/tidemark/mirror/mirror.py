@@ -36,7 +36,7 @@ from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_pos
 from tidemark.mirror.present import Present
 from tidemark.mirror.times import Committed, position_of, time_of
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.look import Look
+from tidemark.postgres.look import CatalogSnapshot
 from tidemark.reads.snapshot import LakeView, log_reader
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
@@ -243,7 +243,10 @@ class Mirror:
         return LakeView(self._lake, self._reader)
 
     def _seen_by(
-        self, looking: Callable[[], Look], limit_s: float = LIMIT_S, forget: Callable[[Look], None] = lambda _: None
+        self,
+        looking: Callable[[], CatalogSnapshot],
+        limit_s: float = LIMIT_S,
+        forget: Callable[[CatalogSnapshot], None] = lambda _: None,
     ) -> Moment:
         """Return the moment of a catalog snapshot; take a new one while a temporary condition makes it unanswerable.
 
@@ -276,7 +279,7 @@ class Mirror:
                 taken = moment
             time.sleep(_PAUSE_S)
 
-    def _now(self) -> Look:
+    def _now(self) -> CatalogSnapshot:
         if self._present is None:
             raise InvalidValue(
                 "reading at `now` requires the source",
@@ -297,7 +300,7 @@ class Mirror:
     def _moment(
         self,
         boundary: Boundary,
-        look: Look | None = None,
+        look: CatalogSnapshot | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
@@ -330,17 +333,17 @@ class Mirror:
         return self._reader
 
 
-def _needed(look: Look) -> Lsn:
+def _needed(look: CatalogSnapshot) -> Lsn:
     """Return the LSN that the log must reach to resolve a snapshot; on a standby, beyond the record being replayed."""
     return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
 
 
-def _surely_seen(look: Look) -> Snapshot:
+def _surely_seen(look: CatalogSnapshot) -> Snapshot:
     """Return what a session certainly sees: the snapshot of a standby does not list the running transactions."""
     return look.snapshot if look.replayed is None else Snapshot(look.snapshot.xmin, look.snapshot.xmin)
 
 
-def _boundary(reader: LogReader, look: Look, passed: Passed) -> Boundary:
+def _boundary(reader: LogReader, look: CatalogSnapshot, passed: Passed) -> Boundary:
     if look.replayed is None:
         return reader.boundary(look.snapshot, passed.lsn)
     found = reader.boundary_on_standby(look.snapshot, look.replayed, look.lsn)

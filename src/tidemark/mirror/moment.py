@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import Kind, Span, TableHistory, types_of
+from tidemark.lake.history import Span, TableEventKind, TableHistory, types_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
@@ -27,12 +27,12 @@ from tidemark.mirror.html import moment_html
 from tidemark.mirror.lives import BEFORE, COPIED
 from tidemark.mirror.positions import Position
 from tidemark.mirror.sql import bind
-from tidemark.postgres.look import Look
+from tidemark.postgres.look import CatalogSnapshot
 from tidemark.reads.changes import seen
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.names import find, names_at, parsed
-from tidemark.reads.reading import Reading
+from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
@@ -66,7 +66,7 @@ class Moment:
         boundary: Boundary,
         lease: Lease,
         view: LakeView,
-        look: Look | None = None,
+        look: CatalogSnapshot | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Moment:
         self._histories = mirror._lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
         types, defined = types_of(self._histories.values()), look is not None
-        self._reading = Reading(mirror.spark, mirror._view, types, boundary, lease, view, defined=defined)
+        self._reading = TableReader(mirror.spark, mirror._view, types, boundary, lease, view, defined=defined)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"the mirror was polled at {boundary.lsn} and has only {self.observed}, not other snapshots",
@@ -155,7 +155,7 @@ class Moment:
     def _leaves(self, name: str | None = None) -> tuple[TableHistory, ...]:
         """Return the mirrored tables that contain the rows of a table, or all that are not dropped."""
         if name is None:
-            followed = (each for each in self._histories.values() if each.last.kind is not Kind.DROPPED)
+            followed = (each for each in self._histories.values() if each.last.kind is not TableEventKind.DROPPED)
             return tuple(sorted((each for each in followed if not each.is_union), key=lambda each: each.path))
         mirrored = self._tree(find(self._names, parsed(name)), whole=False)
         return tuple(each for each in mirrored if not each.is_union)

@@ -17,7 +17,7 @@ from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import check_same, locate
-from tidemark.postgres.look import Look, Watched, take_look
+from tidemark.postgres.look import CatalogSnapshot, Watched, take_look
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session, Timeouts
 
@@ -33,7 +33,7 @@ class Present:
         self._session: Session | None = None
         self._one_at_a_time = threading.Lock()
 
-    def look(self) -> Look:
+    def look(self) -> CatalogSnapshot:
         """Take a catalog snapshot."""
         with self._one_at_a_time:
             try:

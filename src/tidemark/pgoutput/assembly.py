@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidemark.pgoutput.events import NO_END, NOBODY, STATE, Kind, classify
+from tidemark.pgoutput.events import NO_END, NOBODY, STATE, FrameEventKind, classify
 from tidemark.pgoutput.frames import HEAD
 from tidemark.pgoutput.letters import TWO_PHASE
 from tidemark.pgoutput.messages import refuse_two_phase
@@ -106,7 +106,7 @@ class Assembler:
 
     def _take(self, out: _Output, buffer: Bytes, events: Longs) -> None:
         done = 0
-        for at in (*np.flatnonzero(events[:, 0] != Kind.COMMIT).tolist(), len(events)):
+        for at in (*np.flatnonzero(events[:, 0] != FrameEventKind.COMMIT).tolist(), len(events)):
             self._commit_plain(out, events[done:at])
             if at < len(events):
                 self._one(out, buffer, *events[at].tolist())
@@ -126,22 +126,22 @@ class Assembler:
     def _one(
         self, out: _Output, buffer: Bytes, kind: int, start: int, end: int, changes: int, xid: int, lsn: int, more: int
     ) -> None:
-        if kind == Kind.EXTENT or kind == Kind.STREAM_STOP:
+        if kind == FrameEventKind.EXTENT or kind == FrameEventKind.STREAM_STOP:
             owner = self.streamed[xid] if xid >= 0 else self._plain
             if end > start:
                 owner.extents.append((*out.stretch(start, end), owner.changes))
             owner.changes += changes
-        elif kind == Kind.STREAM_START:
+        elif kind == FrameEventKind.STREAM_START:
             if (more == 1) == (xid in self.streamed):
                 bad_message(f"stream block of transaction {xid} out of order", buffer, start)
             self.streamed.setdefault(xid, Open())
-        elif kind == Kind.STREAM_COMMIT:
+        elif kind == FrameEventKind.STREAM_COMMIT:
             if xid not in self.streamed:
                 bad_message(f"end of transaction {xid}, which was not streamed,", buffer, start)
             out.commit(self.streamed.pop(xid), xid, lsn, more, streamed=True)
-        elif kind == Kind.STREAM_ABORT:
+        elif kind == FrameEventKind.STREAM_ABORT:
             self._abort(xid, more)
-        elif kind == Kind.RELATION:
+        elif kind == FrameEventKind.RELATION:
             self._describe(out, start, end, xid, more)
         else:
             place, _, first, last = out.stretch(start, end)

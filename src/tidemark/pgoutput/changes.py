@@ -20,7 +20,7 @@ from tidemark.pgoutput.messages import Reader, Relation, read_origin, read_relat
 from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Rows
 from tidemark.pgoutput.scan import Format, Messages, RowCells, find_values
-from tidemark.values.cells import MOST_CELLS, UNCHANGED, Cells, Column
+from tidemark.values.cells import MOST_CELLS, UNCHANGED, Cells, DecodedColumn
 from tidemark.values.failure import BatchTooLarge, decoding_column
 from tidemark.values.kernels import Bytes, Flags, Ints, Longs
 from tidemark.values.types import Decoding, Types, decoding_of
@@ -56,9 +56,9 @@ class ChangeBatch:
     commit_lsns: npt.NDArray[np.uint64]
     commit_micros: Longs
     truncate_options: Bytes
-    new: tuple[Column, ...]
+    new: tuple[DecodedColumn, ...]
     unchanged: tuple[Flags | None, ...]
-    old: tuple[Column, ...]
+    old: tuple[DecodedColumn, ...]
     old_of: Longs
     old_full: Flags
 
@@ -281,7 +281,7 @@ def _columns(
     formats: Bytes,
     relation: Relation,
     decodings: tuple[Decoding, ...],
-) -> tuple[Column, ...]:
+) -> tuple[DecodedColumn, ...]:
     columns = []
     for k, (column, decoding) in enumerate(zip(relation.columns, decodings, strict=True)):
         with decoding_column(column.name):
@@ -289,7 +289,7 @@ def _columns(
     return tuple(columns)
 
 
-def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:
+def _column(cells: Cells, came: Format, decoding: Decoding) -> DecodedColumn:
     """Decode a column by the format of its values; both occur if the stream was restarted with other options."""
     if came != Format.TEXT | Format.BINARY:
         return decoding.decode(cells, came == Format.BINARY)
@@ -300,4 +300,4 @@ def _column(cells: Cells, came: Format, decoding: Decoding) -> Column:
     if any(half.exact is not None for half in halves):
         nothing = pa.nulls(len(cells), pa.string())
         exact = pa.concat_arrays([half.exact if half.exact is not None else nothing for half in halves]).take(position)
-    return Column(pa.concat_arrays([half.array for half in halves]).take(position), exact)
+    return DecodedColumn(pa.concat_arrays([half.array for half in halves]).take(position), exact)

@@ -31,7 +31,7 @@ from tidemark.pgoutput.letters import (
 from tidemark.values.kernels import OK, Bytes, Longs, kernel
 
 
-class Kind(IntEnum):
+class FrameEventKind(IntEnum):
     """The kind of an event. An event records the start and end of its frames and how many changes they contain."""
 
     COMMIT = 0
@@ -50,7 +50,9 @@ _OUTSIDE, _PLAIN, _STREAM = range(3)
 NO_END = 2**63 - 1
 NOBODY, SOMEONE = -2, -1  # values of an event's xid: outside of any transaction, inside a plain transaction
 
-_E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (int(kind) for kind in Kind)
+_E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (
+    int(kind) for kind in FrameEventKind
+)
 
 
 @kernel

@@ -40,7 +40,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExtentInputs:
     """The inputs for decoding extents: the bytes of each place, relations in force, types and batch limits."""
 
     buffers: Mapping[int, Bytes]
@@ -49,7 +49,7 @@ class Reading:
     limits: Limits
 
 
-def decode_assembled(assembled: Assembled, reading: Reading) -> Iterator[ChangeBatch | Undecodable | Said]:
+def decode_assembled(assembled: Assembled, reading: ExtentInputs) -> Iterator[ChangeBatch | Undecodable | Said]:
     """Decode transactions in commit order, after the Relation and logical messages outside of any transaction."""
     describe(assembled.standing, reading.buffers, reading.scope)
     for place, start, end in assembled.said.tolist():
@@ -77,7 +77,7 @@ def _runs(assembled: Assembled) -> Iterator[Assembled]:
         yield assembled.some(first, last)
 
 
-def _decode(part: Assembled, reading: Reading, streamed: bool) -> Iterator[ChangeBatch | Undecodable | Said]:
+def _decode(part: Assembled, reading: ExtentInputs, streamed: bool) -> Iterator[ChangeBatch | Undecodable | Said]:
     extents = part.extents
     owner = np.repeat(np.arange(len(part.commits)), part.commits["extents"])
     transactions = Transactions.of(part.commits)

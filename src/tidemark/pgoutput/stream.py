@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tidemark.pgoutput.assembly import Assembler, Where
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
-from tidemark.pgoutput.extents import Reading, Said, decode_assembled
+from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled
 from tidemark.pgoutput.relations import Scope
 from tidemark.values.kernels import Bytes, read_only
 from tidemark.values.types import Types
@@ -25,7 +25,7 @@ class StreamDecoder:
     def __init__(self, types: Types, limits: Limits | None = None) -> None:
         self._assembler = Assembler()
         self._buffers: dict[int, Bytes] = {}
-        self._reading = Reading(self._buffers, Scope(), types, limits or Limits())
+        self._reading = ExtentInputs(self._buffers, Scope(), types, limits or Limits())
         self._fed = 0
 
     def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable | Said]:

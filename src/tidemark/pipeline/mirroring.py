@@ -43,12 +43,12 @@ from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import NAME as MIRROR_FILE
 from tidemark.log.mirror import read_mirror
-from tidemark.log.writer import Lock as LogLock
+from tidemark.log.writer import LogLock
 from tidemark.pipeline.apply.cycle import Applied
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy.copying import Copying, Failed
-from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.rounds import CopyOptions
 from tidemark.pipeline.copy.tracker import Tracker
 from tidemark.pipeline.events import CopyFailed, Emit, Message, TableCopied, TableFolded
@@ -163,7 +163,7 @@ class Mirroring:
         self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
         self.restart_is_asked_for = False
-        self.progress = Progress()
+        self.progress = CopyProgress()
         log = options.log_folder
         require_log(options.lake, log)
         require_plain(options.lake)

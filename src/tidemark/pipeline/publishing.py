@@ -18,7 +18,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.selection import Selection, choose
 from tidemark.postgres.session import Session
-from tidemark.postgres.setup import Plan, read_plan, run_fixes, script
+from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
 from tidemark.postgres.unmirrored import read_unmirrored
 
 INTERVAL_S = 10.0
@@ -108,7 +108,7 @@ class UnmirroredRecord:
         write_unmirrored(self._lake, found)
 
 
-def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> Plan:
+def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> SetupPlan:
     """Run the statements that the role may run; return the plan of those that are left.
 
     Unless it is `strict`, a selected table may have been dropped meanwhile.

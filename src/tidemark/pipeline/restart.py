@@ -39,24 +39,24 @@ from tidemark.errors import (
 from tidemark.lake.commits import applied, is_there, opened
 from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
-from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import restarted
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
 from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
-from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.recovery import last_position
-from tidemark.log.writer import Lock as LogLock
+from tidemark.log.writer import LogLock
 from tidemark.pipeline.apply.tables import WrittenTables
 from tidemark.postgres.identity import check_same, locate
-from tidemark.postgres.look import Look, take_look
+from tidemark.postgres.look import CatalogSnapshot, take_look
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import Source, check_marks, check_slot, check_source
+from tidemark.receive.checks import CheckedSource, check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
@@ -87,7 +87,7 @@ def start_over(
     if read_restart(options.lake) is None:
         return False
     with ExitStack() as held:
-        held.enter_context(Lock(options.lake, WRITING))
+        held.enter_context(LakeLock(options.lake, WRITING))
         request = read_restart(options.lake)
         if request is None:
             return False
@@ -130,23 +130,23 @@ class _Restarting:
             self._tables.start_over(after, restarted(str(after), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
-            reached(Point.LOG_EMPTIED)
+            reached(FailPoint.LOG_EMPTIED)
             drop_slot_when_free(session, names.slot)
-            reached(Point.SLOT_DROPPED)
+            reached(FailPoint.SLOT_DROPPED)
         start = self._begun(source)
-        reached(Point.LOG_BEGUN)
+        reached(FailPoint.LOG_BEGUN)
         self._cycles.tell(Cycle(start, after))
         Restart.remove(self._lake.path)
         self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
 
-    def _decided(self, request: Restart, session: Session, look: Look) -> tuple[Lsn, str]:
+    def _decided(self, request: Restart, session: Session, look: CatalogSnapshot) -> tuple[Lsn, str]:
         """After which position the gap begins, and why: as an earlier attempt recorded it, or determined now."""
         if request.after is not None:
             return request.after, request.cause
         cause, same_history = self._cause(session)
         after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
         replace(request, after=after, cause=cause).write(self._lake.path)
-        reached(Point.RESTART_DECIDED)
+        reached(FailPoint.RESTART_DECIDED)
         return after, cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:
@@ -166,13 +166,13 @@ class _Restarting:
             pass
         return "as requested", same_history
 
-    def _old_mirror(self) -> Mirror:
+    def _old_mirror(self) -> LogMirror:
         mirror = read_mirror(self._lake.log, self._disk) if self._lake.log.exists() else None
         if mirror is None:
             raise LogDamaged(f"the log at {self._lake.log} does not exist")
         return mirror
 
-    def _begun(self, source: Source) -> Lsn:
+    def _begun(self, source: CheckedSource) -> Lsn:
         """Create the new slot and the new log; return the position at which it begins."""
         wait = SlotWait(self._receive.slot_wait_s, self._tell, self._stopping)
         start = mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO

@@ -50,7 +50,7 @@ from tidemark.units import parse_duration, parse_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.pipeline.copy.progress import Progress
+    from tidemark.pipeline.copy.progress import CopyProgress
     from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
 
 AUTO, CURRENT = "auto", "current"
@@ -348,13 +348,13 @@ class Reporter:
             self.enter(State.FOLLOWING)
         self._progress(mirroring.progress, lag.applied_lsn, lag.received_lsn, lag.source_lsn, lag.lag_bytes, lag.lag_s)
 
-    def polls(self, lsn: Lsn, progress: Progress) -> None:
+    def polls(self, lsn: Lsn, progress: CopyProgress) -> None:
         """Report the progress of a mirror that polls."""
         self._progress(progress, lsn, None, None, None, None)
 
     def _progress(
         self,
-        progress: Progress,
+        progress: CopyProgress,
         applied: Lsn,
         received: Lsn | None,
         source: Lsn | None,
@@ -385,7 +385,7 @@ class Reporter:
         return sum(changes for _, changes in list(self._changes)) / max(1.0, min(RATE_S, now - self._begin))
 
 
-def _copies(progress: Progress) -> Copies:
+def _copies(progress: CopyProgress) -> Copies:
     total = progress.total()
     tables = tuple(
         TableCopy(table.name, table.state, table.size_bytes, table.copied_bytes, table.rows)

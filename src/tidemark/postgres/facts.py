@@ -35,7 +35,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerFacts:
     """The properties of a server, as read in one session.
 
     `wal_level` is the level in effect. If `turns_logical` is true (PostgreSQL 19), the first logical slot raises it
@@ -116,12 +116,14 @@ _ROLE = """
 """
 
 
-def read_facts(session: Session) -> Facts:
+def read_facts(session: Session) -> ServerFacts:
     """Read all properties."""
     (role,) = session.records(_ROLE, [None])
     (seen,) = session.records(_FACTS, [list(SWITCHES)])
     encrypted = session.connection.pgconn.ssl_in_use
-    return Facts(version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen)
+    return ServerFacts(
+        version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen
+    )
 
 
 def read_role(session: Session, name: str) -> Role | None:

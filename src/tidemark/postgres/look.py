@@ -54,7 +54,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CatalogSnapshot:
     """A catalog snapshot. `roots` contains the partitioned tables above the published ones.
 
     `empty` contains those of the requested tables that have no rows; for `held` see the module. On a standby `lsn` is
@@ -73,12 +73,14 @@ class Look:
     replayed: Lsn | None = None
     flaws: Mapping[int, str] = field(default_factory=dict)
 
-    def confirms(self, earlier: Look) -> bool:
+    def confirms(self, earlier: CatalogSnapshot) -> bool:
         """Whether definitions that are equal in both snapshots hold at every position up to the LSN of `earlier`."""
         return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
 
 
-def take_look(session: Session, names: MirrorNames, watched: Watched, asked: Callable[[Look], Iterable[int]]) -> Look:
+def take_look(
+    session: Session, names: MirrorNames, watched: Watched, asked: Callable[[CatalogSnapshot], Iterable[int]]
+) -> CatalogSnapshot:
     """Read a catalog snapshot. `asked` returns which of its tables must be checked for rows."""
     (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
     reference = Xid8.parse(full)
@@ -97,7 +99,7 @@ def replayed_by(session: Session) -> Lsn | None:
     return None if lsn is None else Lsn.parse(lsn)
 
 
-def look_within(session: Session, names: MirrorNames) -> Look:
+def look_within(session: Session, names: MirrorNames) -> CatalogSnapshot:
     """Read the catalog snapshot of the current transaction, which must have just begun, without `held`."""
     snapshot, lsn, time = session.row(_HERE)
     catalog = read_catalog(session)
@@ -105,7 +107,9 @@ def look_within(session: Session, names: MirrorNames) -> Look:
     types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
     roots = roots_of(catalog, tables)
     flaws = {table.oid: table.flaw for table in catalog.tables if table.flaw is not None}
-    return Look(Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), (), flaws=flaws)
+    return CatalogSnapshot(
+        Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), (), flaws=flaws
+    )
 
 
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:

@@ -23,7 +23,7 @@ PRINT_SETUP = "Run `tidemark setup SOURCE --print` and have the owner of the dat
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPublication:
     """The required state of a publication. `generated` requests stored generated columns (PostgreSQL 18 and later)."""
 
     name: str
@@ -47,19 +47,19 @@ class Published:
     filtered: frozenset[int]
 
 
-def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tuple[Wanted, ...]:
+def wanted(names: MirrorNames, tables: Iterable[Table], version_num: int) -> tuple[WantedPublication, ...]:
     """Return the two publications of a mirror. A publication without tables must not exist."""
     listed = tuple(tables)
     whole = tuple(table for table in listed if table.identifies_rows)
     partial = tuple(table for table in listed if not table.identifies_rows)
     generated = version_num >= 180000
     return (
-        Wanted(names.publication, whole, ALL_OPERATIONS, generated),
-        Wanted(names.inserts_publication, partial, INSERT_OPERATIONS, generated),
+        WantedPublication(names.publication, whole, ALL_OPERATIONS, generated),
+        WantedPublication(names.inserts_publication, partial, INSERT_OPERATIONS, generated),
     )
 
 
-def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
+def differences(want: WantedPublication, found: Published | None) -> tuple[str, ...]:
     """Return the differences between a publication and its required state."""
     if found is None:
         return (f"publication {want.name} does not exist",) if want.tables else ()
@@ -68,7 +68,7 @@ def differences(want: Wanted, found: Published | None) -> tuple[str, ...]:
     return tuple(_differences(want, found))
 
 
-def _differences(want: Wanted, found: Published) -> Iterable[str]:
+def _differences(want: WantedPublication, found: Published) -> Iterable[str]:
     yield from omissions(found, want.operations, generated=want.generated)
     if extra_operations := [each for each in found.operations if each not in want.operations]:
         yield f"publication {want.name} publishes {', '.join(extra_operations)}"
@@ -97,7 +97,7 @@ def omissions(found: Published, operations: Sequence[str], *, generated: bool) -
         yield f"{publication} has column lists or row filters"
 
 
-def mending(want: Wanted, found: Published | None) -> tuple[sql.Composed, ...]:
+def mending(want: WantedPublication, found: Published | None) -> tuple[sql.Composed, ...]:
     """Return the smallest list of statements that bring the publication into the required state."""
     name = sql.Identifier(require_ours(want.name))
     if found is not None and (found.all_tables or not want.tables):
@@ -128,7 +128,7 @@ def _list(tables: Sequence[Table]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(table.schema, table.name)) for table in tables)
 
 
-def _options(want: Wanted) -> sql.Composed:
+def _options(want: WantedPublication) -> sql.Composed:
     options = [
         sql.SQL("publish = {}").format(sql.Literal(", ".join(want.operations))),
         sql.SQL("publish_via_partition_root = false"),
@@ -201,14 +201,14 @@ _MARKS = """
 """
 
 
-def verify(session: Session, wants: Iterable[Wanted]) -> None:
+def verify(session: Session, wants: Iterable[WantedPublication]) -> None:
     """Raise PublicationDiffers if a publication is not in the required state."""
     wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
     if wrong:
         raise PublicationDiffers("; ".join(wrong), PRINT_SETUP)
 
 
-def bring_about(session: Session, wants: Iterable[Wanted]) -> None:
+def bring_about(session: Session, wants: Iterable[WantedPublication]) -> None:
     """Create and alter the publications in one transaction and verify the result; raises if the role may not."""
     everything = tuple(wants)
     with session.transaction(read_only=False):

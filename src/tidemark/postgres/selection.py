@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.errors import InvalidValue
-from tidemark.schema.table import Catalog, Kind, Persistence, Table
+from tidemark.schema.table import Catalog, Persistence, RelationKind, Table
 
 _PATTERN = re.compile(r"""(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)""")
 
@@ -71,14 +71,14 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedTables:
     """The tables to publish, and the selected tables that cannot be mirrored."""
 
     tables: tuple[Table, ...]
     skipped: tuple[Skipped, ...]
 
 
-def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Chosen:
+def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> SelectedTables:
     """Apply the patterns; if `strict`, every pattern must match a table.
 
     A partitioned table stands for its partitions. Including a table also includes the tables that inherit from it,
@@ -90,9 +90,9 @@ def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Ch
     every = {table.oid for table in catalog.tables}
     taken = _matched(catalog, selection.take, inheriting=True) if selection.take else every
     meant = taken - _matched(catalog, selection.leave)
-    wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not Kind.PARTITIONED]
+    wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not RelationKind.PARTITIONED]
     skipped = tuple(Skipped(table, reason) for table in wanted if (reason := why_not(table)))
-    return Chosen(tuple(table for table in wanted if not why_not(table)), skipped)
+    return SelectedTables(tuple(table for table in wanted if not why_not(table)), skipped)
 
 
 def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:
@@ -107,7 +107,7 @@ def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool 
 
 def why_not(table: Table) -> str | None:
     """Return why this table cannot be mirrored, or None if it can."""
-    if table.kind is Kind.FOREIGN:
+    if table.kind is RelationKind.FOREIGN:
         return "a foreign table: its rows are on another server"
     if table.persistence is Persistence.UNLOGGED:
         return "an unlogged table: its changes are not in the WAL"

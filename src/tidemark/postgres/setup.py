@@ -20,7 +20,7 @@ from tidemark.postgres.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SetupPlan:
     """The unmet requirements of a role and a database.
 
     `choice` is the mode that `tidemark sync` would use now as that role, as far as SQL can determine; None if neither
@@ -43,16 +43,16 @@ class Plan:
         return tuple(each for each in self.unmet if Mode.LOGICAL in each.modes)
 
 
-def plan(state: SourceState) -> Plan:
+def plan(state: SourceState) -> SetupPlan:
     """Compare a source with the requirements."""
     requirements = requirements_of(state)
     unmet = tuple(each for each in requirements if not each.holds)
-    return Plan(state.facts.database, state.role_name, decide(requirements), unmet)
+    return SetupPlan(state.facts.database, state.role_name, decide(requirements), unmet)
 
 
 def read_plan(
     session: Session, names: MirrorNames | None, selection: Selection, role: str | None, *, strict: bool = True
-) -> Plan:
+) -> SetupPlan:
     """Read the plan for a mirror that connects as `role`, by default the role of this session (see `read_state`)."""
     return plan(read_state(session, names, selection, role, strict=strict))
 
@@ -68,12 +68,12 @@ def run_fixes(session: Session, steps: tuple[Fix, ...]) -> tuple[Fix, ...]:
     return automatic
 
 
-def script(plan: Plan) -> str:
+def script(plan: SetupPlan) -> str:
     """Format the plan as SQL for psql, each statement with its purpose. A plan without statements is one comment."""
     return "\n".join(_lines(plan)) + "\n"
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: SetupPlan) -> Iterator[str]:
     database, role = (" ".join(name.split()) for name in (plan.database, plan.role))  # no line breaks in SQL comments
     required = [each for each in plan.unmet if not each.advice]
     if not required:

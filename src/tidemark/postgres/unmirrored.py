@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.postgres.catalog import printed
-from tidemark.postgres.selection import Chosen, Selection
+from tidemark.postgres.selection import SelectedTables, Selection
 from tidemark.postgres.session import Session
 
 _OTHERS = """
@@ -39,7 +39,7 @@ class Unmirrored:
     reason: str
 
 
-def read_unmirrored(session: Session, selection: Selection, chosen: Chosen) -> tuple[Unmirrored, ...]:
+def read_unmirrored(session: Session, selection: Selection, chosen: SelectedTables) -> tuple[Unmirrored, ...]:
     """Return every relation that is selected and not mirrored, sorted by name; objects of extensions are omitted."""
     with session.as_stored():
         rows = session.rows(_OTHERS)

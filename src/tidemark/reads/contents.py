@@ -25,7 +25,7 @@ from tidemark.reads.shape import (
     RANK_OTHER,
     REMOVALS,
     Base,
-    Facts,
+    ChangeFacts,
     Shape,
     ShownColumn,
     is_marked,
@@ -44,7 +44,7 @@ FIXED = (
 LOT = 10_000
 
 
-def contents(changes: DataFrame, shape: Shape, facts: Facts, base: Base | None = None) -> DataFrame:
+def contents(changes: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None = None) -> DataFrame:
     """Return the table's rows after `changes`: exactly the commits that are visible to the read and not in `base`."""
     rows = by_attnum(changes, shape)
     if facts.truncates:
@@ -80,7 +80,7 @@ def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base
     return later, Base(base.rows.filter(commit < 0), taken_away)
 
 
-def _keyed(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
+def _keyed(rows: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None) -> DataFrame:
     """Return the newest row of each key. Unchanged TOAST values are resolved only if the changes can have any."""
     rows = ranked(rows)
     large: tuple[ShownColumn, ...] = ()
@@ -133,7 +133,7 @@ def _found(column: ShownColumn) -> Column:
     )
 
 
-def _multiset(rows: DataFrame, shape: Shape, facts: Facts, base: Base | None) -> DataFrame:
+def _multiset(rows: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None) -> DataFrame:
     """Sum contents, but only those that may have been removed; other rows are passed through."""
     rows = rows.select("kind", *shape.cells)
     if base is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class LiteralKind(StrEnum):
     """The kind of a literal by its syntax, before Spark compares it with a column."""
 
     INTEGER = "integer"
@@ -25,7 +25,7 @@ class Literal:
     timestamp has the right format, but can be invalid, such as February 30.
     """
 
-    kind: Kind
+    kind: LiteralKind
     text: str
 
 

@@ -19,19 +19,19 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogTrimmed, NotAnswerable
 from tidemark.lake.changes import ChangeFiles
-from tidemark.lake.history import Kind, Span, TableHistory
+from tidemark.lake.history import Span, TableEventKind, TableHistory
 from tidemark.lake.layout import columns_of, fitting, layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.mapped import descriptions
-from tidemark.log.slices import Plan, plan
+from tidemark.log.slices import SlicePlan, plan
 from tidemark.reads.changes import file_changes, no_changes, seen
 from tidemark.reads.contents import contents
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.few import Few, are_few, merged_here, read_here, seen_here
 from tidemark.reads.overlay import overlaid
-from tidemark.reads.shape import Facts, both, facts_of
+from tidemark.reads.shape import ChangeFacts, both, facts_of
 from tidemark.reads.shown import ShownTable, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.tail import TailWork, tail_here, tail_of
@@ -40,7 +40,7 @@ from tidemark.schema.table import PgType
 from tidemark.values.types import Types
 
 SLICE_BYTES = 16 << 20
-_GAPS = (Kind.GAP, Kind.RESTARTED)
+_GAPS = (TableEventKind.GAP, TableEventKind.RESTARTED)
 _ATTEMPTS = 3
 Answer = TypeVar("Answer")
 
@@ -53,10 +53,10 @@ class _Found:
     files: ChangeFiles
     folded: Versions | None
     since: Boundary
-    tail: tuple[TailWork, Plan] | None
+    tail: tuple[TailWork, SlicePlan] | None
 
 
-class Reading:
+class TableReader:
     """Reads tables at one boundary. `view` returns the lake and the log in their current state.
 
     `first` is the view with which the boundary was accepted, before the histories of tables were read. `defined` means
@@ -149,7 +149,7 @@ class Reading:
                 f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "Use another position."
             )
 
-    def _all_changes(self, found: _Found) -> tuple[DataFrame, Facts]:
+    def _all_changes(self, found: _Found) -> tuple[DataFrame, ChangeFacts]:
         """Return the changes after the folded versions, and their possible kinds."""
         spark, boundary = self._spark, self._boundary
         chosen = found.files.between(found.since, boundary)
@@ -177,7 +177,7 @@ class Reading:
 
     def _tail(
         self, view: LakeView, history: TableHistory, shown: ShownTable, files: ChangeFiles, after: Lsn
-    ) -> tuple[TailWork, Plan] | None:
+    ) -> tuple[TailWork, SlicePlan] | None:
         """Return the plan for reading the log above an LSN, if the read needs it."""
         if self._boundary.lsn <= after or view.reader is None:
             return None

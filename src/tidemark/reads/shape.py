@@ -78,7 +78,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ChangeFacts:
     """The possible kinds of changes, from file statistics.
 
     If uncertain, `only_inserts` is false, and `truncates`, `marks` and `preimages` are true. `many` means too many for
@@ -109,9 +109,9 @@ def is_marked(column: ShownColumn) -> Column:
     return F.coalesce(F.col("marks").contains(f",{column.attnum},"), F.lit(False))
 
 
-def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
+def facts_of(files: tuple[ChangeFile, ...]) -> ChangeFacts:
     """Combine the statistics of these files."""
-    return Facts(
+    return ChangeFacts(
         only_inserts=all(file.only_inserts for file in files),
         truncates=any(file.truncates for file in files),
         marks=any(file.marks for file in files),
@@ -120,9 +120,9 @@ def facts_of(files: tuple[ChangeFile, ...]) -> Facts:
     )
 
 
-def both(one: Facts, other: Facts) -> Facts:
+def both(one: ChangeFacts, other: ChangeFacts) -> ChangeFacts:
     """Combine the facts of two sets of changes."""
-    return Facts(
+    return ChangeFacts(
         only_inserts=one.only_inserts and other.only_inserts,
         truncates=one.truncates or other.truncates,
         marks=one.marks or other.marks,

@@ -15,7 +15,7 @@ from tidemark.reads.shape import Shape, ShownColumn
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated
 from tidemark.values.cells import Cells
-from tidemark.values.cells import Column as Values
+from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.types import NUMERIC, Types, decimal_limits, decoding_of
 
 

@@ -22,14 +22,14 @@ from tidemark.lake.columns import CHANGE_TYPE, OURS, TEXT_SUFFIX, TRUNCATE, UNCH
 from tidemark.lake.conversion import converted
 from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
 from tidemark.log.mapped import decoded
-from tidemark.log.slices import Plan, Slice
+from tidemark.log.slices import Slice, SlicePlan
 from tidemark.pgoutput.changes import Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.messages import Relation
-from tidemark.reads.shape import Facts
+from tidemark.reads.shape import ChangeFacts
 from tidemark.reads.shown import ShownTable
 from tidemark.spark.types import spark_type
-from tidemark.values.cells import Column as Values
+from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.types import Types
 
 HERE_BYTES, MANY_BYTES = 8 << 20, 512 << 20
@@ -46,31 +46,32 @@ class TailWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class TailFrame:
     """A tail as a DataFrame, and its kinds of changes."""
 
     rows: DataFrame
-    facts: Facts
+    facts: ChangeFacts
 
 
-def tail_here(work: TailWork, plan: Plan) -> pa.Table | None:
+def tail_here(work: TailWork, plan: SlicePlan) -> pa.Table | None:
     """Decode a short tail in this process; None if it is long."""
     if plan.size_bytes > HERE_BYTES:
         return None
     return pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
 
 
-def tail_of(spark: SparkSession, work: TailWork, plan: Plan) -> Tail | None:
+def tail_of(spark: SparkSession, work: TailWork, plan: SlicePlan) -> TailFrame | None:
     """Return the tail, or None if it is known to contain no change of this table."""
     schema = change_schema(work.table)
     rows = tail_here(work, plan)
     if rows is not None:
         texts = [column.text_name for column in work.table.columns if column.exact]
-        return Tail(local_rows(spark, rows, schema, texts), _facts(rows)) if len(rows) else None
+        return TailFrame(local_rows(spark, rows, schema, texts), _facts(rows)) if len(rows) else None
     slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
-    return Tail(
-        frame, Facts(only_inserts=False, truncates=True, marks=True, preimages=True, many=plan.size_bytes > MANY_BYTES)
+    return TailFrame(
+        frame,
+        ChangeFacts(only_inserts=False, truncates=True, marks=True, preimages=True, many=plan.size_bytes > MANY_BYTES),
     )
 
 
@@ -154,9 +155,9 @@ def _repeated(value: Values | None, kind: pa.DataType, count: int) -> Values:
     return Values(*(None if each is None else pa.repeat(each[0], count) for each in (value.array, value.exact)))
 
 
-def _facts(rows: pa.Table) -> Facts:
+def _facts(rows: pa.Table) -> ChangeFacts:
     kinds = set(pc.unique(rows[CHANGE_TYPE]).to_pylist())
-    return Facts(
+    return ChangeFacts(
         only_inserts=kinds == {INSERTED},
         truncates=rows[TRUNCATE].null_count < len(rows),
         marks=rows[UNCHANGED].null_count < len(rows),

@@ -17,7 +17,7 @@ from pyspark.sql import types as spark_types
 from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
 from tidemark.reads.changes import READING, plain_homes, shown_cells
-from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.hashing import bucket_of, can_hash
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
@@ -28,14 +28,14 @@ BEGIN, END = "begin", "end"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedFiles:
     """The files that a read needs: `clean` files need no filter, the rows of `asked` files are filtered."""
 
     clean: tuple[VersionFile, ...]
     asked: tuple[VersionFile, ...]
 
 
-def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
+def chosen(files: Sequence[VersionFile], boundary: Boundary) -> SelectedFiles:
     """Choose the files by their statistics."""
     below = boundary.floor
     clean = tuple(file for file in files if file.live and file.greatest_begin <= below)
@@ -45,7 +45,7 @@ def chosen(files: Sequence[VersionFile], boundary: Boundary) -> Chosen:
         if file.least_begin <= boundary.lsn
         and (file.greatest_begin > below if file.greatest_end is None else file.greatest_end > below)
     )
-    return Chosen(clean, asked)
+    return SelectedFiles(clean, asked)
 
 
 Key = tuple[tuple[pa.DataType, int | str], ...]
@@ -74,10 +74,10 @@ def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
     """Return the value of a literal in a column of this type, or None if it is not certain."""
     if not can_hash(kind):
         return None
-    if literal.kind is Kind.INTEGER and pa.types.is_signed_integer(kind):
+    if literal.kind is LiteralKind.INTEGER and pa.types.is_signed_integer(kind):
         value = int(literal.text)
         return value if -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1) else None
-    return literal.text[1:-1] if literal.kind is Kind.STRING and pa.types.is_string(kind) else None
+    return literal.text[1:-1] if literal.kind is LiteralKind.STRING and pa.types.is_string(kind) else None
 
 
 def base_of(

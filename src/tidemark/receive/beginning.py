@@ -7,7 +7,7 @@ from dataclasses import replace
 from tidemark.clock import Lsn
 from tidemark.errors import RESYNC_ALL, LogDamaged, NotTheSameSource, ObjectExists
 from tidemark.log.disk import Disk
-from tidemark.log.mirror import NAME, Mirror, read_mirror, write_mirror
+from tidemark.log.mirror import NAME, LogMirror, read_mirror, write_mirror
 from tidemark.log.segment import SEGMENT, numbers
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, create_slot, end_creation, read_slot
@@ -15,7 +15,7 @@ from tidemark.receive.checks import check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 
 
-def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
+def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> LogMirror:
     """The mirror that the log belongs to; on the first start the slot is created, and the log starts at its position.
 
     The caller must hold the lock of the log.
@@ -29,7 +29,7 @@ def mirror_of(options: ReceiveOptions, disk: Disk, wait: SlotWait) -> Mirror:
     return mirror if mirror is not None and mirror.start is not None else _begin(options, disk, mirror, wait)
 
 
-def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: SlotWait) -> Mirror:
+def _begin(options: ReceiveOptions, disk: Disk, begun: LogMirror | None, wait: SlotWait) -> LogMirror:
     """Write `mirror.json` without a start position, then create the slot, then write `mirror.json` with the position.
 
     After a crash in between, the file proves that an existing slot was created for this log. Without the file, a slot
@@ -50,7 +50,7 @@ def _begin(options: ReceiveOptions, disk: Disk, begun: Mirror | None, wait: Slot
                 f"Pass the directory of its log with `--log`, or another `--name`. {RESYNC_ALL}",
             )
         segment = begun.segment if begun is not None else 1
-        mirror = Mirror(source.identity, options.names.mirror, None, source.marks, segment=segment)
+        mirror = LogMirror(source.identity, options.names.mirror, None, source.marks, segment=segment)
         write_mirror(options.folder, disk, mirror)
         if found is None:
             start = create_slot(options.source, options.names.slot, wait).consistent_point

@@ -41,7 +41,7 @@ from tidemark.schema.table import Column, PgType
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CheckedSource:
     """A source that passed the checks."""
 
     identity: Identity
@@ -52,7 +52,9 @@ class Source:
     xid: Xid8
 
 
-def check_source(session: Session, dsn: Dsn, names: MirrorNames, known: Identity | None, position: Lsn) -> Source:
+def check_source(
+    session: Session, dsn: Dsn, names: MirrorNames, known: Identity | None, position: Lsn
+) -> CheckedSource:
     """Check everything except the slot.
 
     `known` is the identity of the mirror's source, or None on the first start; `position` is the received LSN.
@@ -69,7 +71,7 @@ def check_source(session: Session, dsn: Dsn, names: MirrorNames, known: Identity
     types = {column.type.oid: column.type for column in columns}
     all_binary = all(decoded_from_binary(oid, types) for oid in types)
     marks = read_marks(session, publications)
-    return Source(located.identity, publications, marks, types, all_binary, read_xid(session))
+    return CheckedSource(located.identity, publications, marks, types, all_binary, read_xid(session))
 
 
 def check_publications(session: Session, names: MirrorNames) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.receive.watch import Nudged
-from tidemark.receive.writing import Progress
+from tidemark.receive.writing import LogProgress
 
 NAME = "receive.sock"
 ASK_AFTER_S, NUDGE_AFTER_S, NUDGE_AGAIN_S = 0.005, 0.020, 1.0
@@ -115,7 +115,7 @@ class Control:
         elif descriptor in self._clients:
             self._read(self._clients[descriptor])
 
-    def settle(self, progress: Progress, state: str, nudged: Nudged) -> float | None:
+    def settle(self, progress: LogProgress, state: str, nudged: Nudged) -> float | None:
         """Send the responses that are due after progress.
 
         Returns the seconds until the next call is required, or None if no client is waiting.
@@ -157,7 +157,7 @@ class Control:
         if len(client.unread) > MOST_LINE_BYTES:
             client.closing = True
 
-    def _advance(self, client: _Client, progress: Progress, state: str, nudged: Nudged, now: float) -> None:
+    def _advance(self, client: _Client, progress: LogProgress, state: str, nudged: Nudged, now: float) -> None:
         while not client.closing:
             if client.waiting is not None:
                 answer = self._waited(client.waiting, progress, nudged, now)
@@ -171,7 +171,7 @@ class Control:
             if answer is not None:
                 client.unsent += f"{answer}\n".encode()
 
-    def _answer(self, client: _Client, line: str, progress: Progress, state: str, now: float) -> str | None:
+    def _answer(self, client: _Client, line: str, progress: LogProgress, state: str, now: float) -> str | None:
         verb, *words = line.split() or [""]
         try:
             match verb, words:
@@ -198,7 +198,7 @@ class Control:
             return f"error {' '.join(str(error).split())}"
         return None
 
-    def _waited(self, waiting: _Waiting, progress: Progress, nudged: Nudged, now: float) -> str | None:
+    def _waited(self, waiting: _Waiting, progress: LogProgress, nudged: Nudged, now: float) -> str | None:
         if waiting.verb == "flushed":
             return f"flushed {progress.durable}" if progress.durable >= waiting.target else None
         if waiting.verb == "nudged":
@@ -214,7 +214,7 @@ class Control:
             waiting.nudge_at = now + NUDGE_AGAIN_S
         return None
 
-    def _nudged(self, waiting: _Waiting, progress: Progress, nudged: Nudged) -> str | None:
+    def _nudged(self, waiting: _Waiting, progress: LogProgress, nudged: Nudged) -> str | None:
         if nudged.number < (waiting.nudge or 0):
             return None
         if nudged.failure is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 
 
-class Point(Enum):
+class ReceiveFailPoint(Enum):
     """A fail point."""
 
     SESSION_BEGUN = "session begun"
@@ -27,15 +27,15 @@ class Point(Enum):
     ENDED = "ended"
 
 
-_attached: list[Callable[[Point], None]] = []
+_attached: list[Callable[[ReceiveFailPoint], None]] = []
 
 
-def attach(observer: Callable[[Point], None]) -> None:
+def attach(observer: Callable[[ReceiveFailPoint], None]) -> None:
     """Call `observer` at every fail point from now on."""
     _attached.append(observer)
 
 
-def reached(point: Point) -> None:
+def reached(point: ReceiveFailPoint) -> None:
     """Call the attached observers at a fail point."""
     for observer in _attached:
         observer(point)

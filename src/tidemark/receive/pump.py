@@ -18,7 +18,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import SourceError
 from tidemark.receive.connection import Replication
 from tidemark.receive.drain import Dry
-from tidemark.receive.points import Point, reached
+from tidemark.receive.points import ReceiveFailPoint, reached
 from tidemark.receive.station import IDLE_S, Station
 from tidemark.units import format_size
 from tidemark.values.kernels import Bytes
@@ -149,7 +149,7 @@ class Pump:
             wishes.reply = False
             if durable > self._confirmed:
                 self._confirmed = durable
-                reached(Point.CONFIRMED)
+                reached(ReceiveFailPoint.CONFIRMED)
         replication.require_alive()
 
     def _durable(self) -> Lsn:

@@ -17,22 +17,22 @@ from dataclasses import replace
 from tidemark.clock import Lsn
 from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, UntranslatableText, policy_of
 from tidemark.log.disk import Disk
-from tidemark.log.mirror import Mirror, write_mirror
+from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.recovery import open_log
-from tidemark.log.writer import Lock, LogWriter
+from tidemark.log.writer import LogLock, LogWriter
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.slot import SlotWait
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import Source, check_marks, check_not_moved, check_slot, check_source
+from tidemark.receive.checks import CheckedSource, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
 from tidemark.receive.conversion import Conversion
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
-from tidemark.receive.points import Point, reached
+from tidemark.receive.points import ReceiveFailPoint, reached
 from tidemark.receive.pump import Pump
 from tidemark.receive.station import Station, stop_signal
 from tidemark.receive.watch import drop_if_told, not_published, stated
-from tidemark.receive.writing import Progress
+from tidemark.receive.writing import LogProgress
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
@@ -50,7 +50,7 @@ class Receiver:
         self._disk = Disk()
         self._stopping = stop_signal()
         self._station: Station | None = None
-        self._mirror: Mirror
+        self._mirror: LogMirror
         self._in_use_since: float | None = None
         self._met: set[int] = set()
         self._as_stored = False
@@ -60,7 +60,7 @@ class Receiver:
         os.eventfd_write(self._stopping, 1)
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> LogProgress | None:
         """The progress of the writer thread, or None before the log is open."""
         return self._station.progress if self._station is not None else None
 
@@ -82,7 +82,7 @@ class Receiver:
         """Open the log, and create the slot on the first start, for which the lock is already held."""
         folder, disk = self._options.folder, self._disk
         disk.make_folder(folder)
-        lock = Lock(folder)
+        lock = LogLock(folder)
         try:
             wait = SlotWait(self._options.slot_wait_s, self._tell, self._is_stopping)
             self._mirror = mirror_of(self._options, disk, wait)
@@ -102,13 +102,13 @@ class Receiver:
 
     def _finished(self, station: Station) -> Lsn:
         progress, endpos = station.writing.finish(), self._options.endpos
-        reached(Point.ENDED)
+        reached(ReceiveFailPoint.ENDED)
         if endpos is None or station.stopped:
             return progress.durable
         self._become(replace(self._mirror, complete=max(endpos, self._mirror.complete)))
         return endpos
 
-    def _become(self, mirror: Mirror) -> None:
+    def _become(self, mirror: LogMirror) -> None:
         self._mirror = mirror
         write_mirror(self._options.folder, self._disk, mirror)
 
@@ -128,7 +128,7 @@ class Receiver:
                     raise
                 pause_s = PAUSE_S if station.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
                 station.become(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
-                reached(Point.CONNECTION_LOST)
+                reached(ReceiveFailPoint.CONNECTION_LOST)
                 station.pause(pause_s)
 
     def _in_use_too_long(self, error: SourceError) -> bool:
@@ -164,12 +164,12 @@ class Receiver:
                 formats.approve if binary else None,
                 conversion.frames if conversion is not None else None,
             )
-            reached(Point.SESSION_BEGUN)
+            reached(ReceiveFailPoint.SESSION_BEGUN)
             timeouts = Timeouts(statement_s=0)
             session = opened.enter_context(Session.open(self._options.source, "receive", timeouts, replication=True))
             slot, silence_s = self._options.names.slot, self._options.silence_s
             replication = Replication(session, slot, station.position, plugin, silence_s)
-            reached(Point.STREAM_STARTED)
+            reached(ReceiveFailPoint.STREAM_STARTED)
             self._tell(f"streaming from {station.position}, {'binary' if plugin.binary else 'text'}")
             self._in_use_since = None
             with Session.open(self._options.source, "check") as check:
@@ -199,7 +199,7 @@ class Receiver:
             return None
         return Conversion(opened.enter_context(Session.open(self._options.source, "convert")))
 
-    def _checked(self, station: Station, mirror: Mirror) -> Source:
+    def _checked(self, station: Station, mirror: LogMirror) -> CheckedSource:
         options, position = self._options, station.position
         with Session.open(options.source, "check") as session:
             source = check_source(session, options.source, options.names, mirror.identity, position)

@@ -15,7 +15,7 @@ from tidemark.log.writer import LogWriter
 from tidemark.receive.control import Control, page_start
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.watch import Watch
-from tidemark.receive.writing import Progress, Writing
+from tidemark.receive.writing import LogProgress, Writing
 
 IDLE_S = 1.0
 
@@ -40,7 +40,7 @@ class Station:
         self.keep_marks: Callable[[Mapping[str, str]], None] = lambda _: None
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         """The progress of the writer thread."""
         return self.writing.progress
 

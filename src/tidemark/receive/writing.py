@@ -21,12 +21,12 @@ from tidemark.clock import Lsn, Xid8
 from tidemark.errors import SourceError
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
 from tidemark.receive.options import BUFFER_BYTES, BUFFERS
-from tidemark.receive.points import Point, reached
+from tidemark.receive.points import ReceiveFailPoint, reached
 from tidemark.values.kernels import Bytes, read_only
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LogProgress:
     """The progress of the log; `ended` once a commit above endpos has arrived."""
 
     received: Lsn
@@ -111,7 +111,7 @@ class Writing:
         """Queue the removal of segments that are not required once everything up to `applied` is in the lake."""
         self._jobs.put(lambda: self._log.trim(applied))
 
-    def finish(self) -> Progress:
+    def finish(self) -> LogProgress:
         """Sync all queued frames, and end the thread; raises its error."""
         self._jobs.put(self._sync)
         self._jobs.put(None)
@@ -193,17 +193,17 @@ class Writing:
         self._ended = appended.ended
         self._commits += len(appended.commits)
         self._unsynced_since = self._unsynced_since or time.monotonic()
-        reached(Point.BLOCK_APPENDED)
+        reached(ReceiveFailPoint.BLOCK_APPENDED)
 
     def _sync(self) -> None:
         self._log.sync()
         self._durable_commit = self._log.last_commit
         self._unsynced_since = None
-        reached(Point.SYNCED)
+        reached(ReceiveFailPoint.SYNCED)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> LogProgress:
         log = self._log
-        return Progress(
+        return LogProgress(
             received=log.received,
             durable=log.durable,
             durable_commit=self._durable_commit,

@@ -85,7 +85,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FingerprintComparison:
     """The effect of a change, and one reason for each difference that has this effect."""
 
     effect: Effect
@@ -99,20 +99,24 @@ _TEXTS = frozenset({25, 1043})  # text, varchar
 _NUMERICS = 1231  # numeric[]: an array with a NaN uses the text fallback if, and only if, its elements are DECIMAL
 
 
-def compare(old: Fingerprint | None, new: Fingerprint | None) -> Comparison:
+def compare(old: Fingerprint | None, new: Fingerprint | None) -> FingerprintComparison:
     """The effect of the changes to a table between two catalog snapshots."""
     if new is None:
-        return Comparison(Effect.DROPPED, ("the table was dropped",)) if old else Comparison(Effect.SAME)
+        return (
+            FingerprintComparison(Effect.DROPPED, ("the table was dropped",))
+            if old
+            else FingerprintComparison(Effect.SAME)
+        )
     if old is None or old.oid != new.oid:
         reason = "the table is new" if old is None else f"another table (oid {new.oid}) has its name"
-        return Comparison(Effect.NEW, (reason,))
+        return FingerprintComparison(Effect.NEW, (reason,))
     findings = [*_table_findings(old, new), *_column_findings(old, new)]
     if old.filenode != new.filenode and (columns := _rewritten_columns(old, new)):
         findings.append((Effect.RESYNC, f"the table was rewritten and altered: {', '.join(columns)}"))
     if not findings:
-        return Comparison(Effect.SAME)
+        return FingerprintComparison(Effect.SAME)
     effect = max((effect for effect, _ in findings), key=lambda effect: effect.value)
-    return Comparison(effect, tuple(reason for found, reason in findings if found is effect))
+    return FingerprintComparison(effect, tuple(reason for found, reason in findings if found is effect))
 
 
 def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:

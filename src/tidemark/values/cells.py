@@ -43,7 +43,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DecodedColumn:
     """A decoded column. `exact` is the text fallback: PostgreSQL's text of the values that `array` cannot represent.
 
     For such a value `array` is null; for all others `exact` is null.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.values.cells import MOST_CELLS, Cells, Column
+from tidemark.values.cells import MOST_CELLS, Cells, DecodedColumn
 from tidemark.values.failure import BatchTooLarge, bad_message, decoding_column
 from tidemark.values.kernels import FOUR, TWO, Bytes, Ints, Longs, be16, be32, kernel
 from tidemark.values.types import Decoding
@@ -33,7 +33,7 @@ class CopyBatch:
     """Rows of a copy, by column; a table without columns also has rows."""
 
     rows: int
-    columns: tuple[Column, ...]
+    columns: tuple[DecodedColumn, ...]
 
 
 class CopyDecoder:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, Column, fixed
+from tidemark.values.cells import Cells, DecodedColumn, fixed
 from tidemark.values.exact import date_text, timestamp_text
 from tidemark.values.failure import require_good, text_or_bad
 from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be32, be64, kernel
@@ -25,27 +25,27 @@ FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, counted fro
 FIRST_MICRO, LAST_MICRO = FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1
 
 
-def date(cells: Cells, binary: bool) -> Column:
+def date(cells: Cells, binary: bool) -> DecodedColumn:
     """Date to date32."""
     out = np.zeros(len(cells), np.int32)
     strange = np.zeros(len(cells), np.bool_)
     run = _days if binary else _dates
     require_good("date", cells, run(cells.buffer, cells.offsets, cells.lengths, out, strange))
     array = fixed(pa.date32(), out, cells.lengths, strange)
-    return Column(array, _exact("date", cells, strange, binary, date_text))
+    return DecodedColumn(array, _exact("date", cells, strange, binary, date_text))
 
 
-def timestamp(cells: Cells, binary: bool) -> Column:
+def timestamp(cells: Cells, binary: bool) -> DecodedColumn:
     """Timestamp to timestamp[us] without a time zone."""
     return _timestamp("timestamp", cells, binary, pa.timestamp("us"))
 
 
-def timestamptz(cells: Cells, binary: bool) -> Column:
+def timestamptz(cells: Cells, binary: bool) -> DecodedColumn:
     """Timestamptz to timestamp[us, UTC]; the text format is in UTC, because sessions set TimeZone to UTC."""
     return _timestamp("timestamptz", cells, binary, pa.timestamp("us", "UTC"))
 
 
-def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> Column:
+def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> DecodedColumn:
     out = np.zeros(len(cells), np.int64)
     strange = np.zeros(len(cells), np.bool_)
     zoned = name == "timestamptz"
@@ -54,7 +54,7 @@ def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> Colu
     else:
         require_good(name, cells, _timestamps(cells.buffer, cells.offsets, cells.lengths, zoned, out, strange))
     array = fixed(kind, out, cells.lengths, strange)
-    return Column(array, _exact(name, cells, strange, binary, lambda raw: timestamp_text(raw, zoned)))
+    return DecodedColumn(array, _exact(name, cells, strange, binary, lambda raw: timestamp_text(raw, zoned)))
 
 
 def _exact(name: str, cells: Cells, strange: Flags, binary: bool, text_of: Any) -> pa.StringArray | None:

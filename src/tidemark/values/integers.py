@@ -11,36 +11,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, Column, fixed, validity
+from tidemark.values.cells import Cells, DecodedColumn, fixed, validity
 from tidemark.values.failure import require_good
 from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, kernel
 
 
-def boolean(cells: Cells, binary: bool) -> Column:
+def boolean(cells: Cells, binary: bool) -> DecodedColumn:
     """Bool to Arrow bool."""
     out = np.zeros(len(cells), np.bool_)
     require_good("bool", cells, _bool(cells.buffer, cells.offsets, cells.lengths, binary, out))
     bitmap, nulls = validity(cells.lengths)
     bits = pa.py_buffer(np.packbits(out, bitorder="little"))
-    return Column(pa.Array.from_buffers(pa.bool_(), len(cells), [bitmap, bits], null_count=nulls))
+    return DecodedColumn(pa.Array.from_buffers(pa.bool_(), len(cells), [bitmap, bits], null_count=nulls))
 
 
-def int2(cells: Cells, binary: bool) -> Column:
+def int2(cells: Cells, binary: bool) -> DecodedColumn:
     """int2 to int16."""
     return _integer("int2", cells, binary, np.int16, pa.int16())
 
 
-def int4(cells: Cells, binary: bool) -> Column:
+def int4(cells: Cells, binary: bool) -> DecodedColumn:
     """int4 to int32."""
     return _integer("int4", cells, binary, np.int32, pa.int32())
 
 
-def int8(cells: Cells, binary: bool) -> Column:
+def int8(cells: Cells, binary: bool) -> DecodedColumn:
     """int8 to int64."""
     return _integer("int8", cells, binary, np.int64, pa.int64())
 
 
-def oid(cells: Cells, binary: bool) -> Column:
+def oid(cells: Cells, binary: bool) -> DecodedColumn:
     """oid, which is unsigned, to int64: Spark and Delta have no unsigned types."""
     out = np.zeros(len(cells), np.int64)
     if binary:
@@ -48,7 +48,7 @@ def oid(cells: Cells, binary: bool) -> Column:
     else:
         bad = _decimal(cells.buffer, cells.offsets, cells.lengths, 0, 2**32 - 1, out)
     require_good("oid", cells, bad)
-    return Column(fixed(pa.int64(), out, cells.lengths))
+    return DecodedColumn(fixed(pa.int64(), out, cells.lengths))
 
 
 def big_endian(cells: Cells, out: Any) -> int:
@@ -57,7 +57,7 @@ def big_endian(cells: Cells, out: Any) -> int:
     return bad
 
 
-def _integer(name: str, cells: Cells, binary: bool, dtype: Any, kind: pa.DataType) -> Column:
+def _integer(name: str, cells: Cells, binary: bool, dtype: Any, kind: pa.DataType) -> DecodedColumn:
     out = np.zeros(len(cells), dtype)
     if binary:
         bad = big_endian(cells, out)
@@ -65,7 +65,7 @@ def _integer(name: str, cells: Cells, binary: bool, dtype: Any, kind: pa.DataTyp
         limits = np.iinfo(dtype)
         bad = _decimal(cells.buffer, cells.offsets, cells.lengths, limits.min, limits.max, out)
     require_good(name, cells, bad)
-    return Column(fixed(kind, out, cells.lengths))
+    return DecodedColumn(fixed(kind, out, cells.lengths))
 
 
 @kernel

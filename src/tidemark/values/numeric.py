@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, Column, fixed, require_room, variable
+from tidemark.values.cells import Cells, DecodedColumn, fixed, require_room, variable
 from tidemark.values.failure import require_good
 from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be16, kernel
 from tidemark.values.text import as_strings
@@ -25,7 +25,7 @@ _SHORT = 4  # base-10000 digits that always fit in 64 bits
 NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
 
 
-def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> Column:
+def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> DecodedColumn:
     """numeric(p, s) to decimal128(p, s)."""
     out = np.zeros(2 * len(cells), np.uint64)
     special = np.zeros(len(cells), np.bool_)
@@ -36,21 +36,21 @@ def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> Column:
     require_good(f"numeric({precision},{scale})", cells, bad)
     array = fixed(pa.decimal128(precision, scale), out, cells.lengths, special)
     if not special.any():
-        return Column(array)
-    return Column(array, numeric_text(cells.where(special), binary).array)
+        return DecodedColumn(array)
+    return DecodedColumn(array, numeric_text(cells.where(special), binary).array)
 
 
-def numeric_text(cells: Cells, binary: bool) -> Column:
+def numeric_text(cells: Cells, binary: bool) -> DecodedColumn:
     """Numeric of any size to its exact text, with all the digits that PostgreSQL stores."""
     if not binary:
         require_good("numeric", cells, _texts_are_good(cells.buffer, cells.offsets, cells.lengths))
-        return Column(as_strings("numeric", cells))
+        return DecodedColumn(as_strings("numeric", cells))
     offsets = np.zeros(len(cells) + 1, np.int64)
     require_good("numeric", cells, _text_sizes(cells.buffer, cells.offsets, cells.lengths, offsets))
     require_room(cells, int(offsets[-1]))
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_texts(cells.buffer, cells.offsets, cells.lengths, offsets, out)
-    return Column(variable(pa.string(), offsets.astype(np.int32), out, cells.lengths))
+    return DecodedColumn(variable(pa.string(), offsets.astype(np.int32), out, cells.lengths))
 
 
 @kernel

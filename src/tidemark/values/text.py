@@ -11,57 +11,57 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, Column, require_room, variable
+from tidemark.values.cells import Cells, DecodedColumn, require_room, variable
 from tidemark.values.failure import bad_value, require_good
 from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
 
 
-def text(cells: Cells, binary: bool) -> Column:  # noqa: ARG001
+def text(cells: Cells, binary: bool) -> DecodedColumn:  # noqa: ARG001
     """Text to string; both formats have the same bytes."""
-    return Column(as_strings("text", cells))
+    return DecodedColumn(as_strings("text", cells))
 
 
-def jsonb(cells: Cells, binary: bool) -> Column:
+def jsonb(cells: Cells, binary: bool) -> DecodedColumn:
     """jsonb to string."""
     if binary:
         require_good("jsonb", cells, _versioned(cells.buffer, cells.offsets, cells.lengths))
         present = cells.lengths >= 0
         cells = Cells(cells.buffer, cells.offsets + present, cells.lengths - present.astype(np.int32))
-    return Column(as_strings("jsonb", cells))
+    return DecodedColumn(as_strings("jsonb", cells))
 
 
-def char(cells: Cells, binary: bool) -> Column:
+def char(cells: Cells, binary: bool) -> DecodedColumn:
     r"""PostgreSQL's one-byte "char" to string, as charout prints it: NUL becomes empty, a high byte becomes \ooo."""
     if not binary:
-        return Column(as_strings('"char"', cells))
+        return DecodedColumn(as_strings('"char"', cells))
     out = np.empty(4 * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
     require_good('"char"', cells, _chars(cells.buffer, cells.offsets, cells.lengths, offsets, out))
-    return Column(variable(pa.string(), offsets, out, cells.lengths))
+    return DecodedColumn(variable(pa.string(), offsets, out, cells.lengths))
 
 
-def uuid(cells: Cells, binary: bool) -> Column:
+def uuid(cells: Cells, binary: bool) -> DecodedColumn:
     """Uuid to string, as PostgreSQL prints it."""
     if not binary:
         require_good("uuid", cells, _uuid_texts(cells.buffer, cells.offsets, cells.lengths))
-        return Column(as_strings("uuid", cells))
+        return DecodedColumn(as_strings("uuid", cells))
     out = np.empty(36 * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
     require_good("uuid", cells, _uuids(cells.buffer, cells.offsets, cells.lengths, offsets, out))
-    return Column(variable(pa.string(), offsets, out, cells.lengths))
+    return DecodedColumn(variable(pa.string(), offsets, out, cells.lengths))
 
 
-def bytea(cells: Cells, binary: bool) -> Column:
+def bytea(cells: Cells, binary: bool) -> DecodedColumn:
     r"""Bytea to binary; the text format is \x followed by hexadecimal digits."""
     if binary:
         offsets, data = copied(cells)
-        return Column(variable(pa.binary(), offsets, data, cells.lengths))
+        return DecodedColumn(variable(pa.binary(), offsets, data, cells.lengths))
     lengths = np.where(cells.lengths >= 0, np.maximum(cells.lengths // 2 - 1, 0), 0)
     offsets = np.zeros(len(cells) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
     require_good("bytea", cells, _unhex(cells.buffer, cells.offsets, cells.lengths, offsets, data))
-    return Column(variable(pa.binary(), offsets, data, cells.lengths))
+    return DecodedColumn(variable(pa.binary(), offsets, data, cells.lengths))
 
 
 def as_strings(name: str, cells: Cells) -> pa.StringArray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, Column, variable
+from tidemark.values.cells import Cells, DecodedColumn, variable
 from tidemark.values.failure import require_good
 from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel
 from tidemark.values.text import as_strings
@@ -24,39 +24,39 @@ DAY = 86_400_000_000
 LETTERS = np.isin(np.arange(256), np.frombuffer(b"0123456789+-:. yearsmondayinfinity", np.uint8))
 
 
-def time(cells: Cells, binary: bool) -> Column:
+def time(cells: Cells, binary: bool) -> DecodedColumn:
     """Time to string."""
     if not binary:
         require_good("time", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, False))
     return _texts("time", cells, binary, _times, 15, False)
 
 
-def timetz(cells: Cells, binary: bool) -> Column:
+def timetz(cells: Cells, binary: bool) -> DecodedColumn:
     """Timetz to string."""
     if not binary:
         require_good("timetz", cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, True))
     return _texts("timetz", cells, binary, _times, 24, True)
 
 
-def interval(cells: Cells, binary: bool) -> Column:
+def interval(cells: Cells, binary: bool) -> DecodedColumn:
     """Interval to string."""
     return _texts("interval", cells, binary, _intervals, 96, True)
 
 
-def finite_interval(cells: Cells, binary: bool) -> Column:
+def finite_interval(cells: Cells, binary: bool) -> DecodedColumn:
     """Interval to string, for servers before 17, which have no infinite intervals: the extremes are ordinary values."""
     return _texts("interval", cells, binary, _intervals, 96, False)
 
 
-def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> Column:
+def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> DecodedColumn:
     """Decode to text; `more` enables the optional part of the type: a time zone for timetz, infinity for interval."""
     if not binary:
         require_good(name, cells, _made_of(cells.buffer, cells.offsets, cells.lengths, LETTERS))
-        return Column(as_strings(name, cells))
+        return DecodedColumn(as_strings(name, cells))
     out = np.empty(most * len(cells), np.uint8)
     offsets = np.zeros(len(cells) + 1, np.int32)
     require_good(name, cells, write(cells.buffer, cells.offsets, cells.lengths, more, offsets, out))
-    return Column(variable(pa.string(), offsets, out[: offsets[-1]], cells.lengths))
+    return DecodedColumn(variable(pa.string(), offsets, out[: offsets[-1]], cells.lengths))
 
 
 @kernel

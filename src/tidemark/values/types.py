@@ -18,10 +18,10 @@ import pyarrow as pa
 from tidemark.errors import UnsupportedMessage
 from tidemark.schema.table import PgType
 from tidemark.values import arrays, dates, floats, integers, numeric, text, times
-from tidemark.values.cells import Cells, Column
+from tidemark.values.cells import Cells, DecodedColumn
 from tidemark.values.exact import date_text, float_text, timestamp_text
 
-Decode = Callable[[Cells, bool], Column]
+Decode = Callable[[Cells, bool], DecodedColumn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _array(element: int, typmod: int, types: Types) -> Decoding:
 
 
 def _as_text(oid: int) -> Decoding:
-    def decode(cells: Cells, binary: bool) -> Column:
+    def decode(cells: Cells, binary: bool) -> DecodedColumn:
         if binary and (cells.lengths >= 0).any():
             raise UnsupportedMessage(
                 f"a value of type oid {oid} was received in binary format, which is not supported for this type",

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from tidemark.clock import Lsn
 from tidemark.lake import points
-from tidemark.lake.lock import WRITING, Lock
-from tidemark.lake.points import Point
+from tidemark.lake.lock import WRITING, LakeLock
+from tidemark.lake.points import FailPoint
 from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
@@ -70,13 +70,13 @@ def from_json(text: str) -> tuple[ApplyOptions, Lsn, Lsn | None]:
     return ApplyOptions(**{**plain, **typed}), upto, Lsn.parse(before) if before else None
 
 
-def killer(name: str, times: int, *victims: int) -> Callable[[Point], None]:
+def killer(name: str, times: int, *victims: int) -> Callable[[FailPoint], None]:
     """Kills these processes, and its own, at the n-th time that it is told of a point."""
-    seen: Counter[Point] = Counter()
+    seen: Counter[FailPoint] = Counter()
 
-    def observe(point: Point) -> None:
+    def observe(point: FailPoint) -> None:
         seen[point] += 1
-        if point is Point(name) and seen[point] >= times:
+        if point is FailPoint(name) and seen[point] >= times:
             for pid in (*victims, os.getpid()):
                 os.kill(pid, signal.SIGKILL)
 
@@ -85,7 +85,7 @@ def killer(name: str, times: int, *victims: int) -> Callable[[Point], None]:
 
 def kill_at(name: str, times: str, job: Any = apply_job) -> None:
     """Be killed there. A file is written by a task of the job, in a process of Spark's: it kills us, and itself."""
-    if Point(name) is not Point.FILE_WRITTEN:
+    if FailPoint(name) is not FailPoint.FILE_WRITTEN:
         points.attach(killer(name, int(times)))
         return
     driver, original = os.getpid(), job._run
@@ -137,7 +137,7 @@ def write_until(point: str, told: str) -> None:
 
 
 def hold() -> None:
-    with Lock(Path(sys.argv[2]), WRITING):
+    with LakeLock(Path(sys.argv[2]), WRITING):
         say("held")
         sys.stdin.read()
 

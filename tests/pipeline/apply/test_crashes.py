@@ -29,7 +29,7 @@ from tests.conftest import NEWEST
 from tests.pipeline.apply.child import as_json
 from tests.striking import striking
 from tidemark.clock import Lsn
-from tidemark.lake.points import Point
+from tidemark.lake.points import FailPoint
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 
 pytestmark = pytest.mark.quick
@@ -133,11 +133,18 @@ def require_once(side: Lakeside) -> None:
 
 def test_every_point_is_in_a_round() -> None:
     elsewhere = {
-        Point.GENERATION_COMMITTED,
-        Point.VERSIONS_ENDED,
+        FailPoint.GENERATION_COMMITTED,
+        FailPoint.VERSIONS_ENDED,
     }  # tests/pipeline/sync/test_generations.py, test_outside.py
-    elsewhere |= {Point.RESTART_DECIDED, Point.LOG_EMPTIED, Point.SLOT_DROPPED, Point.LOG_BEGUN}  # test_restart.py
-    assert {Point(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(Point) - elsewhere
+    elsewhere |= {
+        FailPoint.RESTART_DECIDED,
+        FailPoint.LOG_EMPTIED,
+        FailPoint.SLOT_DROPPED,
+        FailPoint.LOG_BEGUN,
+    }  # test_restart.py
+    assert {FailPoint(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(
+        FailPoint
+    ) - elsewhere
 
 
 def prepare(side: Lakeside, n: int, points: Sequence[str]) -> Lsn | None:
@@ -167,8 +174,8 @@ def test_struck_at_every_point_the_next_writer_goes_on(side: Lakeside, rounds: I
         before = prepare(side, n, points)
         for point in points:
             name, times = point.split(":")
-            if Point(name) is not Point.FILE_WRITTEN:
-                with striking(Point(name), int(times)):
+            if FailPoint(name) is not FailPoint.FILE_WRITTEN:
+                with striking(FailPoint(name), int(times)):
                     write(side, before)
         go_on(side, n)
     side.require_noted()

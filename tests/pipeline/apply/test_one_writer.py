@@ -28,8 +28,8 @@ from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import DataFile
-from tidemark.lake.history import Event, Kind
-from tidemark.lake.lock import WRITING, Lock, Owner, is_held, read_owner
+from tidemark.lake.history import TableEvent, TableEventKind
+from tidemark.lake.lock import WRITING, LakeLock, Owner, is_held, read_owner
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.schema.fingerprint import Fingerprint
@@ -62,14 +62,14 @@ def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_pa
         with pytest.raises(
             LakeInUse, match=rf"in use by another writer: pid {process.pid} on .+ \(child\.py hold\), for [\d.]+ s"
         ):
-            Lock(tmp_path, WRITING)
+            LakeLock(tmp_path, WRITING)
         process.send_signal(signal.SIGSTOP)  # one that does not answer still lives
         with pytest.raises(LakeInUse):
-            Lock(tmp_path, WRITING)
+            LakeLock(tmp_path, WRITING)
         process.kill()
         process.wait()
         assert not is_held(tmp_path)
-        with Lock(tmp_path, WRITING):
+        with LakeLock(tmp_path, WRITING):
             now = read_owner(tmp_path)
             assert now is not None
             assert now.pid == os.getpid()
@@ -193,10 +193,10 @@ def test_a_stale_register_cannot_say_how_far_it_has_come(tmp_path: Path) -> None
 def test_a_stale_register_cannot_take_anothers_event_for_its_own(tmp_path: Path) -> None:
     table = Fingerprint(16384, "public", "t", 16384, Persistence.PERMANENT, (1,), (), None, None, (), ())
     stale, other = Tables(tmp_path), Tables(tmp_path)
-    other.tell(Event(Kind.WAITING, table, "public/t", Lsn(10), Lsn(10)))
+    other.tell(TableEvent(TableEventKind.WAITING, table, "public/t", Lsn(10), Lsn(10)))
     with pytest.raises(LakeInUse, match="cannot write"):
-        stale.tell(Event(Kind.BEGUN, table, "public/t", Lsn(20), Lsn(20)))
-    assert [event.kind for event in read_events(tmp_path)] == [Kind.WAITING]
+        stale.tell(TableEvent(TableEventKind.BEGUN, table, "public/t", Lsn(20), Lsn(20)))
+    assert [event.kind for event in read_events(tmp_path)] == [TableEventKind.WAITING]
 
 
 @pytest.mark.parametrize("name", ["fsync", "open"])

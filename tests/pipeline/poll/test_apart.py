@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tidemark.pipeline.poll.apart import MOST_GONE, Apart
-from tidemark.pipeline.poll.digests import BITS, Digest, added
+from tidemark.pipeline.poll.digests import BITS, RangeDigest, added
 from tidemark.pipeline.poll.mirrored import Hashes, Kept
 
 pytestmark = pytest.mark.quick
@@ -73,7 +73,7 @@ def test_digests_of_ranges_are_those_of_all() -> None:
     for bits in (1, 4, 16):
         assert some.digests(bits, None).whole() == some.digest()
     halves = [(h >> 32, ((h & 0xFFFFFFFF) ^ (1 << 31)) - (1 << 31)) for h in edges.tolist()]
-    assert Digest.of(edges).total == sum((high << 32) + low for high, low in halves) % (1 << BITS)
+    assert RangeDigest.of(edges).total == sum((high << 32) + low for high, low in halves) % (1 << BITS)
     assert len(set(added(edges).tolist())) == len(edges)
     with_ranges = some.within(4, frozenset({0, -1}))
     assert np.array_equal(with_ranges.hashes, some.has.hashes[np.isin(some.has.hashes >> 60, [0, -1])])

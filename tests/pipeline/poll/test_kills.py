@@ -27,7 +27,7 @@ from tests.pipeline.poll.child import as_json
 from tests.striking import striking
 from tidemark.clock import Xid8
 from tidemark.errors import Retry, SourceError, TableChanged, policy_of
-from tidemark.lake.points import Point
+from tidemark.lake.points import FailPoint
 from tidemark.pipeline.poll import cycle, following
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.poller import Poller
@@ -37,14 +37,14 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 TABLES = ("orders", "bag")
 POINTS = (
-    Point.TABLE_COMMITTED,
-    Point.COLUMNS_ADDED,
-    Point.GENERATION_COMMITTED,
-    Point.ALL_COMMITTED,
-    Point.HISTORY_TOLD,
-    Point.CYCLE_TOLD,
+    FailPoint.TABLE_COMMITTED,
+    FailPoint.COLUMNS_ADDED,
+    FailPoint.GENERATION_COMMITTED,
+    FailPoint.ALL_COMMITTED,
+    FailPoint.HISTORY_TOLD,
+    FailPoint.CYCLE_TOLD,
 )
-FEW_POINTS = (Point.TABLE_COMMITTED, Point.CYCLE_TOLD)
+FEW_POINTS = (FailPoint.TABLE_COMMITTED, FailPoint.CYCLE_TOLD)
 KILLED = ("locked:1", "file written:1", "table committed:3", "events committed:1")
 
 
@@ -86,10 +86,10 @@ def held(db: Database, tables: list[str]) -> dict[str, object]:
 @pytest.mark.full
 def test_the_first_poll_is_struck(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db)
-    for point in (Point.GENERATION_COMMITTED, Point.HISTORY_TOLD):
+    for point in (FailPoint.GENERATION_COMMITTED, FailPoint.HISTORY_TOLD):
         with striking(point), polling(db, tmp_path, spark) as mirror:
             mirror.poll()
-        work(db, list(Point).index(point) + 1)
+        work(db, list(FailPoint).index(point) + 1)
     with polling(db, tmp_path, spark) as mirror:
         mirror.require_equal(*TABLES)
 
@@ -108,7 +108,7 @@ def test_struck_at_every_point_the_next_poll_is_exact(
         now = held(db, tables)
         with striking(point), polling(db, tmp_path, spark) as mirror:
             mirror.poll()
-        if point is Point.CYCLE_TOLD:
+        if point is FailPoint.CYCLE_TOLD:
             before = now
         assert shown(lake, spark, list(before)) == before, point
     with polling(db, tmp_path, spark) as mirror:

@@ -33,7 +33,7 @@ from tests.mirror.conftest import SETTINGS, set_in
 from tests.pipeline.sync.load import create, writing
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
-from tidemark.lake.holds import Asked, Handed
+from tidemark.lake.holds import Handed, SnapshotRequest
 from tidemark.lake.polls import read_polls
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.pipeline.poll.glimpse import glimpse
@@ -331,7 +331,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
     db.run("create table t (id int primary key)", "insert into t values (1)")
     with Holds(tmp_path, db.dsn()) as holds:
         assert not holds.wanted()
-        with Asked(tmp_path) as asked:
+        with SnapshotRequest(tmp_path) as asked:
             assert holds.wanted()
             assert asked.answer() is None
             with glimpse(db.dsn()) as seen:
@@ -348,7 +348,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
         eventually(lambda: not holders(db))
         with pytest.raises(ObjectMissing):
             count_by(db, handed)
-    with Holds(tmp_path, db.dsn(), limit_s=0) as slow, Asked(tmp_path) as asked, glimpse(db.dsn()) as seen:
+    with Holds(tmp_path, db.dsn(), limit_s=0) as slow, SnapshotRequest(tmp_path) as asked, glimpse(db.dsn()) as seen:
         slow.shown(seen, Lsn(8))
         slow.let_go()
         handed = asked.answer()

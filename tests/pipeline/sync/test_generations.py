@@ -18,7 +18,7 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST, quick_only
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake import points
-from tidemark.lake.points import Point
+from tidemark.lake.points import FailPoint
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
@@ -26,7 +26,7 @@ from tidemark.pipeline.fold.folder import Folder
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
-POINTS = (Point.GENERATION_COMMITTED, Point.HISTORY_TOLD)
+POINTS = (FailPoint.GENERATION_COMMITTED, FailPoint.HISTORY_TOLD)
 
 
 class Crash(BaseException):
@@ -34,8 +34,8 @@ class Crash(BaseException):
 
 
 @contextmanager
-def crashing_at(point: Point) -> Iterator[None]:
-    def crash(reached: Point) -> None:
+def crashing_at(point: FailPoint) -> Iterator[None]:
+    def crash(reached: FailPoint) -> None:
         if reached is point:
             raise Crash
 
@@ -89,9 +89,9 @@ def oid(db: Database) -> int:
     return int(db.admin("select 't'::regclass::oid::int")[0][0])
 
 
-@pytest.mark.parametrize("point", quick_only(POINTS, Point.GENERATION_COMMITTED), ids=lambda each: each.value)
+@pytest.mark.parametrize("point", quick_only(POINTS, FailPoint.GENERATION_COMMITTED), ids=lambda each: each.value)
 def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
-    db: Database, spark: SparkSession, tmp_path: Path, point: Point
+    db: Database, spark: SparkSession, tmp_path: Path, point: FailPoint
 ) -> None:
     db.run("create table t (id int primary key, v text)", "insert into t select i, 'a' from generate_series(1, 100) i")
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:

@@ -30,7 +30,7 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.lake.lake import Lake
-from tidemark.lake.points import Point
+from tidemark.lake.points import FailPoint
 from tidemark.lake.requests import ask_for_restart, read_restart
 from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
 from tidemark.pipeline.restart import RestartOptions, start_over
@@ -173,12 +173,12 @@ def test_a_mirror_that_cannot_go_on_is_started_over(
 
 
 POINTS = (
-    Point.RESTART_DECIDED,
-    Point.HISTORY_TOLD,
-    Point.LOG_EMPTIED,
-    Point.SLOT_DROPPED,
-    Point.LOG_BEGUN,
-    Point.CYCLE_TOLD,
+    FailPoint.RESTART_DECIDED,
+    FailPoint.HISTORY_TOLD,
+    FailPoint.LOG_EMPTIED,
+    FailPoint.SLOT_DROPPED,
+    FailPoint.LOG_BEGUN,
+    FailPoint.CYCLE_TOLD,
 )
 
 
@@ -205,7 +205,7 @@ def test_a_mirror_is_started_over_while_its_tables_are_still_copied_again(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = mirrored(db, spark, tmp_path)
-    points = {Point.GENERATION_COMMITTED: 2, Point.HISTORY_TOLD: 2, Point.CYCLE_TOLD: 1}
+    points = {FailPoint.GENERATION_COMMITTED: 2, FailPoint.HISTORY_TOLD: 2, FailPoint.CYCLE_TOLD: 1}
     for turn, (point, times) in enumerate(points.items(), 3):
         ask_for_restart(before.options.lake)
         assert restart(db, tmp_path)

@@ -13,7 +13,7 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary
 from tidemark.errors import NotAnswerable
-from tidemark.lake.history import Kind
+from tidemark.lake.history import TableEventKind
 from tidemark.lake.requests import ask_for_restart
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy.job import copy_parts
@@ -49,7 +49,7 @@ def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
         synced.copy_all()
         tables = synced.mirroring.writer.tables.histories.values()
         kinds = {each.fingerprint.name: [event.kind for event in each.events] for each in tables}
-        assert [Kind.EMPTIED in kinds[name] for name in ("queue", "bag", "calm")] == [True, True, False]
+        assert [TableEventKind.EMPTIED in kinds[name] for name in ("queue", "bag", "calm")] == [True, True, False]
         synced.note("queue", "bag", "calm")
         db.run("update queue set v = 'last'", "truncate bag", "insert into bag values ('x'), ('x')")
         synced.note("queue", "bag", "calm")
@@ -91,7 +91,7 @@ def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
         (queue,) = (each for each in synced.mirroring.writer.tables.histories.values() if each.name == "public.queue")
-        assert queue.events[-1].kind is Kind.EMPTIED
+        assert queue.events[-1].kind is TableEventKind.EMPTIED
         db.run("insert into calm values (7)")
         synced.note("queue", "calm")
         synced.require_noted()

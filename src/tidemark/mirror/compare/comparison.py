@@ -16,11 +16,11 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.polls import Poll
-from tidemark.mirror.compare.digest import WHOLE, Digest
+from tidemark.mirror.compare.digest import WHOLE, RowDigest
 from tidemark.mirror.compare.holding import Held
 from tidemark.mirror.compare.looking import HeldLook
 from tidemark.mirror.compare.mirror_side import MirrorSide
-from tidemark.mirror.compare.narrowing import Found, narrowed
+from tidemark.mirror.compare.narrowing import FoundDifferences, narrowed
 from tidemark.mirror.compare.polled import HeldPoll
 from tidemark.mirror.compare.source_side import SourceSide
 from tidemark.mirror.compare.table import ComparedTable
@@ -67,9 +67,9 @@ class Compared:
     table: str
     verdict: Verdict
     seconds: float
-    source: Digest | None = None
-    mirror: Digest | None = None
-    found: Found | None = None
+    source: RowDigest | None = None
+    mirror: RowDigest | None = None
+    found: FoundDifferences | None = None
     reason: str = ""
     only: bool = False
 

@@ -18,7 +18,7 @@ WHOLE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class RowDigest:
     """The digest of rows: their number, the sum of their hashes, and their lowest and highest position."""
 
     rows: int = 0
@@ -26,7 +26,7 @@ class Digest:
     low: int = 0
     high: int = 0
 
-    def is_same(self, other: Digest) -> bool:
+    def is_same(self, other: RowDigest) -> bool:
         """Return whether the number of rows and the sum of their hashes are equal."""
         return (self.rows, self.total) == (other.rows, other.total)
 
@@ -42,7 +42,7 @@ class Range:
     high: int
 
     @classmethod
-    def around(cls, *digests: Digest) -> Range:
+    def around(cls, *digests: RowDigest) -> Range:
         """Return the smallest range that contains all rows of these digests."""
         filled = [each for each in digests if each.rows]
         return cls(min(each.low for each in filled), max(each.high for each in filled))
@@ -64,10 +64,10 @@ class Row:
 class Side(Protocol):
     """The rows of one table in one engine."""
 
-    def whole(self) -> Digest:
+    def whole(self) -> RowDigest:
         """Return the digest of all rows."""
 
-    def parts(self, within: Range) -> Mapping[int, Digest]:
+    def parts(self, within: Range) -> Mapping[int, RowDigest]:
         """Return the digest of each part of a range that has rows, by the number of the part."""
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:

@@ -10,7 +10,7 @@ from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.mirror.present import open_source
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.look import Look, look_within, replayed_by
+from tidemark.postgres.look import CatalogSnapshot, look_within, replayed_by
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 
@@ -20,7 +20,7 @@ class HeldLook(Held):
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
         super().__init__(dsn, mirror, timeout_s)
-        self._looks: list[tuple[Look, Session]] = []
+        self._looks: list[tuple[CatalogSnapshot, Session]] = []
 
     def moment(self, wait_s: float | None) -> Moment:
         """Return the mirror at the first snapshot that can be answered; the sessions of the others are closed."""
@@ -33,7 +33,7 @@ class HeldLook(Held):
         self._looks = []
         return moment
 
-    def _forget(self, look: Look) -> None:
+    def _forget(self, look: CatalogSnapshot) -> None:
         """Close the session of a snapshot that was not used; there may be many, and a server limits its connections."""
         for each, session in self._looks:
             if each is look:
@@ -46,7 +46,7 @@ class HeldLook(Held):
             session.close()
         super().close()
 
-    def _look(self) -> Look:
+    def _look(self) -> CatalogSnapshot:
         """Take a catalog snapshot in a session of its own, whose transaction stays open."""
         lake = self._mirror._lake
         session = open_source(self._dsn, "compare", lake, self._mirror._view().reader, self._timeouts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from tidemark.mirror.compare.digest import DIGITS, WHOLE, Digest, Range, Row
+from tidemark.mirror.compare.digest import DIGITS, WHOLE, Range, Row, RowDigest
 from tidemark.mirror.compare.table import ComparedTable
 from tidemark.reads.canonical import mirror_row
 from tidemark.reads.text import quoted
@@ -24,16 +24,16 @@ class MirrorSide:
     frame: DataFrame
     table: ComparedTable
 
-    def whole(self) -> Digest:
+    def whole(self) -> RowDigest:
         """Return the digest of all rows."""
         row = self._from(None).agg(*_figures()).collect()[0]
-        return Digest(row[0], int(row[1]), row[2], row[3])
+        return RowDigest(row[0], int(row[1]), row[2], row[3])
 
-    def parts(self, within: Range) -> Mapping[int, Digest]:
+    def parts(self, within: Range) -> Mapping[int, RowDigest]:
         """Return the digest of each part of a range that has rows."""
         part = F.expr(f"(cast(at as {_NUMBER}) - {within.low}) div {within.step}")
         rows = self._from(within).groupBy(part.alias("part")).agg(*_figures()).collect()
-        return {row[0]: Digest(row[1], int(row[2]), row[3], row[4]) for row in rows}
+        return {row[0]: RowDigest(row[1], int(row[2]), row[3], row[4]) for row in rows}
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
         """Return the rows of a range."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemark.mirror.compare.digest import Digest, Range, Row, Side
+from tidemark.mirror.compare.digest import Range, Row, RowDigest, Side
 
 FEW = 10_000  # a range with at most so many rows is listed and not divided
 
@@ -34,14 +34,16 @@ class Differing:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDifferences:
     """The differences in the order of their ranges; `more` is True if there are others."""
 
     differing: tuple[Differing, ...]
     more: bool
 
 
-def narrowed(source: Side, mirror: Side, totals: tuple[Digest, Digest], limit: int, *, values: bool) -> Found:
+def narrowed(
+    source: Side, mirror: Side, totals: tuple[RowDigest, RowDigest], limit: int, *, values: bool
+) -> FoundDifferences:
     """Return at most `limit` rows that differ."""
     found: list[Differing] = []
     waiting = [(Range.around(*totals), totals)]
@@ -51,10 +53,10 @@ def narrowed(source: Side, mirror: Side, totals: tuple[Digest, Digest], limit: i
             found += _listed(source.rows(within, values=values), mirror.rows(within, values=values))
         else:
             there, here = source.parts(within), mirror.parts(within)
-            pairs = ((there.get(n, Digest()), here.get(n, Digest())) for n in sorted(there.keys() | here.keys()))
+            pairs = ((there.get(n, RowDigest()), here.get(n, RowDigest())) for n in sorted(there.keys() | here.keys()))
             parts = [(Range.around(*pair), pair) for pair in pairs if not pair[0].is_same(pair[1])]
             waiting = [*parts, *waiting]
-    return Found(tuple(found[:limit]), bool(waiting) or len(found) > limit)
+    return FoundDifferences(tuple(found[:limit]), bool(waiting) or len(found) > limit)
 
 
 def _listed(source: Counter[Row], mirror: Counter[Row]) -> Iterator[Differing]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import NotAnswerable, ObjectMissing
-from tidemark.lake.holds import Asked, Handed
+from tidemark.lake.holds import Handed, SnapshotRequest
 from tidemark.lake.lock import is_held, read_owner
 from tidemark.lake.polls import Poll
 from tidemark.mirror.compare.holding import Held
@@ -72,7 +72,7 @@ class HeldPoll(Held):
         """Take over the snapshot of the polling process and return its position; None if no process polls."""
         lake = self._mirror._lake.path
         look_at = time.monotonic() + _LOOK_S
-        with Asked(lake) as asked:
+        with SnapshotRequest(lake) as asked:
             while is_held(lake):
                 handed = asked.answer()
                 if handed is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import sql
 
-from tidemark.mirror.compare.digest import DIGITS, WHOLE, Digest, Range, Row
+from tidemark.mirror.compare.digest import DIGITS, WHOLE, Range, Row, RowDigest
 from tidemark.mirror.compare.table import ComparedTable
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
@@ -38,18 +38,18 @@ class SourceSide:
     table: ComparedTable
     utf8: bool
 
-    def whole(self) -> Digest:
+    def whole(self) -> RowDigest:
         """Return the digest of all rows."""
         ((rows, total, low, high),) = self._rows(sql.SQL("select {} from {}").format(self._figures(), self._from(None)))
-        return Digest(rows, int(total), int(low), int(high))
+        return RowDigest(rows, int(total), int(low), int(high))
 
-    def parts(self, within: Range) -> Mapping[int, Digest]:
+    def parts(self, within: Range) -> Mapping[int, RowDigest]:
         """Return the digest of each part of a range that has rows."""
         query = sql.SQL("select div(at::numeric - {}, {})::int, {} from {} group by 1").format(
             sql.Literal(within.low), sql.Literal(within.step), self._figures(), self._from(within)
         )
         return {
-            part: Digest(rows, int(total), int(low), int(high)) for part, rows, total, low, high in self._rows(query)
+            part: RowDigest(rows, int(total), int(low), int(high)) for part, rows, total, low, high in self._rows(query)
         }
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:

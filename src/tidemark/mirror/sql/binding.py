@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tidemark.mirror.sql.catalog import Catalog, TableKey
+from tidemark.mirror.sql.catalog import NameCatalog, TableKey
 from tidemark.mirror.sql.hints import without_text_hints
 from tidemark.mirror.sql.limits import check_is_one_query, check_is_plain
 from tidemark.mirror.sql.lookups import Lookups
@@ -32,7 +32,7 @@ def bind(sql: str, known: Collection[TableKey], search_path: Sequence[str] = ("p
         check_is_plain(sql, tokens, reference)
     nodes = agreed(sql, references, parse(sql, masked))
     names = {token.start: token.name for token in tokens if token.is_name}
-    catalog = Catalog(sql, tuple(known), tuple(search_path))
+    catalog = NameCatalog(sql, tuple(known), tuple(search_path))
     bound: dict[int, TableKey] = {}
     for reference in references:
         if not is_cte(reference, nodes[reference.start], names):

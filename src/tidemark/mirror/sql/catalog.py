@@ -16,7 +16,7 @@ _FILE_FORMATS = {"parquet", "delta", "iceberg", "orc", "avro", "csv", "json", "t
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class NameCatalog:
     """The tables of the mirror, and the search path for names without a schema."""
 
     sql: str

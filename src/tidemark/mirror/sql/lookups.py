@@ -17,14 +17,16 @@ from sqlglot import exp
 from tidemark.mirror.sql.catalog import TableKey
 from tidemark.mirror.sql.references import FROM_ENDS
 from tidemark.mirror.sql.tokens import Token
-from tidemark.reads.equalities import Equalities, Kind, Literal
+from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 
 _FORMS = {
-    Kind.INTEGER: re.compile(r"-?[0-9]{1,19}"),
-    Kind.DECIMAL: re.compile(r"-?[0-9]+\.[0-9]*"),
-    Kind.STRING: re.compile(r"'[^'\\]*'"),
-    Kind.DATE: re.compile(r"DATE '[0-9]{4}-[0-9]{2}-[0-9]{2}'"),
-    Kind.TIMESTAMP: re.compile(r"TIMESTAMP '[0-9]{4}(?:-[0-9]{2}){2} [0-9]{2}(?::[0-9]{2}){2}(?:\.[0-9]{1,6})?'"),
+    LiteralKind.INTEGER: re.compile(r"-?[0-9]{1,19}"),
+    LiteralKind.DECIMAL: re.compile(r"-?[0-9]+\.[0-9]*"),
+    LiteralKind.STRING: re.compile(r"'[^'\\]*'"),
+    LiteralKind.DATE: re.compile(r"DATE '[0-9]{4}-[0-9]{2}-[0-9]{2}'"),
+    LiteralKind.TIMESTAMP: re.compile(
+        r"TIMESTAMP '[0-9]{4}(?:-[0-9]{2}){2} [0-9]{2}(?::[0-9]{2}){2}(?:\.[0-9]{1,6})?'"
+    ),
 }
 _PREFIXES = {"-": "-", "DATE": "DATE ", "TIMESTAMP": "TIMESTAMP "}
 _SELECT = {
@@ -127,7 +129,7 @@ class Lookups:
         prefix = _PREFIXES.get(self._at(first).text.upper()) if first < last else ""
         text = "" if prefix is None else prefix + self._at(last).text
         kind = next((kind for kind, form in _FORMS.items() if form.fullmatch(text)), None)
-        too_long = kind is Kind.INTEGER and not -(2**63) <= int(text) < 2**63
+        too_long = kind is LiteralKind.INTEGER and not -(2**63) <= int(text) < 2**63
         return None if kind is None or too_long else _Value(first, last, Literal(kind, text))
 
     def _stands(self, column: _Column, value: _Value, start: int) -> bool:

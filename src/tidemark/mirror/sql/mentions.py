@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemark.mirror.sql.catalog import Catalog, TableKey, quoted, spelled
+from tidemark.mirror.sql.catalog import NameCatalog, TableKey, quoted, spelled
 from tidemark.mirror.sql.references import Reference
 from tidemark.mirror.sql.refusal import refuse
 from tidemark.mirror.sql.tokens import comments, token_end
@@ -28,7 +28,7 @@ class Mentions:
     bound: Mapping[int, TableKey]
     nodes: Mapping[int, exp.Table]
     names: Mapping[int, str]
-    catalog: Catalog
+    catalog: NameCatalog
 
     def edits(self) -> Iterator[Edit]:
         """Yield an edit for each column that is qualified with a table that gets an alias."""

@@ -23,7 +23,7 @@ from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.layout import Layout
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.rows import change_rows
 from tidemark.lake.shared import SharedFolder
 from tidemark.log.mapped import decoded
@@ -105,7 +105,7 @@ class _Open:
     def finished(self) -> Iterator[Written]:
         for (oid, _, _), (writer, columns) in self.files.items():
             yield Written(oid, writer.close(), columns)
-            reached(Point.FILE_WRITTEN)
+            reached(FailPoint.FILE_WRITTEN)
 
 
 def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.lake.layout import fitting
 from tidemark.lake.paths import table_path
 from tidemark.lake.reasons import (
@@ -32,9 +32,9 @@ from tidemark.lake.reasons import (
 from tidemark.lake.registers import Cycle, Tables
 from tidemark.log.reader import LogReader
 from tidemark.pgoutput.messages import Relation
-from tidemark.postgres.look import Look, Watched
+from tidemark.postgres.look import CatalogSnapshot, Watched
 from tidemark.postgres.names import MirrorNames
-from tidemark.schema.fingerprint import Comparison, Effect, Fingerprint, compare
+from tidemark.schema.fingerprint import Effect, Fingerprint, FingerprintComparison, compare
 from tidemark.schema.table import PgType
 
 
@@ -48,7 +48,7 @@ class Pending:
     old: Fingerprint
     between: tuple[Fingerprint, ...]
     new: Fingerprint | None
-    comparison: Comparison
+    comparison: FingerprintComparison
     after: Lsn
     lsn: Lsn
     snapshot: Snapshot
@@ -66,16 +66,18 @@ class Beginning:
 class WrittenTables:
     """All tables that are or were published. There is one writer, and `known` never decreases."""
 
-    def __init__(self, register: Tables, events: Iterable[Event], names: MirrorNames, cycle: Cycle) -> None:
+    def __init__(self, register: Tables, events: Iterable[TableEvent], names: MirrorNames, cycle: Cycle) -> None:
         self._register, self._names = register, names
         self.known, safe = cycle.known, cycle.safe
         self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
         histories = self.histories.items()
-        tables = {oid: each for oid, each in histories if not each.is_union and each.last.kind is not Kind.DROPPED}
+        tables = {
+            oid: each for oid, each in histories if not each.is_union and each.last.kind is not TableEventKind.DROPPED
+        }
         self._present = {oid: each.fingerprint for oid, each in tables.items()}
         self._described: dict[int, list[tuple[Lsn, Relation]]] = {}
         self._blind = safe
-        self._last: Look | None = None
+        self._last: CatalogSnapshot | None = None
         self._published: dict[int, tuple[object, Snapshot]] = {}
         self._beginnings: dict[int, Beginning] = {}
         self._copying: dict[int, Lsn] = {}
@@ -83,7 +85,7 @@ class WrittenTables:
         self._truncated: dict[int, Lsn] = {}
         self._asked_for: set[int] = set()
         self._restarted = {oid for oid, each in histories if each.restarted}
-        self._untold: list[Event] = []
+        self._untold: list[TableEvent] = []
         self.pending: dict[int, Pending] = {}
 
     @property
@@ -129,7 +131,7 @@ class WrittenTables:
         """The path of a table in the lake."""
         return self._events[oid][-1].path
 
-    def asked(self, look: Look) -> list[int]:
+    def asked(self, look: CatalogSnapshot) -> list[int]:
         """The tables that begin if they are empty: they were published before every running transaction began."""
         return [oid for oid, table in look.tables.items() if self._may_begin(oid, table) and self._ripe(oid, look)]
 
@@ -161,7 +163,7 @@ class WrittenTables:
         tables = self._last.tables if self._last is not None else self._present
         return frozenset(oid for oid in self._restarted if oid in tables and self._is_whole(tables[oid]))
 
-    def readable_upto(self, safe: Lsn, look: Look | None) -> Lsn:
+    def readable_upto(self, safe: Lsn, look: CatalogSnapshot | None) -> Lsn:
         """The LSN up to which all tables can be read if nothing else is received.
 
         That is the applied LSN `safe` if the catalog snapshot `look` proves that all definitions are unchanged, and
@@ -175,10 +177,10 @@ class WrittenTables:
         """Record that tables can be read up to a position, and above it only once each of them has begun again."""
         for history in self.histories.values():
             if history.live:
-                self._tell(Kind.RESTARTED, history.fingerprint, after, after, reason)
+                self._tell(TableEventKind.RESTARTED, history.fingerprint, after, after, reason)
         self._tell_all()
 
-    def _is_as_told(self, look: Look) -> bool:
+    def _is_as_told(self, look: CatalogSnapshot) -> bool:
         """Whether every readable table has its recorded definition in a catalog snapshot, and none is being altered."""
         live = {oid: each for oid, each in self.histories.items() if each.live}
         tables = {oid: each.fingerprint for oid, each in live.items() if not each.is_union}
@@ -256,7 +258,7 @@ class WrittenTables:
         self._beginnings.pop(oid, None)
         self._asked_for.discard(oid)
         self._forget_copy(oid)
-        self._tell(Kind.EMPTIED, self._present[oid], max(lsn, self.known), lsn, excluded=frozenset({lsn}))
+        self._tell(TableEventKind.EMPTIED, self._present[oid], max(lsn, self.known), lsn, excluded=frozenset({lsn}))
         self._tell_all()
 
     def _forget_copy(self, oid: int) -> None:
@@ -284,18 +286,20 @@ class WrittenTables:
         self._forget_copy(generation.fingerprint.oid)
         self._asked_for.discard(generation.fingerprint.oid)
         held, seen = base.excluded, generation.snapshot
-        self._tell(Kind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
+        self._tell(TableEventKind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
         self._tell_all()
 
     def wait(self, oids: Iterable[int], reason: Reason) -> None:
         """Record why tables cannot be read yet, if the reason has changed."""
         for oid in oids:
             history = self.history(oid)
-            if not history.live and history.last.kind is Kind.WAITING and history.last.reason != reason.text:
-                self._tell(Kind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason)
+            if not history.live and history.last.kind is TableEventKind.WAITING and history.last.reason != reason.text:
+                self._tell(
+                    TableEventKind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason
+                )
         self._tell_all()
 
-    def take(self, look: Look) -> None:
+    def take(self, look: CatalogSnapshot) -> None:
         """Process a catalog snapshot; the schema LSN advances to the previous one if this one confirms it."""
         last, self._last = self._last, look
         changed = self._compare_roots(look)
@@ -341,7 +345,9 @@ class WrittenTables:
                 if base.excluded and self._has_gap(oid):
                     continue
                 hidden, seen = base.excluded, beginning.snapshot
-                self._tell(Kind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=hidden, snapshot=seen)
+                self._tell(
+                    TableEventKind.BEGUN, beginning.fingerprint, base.lsn, base.lsn, excluded=hidden, snapshot=seen
+                )
         self._tell_all()
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
@@ -369,14 +375,14 @@ class WrittenTables:
         self._beginnings.pop(oid, None)
         history = self.history(oid)
         if not history.in_gap:
-            self._tell(Kind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
+            self._tell(TableEventKind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)
             self._tell_all()
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
         live = oid in self._events and self.history(oid).live
         return self._is_whole(table) and not live and oid not in self.pending and oid not in self._beginnings
 
-    def _ripe(self, oid: int, look: Look) -> bool:
+    def _ripe(self, oid: int, look: CatalogSnapshot) -> bool:
         """Whether a table was published before every running transaction began."""
         seen = self._published.get(oid)
         return seen is not None and seen[0] == look.tables[oid].memberships and look.snapshot.xmin >= seen[1].xmax
@@ -384,32 +390,36 @@ class WrittenTables:
     def _is_whole(self, table: Fingerprint) -> bool:
         return table.is_in(self._names.publication)
 
-    def _compare_roots(self, look: Look) -> bool:
+    def _compare_roots(self, look: CatalogSnapshot) -> bool:
         """Compare partitioned tables with their recorded definitions; return whether one was altered or dropped."""
-        there = {oid: events[-1].fingerprint for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+        there = {
+            oid: events[-1].fingerprint
+            for oid, events in self._events.items()
+            if events[-1].kind is TableEventKind.UNION
+        }
         for oid, root in look.roots.items():
             if oid not in there:
-                self._tell(Kind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
+                self._tell(TableEventKind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
             elif there[oid] != root:
-                self._tell(Kind.UNION, root, self.known, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
+                self._tell(TableEventKind.UNION, root, self.known, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
         for oid in there.keys() - look.roots.keys():
-            self._tell(Kind.DROPPED, there[oid], self.known, look.lsn, UNION_DROPPED)
+            self._tell(TableEventKind.DROPPED, there[oid], self.known, look.lsn, UNION_DROPPED)
         return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
 
-    def _compare(self, oid: int, look: Look) -> bool:
+    def _compare(self, oid: int, look: CatalogSnapshot) -> bool:
         """Compare a table with its last definition; return whether it changed in a way that affects readers."""
         old, new = self._present.get(oid), look.tables.get(oid)
         if old is None and new is not None:
             self._present[oid] = new
             reason = open_transactions() if self._is_whole(new) else no_replica_identity(new)
-            self._tell(Kind.WAITING, new, look.lsn, look.lsn, reason)
+            self._tell(TableEventKind.WAITING, new, look.lsn, look.lsn, reason)
             return False
         if old is None or old == new:
             self._say_if_not_empty(oid, look)
             return False
         return self._changed(oid, old, new, look)
 
-    def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: Look) -> bool:
+    def _changed(self, oid: int, old: Fingerprint, new: Fingerprint | None, look: CatalogSnapshot) -> bool:
         earlier = self.pending.get(oid)
         base = earlier.old if earlier else old
         comparison = compare(base, new)
@@ -430,27 +440,32 @@ class WrittenTables:
         return True
 
     def _tell_unread(
-        self, oid: int, old: Fingerprint, new: Fingerprint | None, comparison: Comparison, look: Look
+        self,
+        oid: int,
+        old: Fingerprint,
+        new: Fingerprint | None,
+        comparison: FingerprintComparison,
+        look: CatalogSnapshot,
     ) -> None:
         """Record a change of a table that is not live. Positions above the schema LSN can no longer be read."""
         ends = [span.end for span in self.history(oid).spans()]
         if new is None:
-            self._tell(Kind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
+            self._tell(TableEventKind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
         elif any(end is not None and end > self.known for end in ends):
-            self._tell(Kind.GAP, new, self.known, look.lsn, needs_copy("; ".join(comparison.reasons)))
+            self._tell(TableEventKind.GAP, new, self.known, look.lsn, needs_copy("; ".join(comparison.reasons)))
         else:
-            self._tell(Kind.SEEN, new, self.known, look.lsn)
+            self._tell(TableEventKind.SEEN, new, self.known, look.lsn)
 
     def _why_gone(self, oid: int) -> Reason:
         return self.flaw(oid) or ONCE_DROPPED
 
-    def _say_if_not_empty(self, oid: int, look: Look) -> None:
+    def _say_if_not_empty(self, oid: int, look: CatalogSnapshot) -> None:
         """Record that a table needs a copy, once it is clear that it cannot begin without one."""
         table = look.tables.get(oid)
         if table is None or oid in look.empty or oid in self._beginnings or not self._may_begin(oid, table):
             return
         if self._ripe(oid, look) and self.history(oid).last.reason.startswith(NOT_YET):
-            self._tell(Kind.WAITING, table, look.lsn, look.lsn, NOT_COPIED)
+            self._tell(TableEventKind.WAITING, table, look.lsn, look.lsn, NOT_COPIED)
 
     def _could_be_another(self, oid: int, pending: Pending) -> bool:
         """Whether changes may have been made under an unknown definition with the same description as one of these.
@@ -477,15 +492,17 @@ class WrittenTables:
         old, new = pending.old, pending.new
         reasons = "; ".join(pending.comparison.reasons)
         if new is None:
-            self._tell(Kind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
+            self._tell(TableEventKind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
-            self._tell(Kind.ALTERED, new, pending.after, pending.lsn, altered(reasons), snapshot=pending.snapshot)
+            self._tell(
+                TableEventKind.ALTERED, new, pending.after, pending.lsn, altered(reasons), snapshot=pending.snapshot
+            )
         else:
-            self._tell(Kind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
+            self._tell(TableEventKind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
 
     def _tell(
         self,
-        kind: Kind,
+        kind: TableEventKind,
         fingerprint: Fingerprint,
         after: Lsn,
         lsn: Lsn,
@@ -496,11 +513,11 @@ class WrittenTables:
         """Queue an event. Every public method that queues events ends with `_tell_all`."""
         oid = fingerprint.oid
         path, why, fix = table_path(oid), reason.text, reason.fix
-        event = Event(kind, fingerprint, path, after, lsn, excluded, why, snapshot, fix=fix)
+        event = TableEvent(kind, fingerprint, path, after, lsn, excluded, why, snapshot, fix=fix)
         self._untold.append(event)
-        if kind is Kind.RESTARTED:
+        if kind is TableEventKind.RESTARTED:
             self._restarted.add(oid)
-        elif kind in (Kind.BEGUN, Kind.EMPTIED, Kind.COPIED, Kind.DROPPED):
+        elif kind in (TableEventKind.BEGUN, TableEventKind.EMPTIED, TableEventKind.COPIED, TableEventKind.DROPPED):
             self._restarted.discard(oid)
         self._events.setdefault(oid, []).append(event)
 

@@ -34,15 +34,15 @@ from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
-from tidemark.lake.lock import WRITING, Lock
-from tidemark.lake.points import Point, reached
+from tidemark.lake.lock import WRITING, LakeLock
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import open_transactions
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
-from tidemark.log.mirror import Mirror, read_mirror
+from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
@@ -77,8 +77,8 @@ class LakeWriter:
         self._session: Session | None = None
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
-            self._lock = taken.enter_context(Lock(options.lake, WRITING))
-            reached(Point.LOCKED)
+            self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
+            reached(FailPoint.LOCKED)
             self._cycles = Cycles(options.lake)
             self.cycle = self._cycles.last
             require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
@@ -135,7 +135,7 @@ class LakeWriter:
         self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
         self.source_position = look.lsn, look.time
         self._source_times.append(self.source_position)
-        reached(Point.LOOKED)
+        reached(FailPoint.LOOKED)
         return True
 
     def apply(self) -> Applied | None:
@@ -192,7 +192,7 @@ class LakeWriter:
             table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
         except LakeInUse:
             return None  # a fold committed at this moment; the copy is added later
-        reached(Point.GENERATION_COMMITTED)
+        reached(FailPoint.GENERATION_COMMITTED)
         self.tables.taken(generation)
         return True
 
@@ -333,7 +333,7 @@ class LakeWriter:
             self._session = None
 
 
-def _lake(options: ApplyOptions, mirror: Mirror, version_num: int) -> Lake:
+def _lake(options: ApplyOptions, mirror: LogMirror, version_num: int) -> Lake:
     identity = mirror.identity
     return Lake(
         options.lake,

@@ -25,7 +25,7 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, together
-from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import copy_snapshot
 from tidemark.schema.fingerprint import Fingerprint
@@ -46,7 +46,7 @@ class Failed:
 class Copying:
     """Copies tables until `close`. `results` returns the copies that ended since it was last called."""
 
-    def __init__(self, options: CopyOptions, spark: SparkSession, progress: Progress) -> None:
+    def __init__(self, options: CopyOptions, spark: SparkSession, progress: CopyProgress) -> None:
         self._options, self._spark, self._progress = options, spark, progress
         self._pool = ThreadPoolExecutor(options.tasks, "copy")
         self._results: queue.SimpleQueue[Generation | Failed] = queue.SimpleQueue()

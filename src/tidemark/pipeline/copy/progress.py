@@ -33,7 +33,7 @@ class Total:
     left_s: float | None
 
 
-class Progress:
+class CopyProgress:
     """Updated by the threads that copy, and read by those that display it."""
 
     def __init__(self) -> None:

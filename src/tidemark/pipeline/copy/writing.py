@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.versions import prefix, version_schema
 from tidemark.pipeline.copy.hashing import buckets_of, by_bucket
-from tidemark.values.cells import Column as Values
+from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
 
 GATHERED_BYTES = 96 << 20  # rows that all buckets buffer before they are written as row groups
@@ -56,7 +56,7 @@ class BucketFiles:
         """Close the files; each is durable when it is returned."""
         for writer in self._open.values():
             yield writer.close()
-            reached(Point.FILE_WRITTEN)
+            reached(FailPoint.FILE_WRITTEN)
 
     def discard(self) -> None:
         """Discard the files."""

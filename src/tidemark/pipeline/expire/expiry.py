@@ -27,9 +27,9 @@ from tidemark.lake.commits import is_there, let_go, opened
 from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
-from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, Lock
+from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Vacuums, read_retained, read_times
 from tidemark.lake.versions import VERSIONS, ends_before, read_versions
 from tidemark.log.trimming import forget
@@ -77,7 +77,7 @@ class Expired:
 def vacuum(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
     """Delete data that is older than the retention, or report what would be deleted. One run at a time."""
     lake = Lake.open(path)
-    with Lock(path, VACUUMING):
+    with LakeLock(path, VACUUMING):
         return _vacuumed(lake, options, dry_run)
 
 
@@ -121,7 +121,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
         ):
             if gone and not dry_run:
                 let_go(lake.path / history.path / folder, gone)
-                reached(Point.LET_GO)
+                reached(FailPoint.LET_GO)
             if gone:
                 yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
 
@@ -155,7 +155,7 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
     """Whether no process applies to or folds the lake; then none can start until the locks are released."""
     try:
         for name in (WRITING, FOLDING):
-            locks.enter_context(Lock(lake.path, name))
+            locks.enter_context(LakeLock(lake.path, name))
     except LakeInUse:
         return False
     return True

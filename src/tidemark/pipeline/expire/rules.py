@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.history import Kind, Span, TableHistory
+from tidemark.lake.history import Span, TableEventKind, TableHistory
 from tidemark.lake.versions import VersionFile, Versions, held
 
 
@@ -29,7 +29,7 @@ def unneeded(
 ) -> Unneeded:
     """The files that are not needed, given what is folded and where reads begin."""
     spans = spans_from(history, retained)
-    if not spans and history.last.kind is Kind.WAITING:
+    if not spans and history.last.kind is TableEventKind.WAITING:
         return Unneeded((), ())  # the state with which it begins is not known yet
     ended: tuple[VersionFile, ...] = ()
     if versions is not None:

@@ -17,7 +17,7 @@ from tidemark.pipeline.fold.merge import BEGIN, END, EVENTS, Merging
 from tidemark.reads.contents import by_attnum, may_be_marked, ranked
 from tidemark.reads.loans import loans, with_whole_keys
 from tidemark.reads.overlay import BEFORE, beneath
-from tidemark.reads.shape import RANK_OTHER, Facts, Shape, ShownColumn
+from tidemark.reads.shape import RANK_OTHER, ChangeFacts, Shape, ShownColumn
 
 BUCKET = "bucket"
 
@@ -34,7 +34,7 @@ def events_of(
     changes: DataFrame,
     shape: Shape,
     layout: VersionLayout,
-    facts: Facts,
+    facts: ChangeFacts,
     live: DataFrame | None,
     moving: DataFrame | None,
     retired: Collection[int],

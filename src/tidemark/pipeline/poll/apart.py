@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemark.pipeline.poll.digests import BITS, Digest, Digests, Totals, added
+from tidemark.pipeline.poll.digests import BITS, Digests, RangeDigest, Totals, added
 from tidemark.pipeline.poll.mirrored import Hashes, Kept
 from tidemark.values.kernels import Flags, Longs
 
@@ -28,7 +28,7 @@ class Apart:
     numbers: Longs
     theirs: Side
     ours: Side
-    all_theirs: Digest
+    all_theirs: RangeDigest
 
     @classmethod
     def between(cls, bits: int, theirs: Digests, ours: Digests, within: Apart | None = None) -> Apart:

@@ -27,22 +27,22 @@ from tidemark.pipeline.apply.cycle import ChangeTables
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.lending import STAGING, Lender
 from tidemark.pipeline.copy.parts import Part, parts_of, together
-from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import CopySnapshot
-from tidemark.pipeline.poll.digests import Digest
+from tidemark.pipeline.poll.digests import RangeDigest
 from tidemark.pipeline.poll.following import Followed, Following, Write
-from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import MOST_KEPT, Kept, Room
 from tidemark.pipeline.poll.options import PollOptions
-from tidemark.pipeline.poll.reconcile import Source
-from tidemark.pipeline.poll.staging import Staged, StageWork, Wanted, stage
+from tidemark.pipeline.poll.reconcile import SourceTable
+from tidemark.pipeline.poll.staging import Staged, StagedRead, StageWork, stage
 from tidemark.pipeline.poll.table import PolledTable
-from tidemark.pipeline.poll.tables import Here, Plan
-from tidemark.pipeline.poll.writing import ChangeWork, Stamp, WrittenChanges, write_changes, write_truncate
-from tidemark.reads.reading import Reading
+from tidemark.pipeline.poll.tables import Here, PollPlan
+from tidemark.pipeline.poll.writing import ChangeStamp, ChangeWork, WrittenChanges, write_changes, write_truncate
+from tidemark.reads.reading import TableReader
 from tidemark.reads.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import in_parallel
@@ -57,7 +57,7 @@ class Setting:
     spark: SparkSession
     lake: Lake
     changes: ChangeTables
-    progress: Progress
+    progress: CopyProgress
     stopping: Callable[[], bool]
 
 
@@ -70,17 +70,17 @@ class Task:
     detected.
     """
 
-    seen: Glimpse
+    seen: PollSnapshot
     here: Here
-    plan: Plan
+    plan: PollPlan
     safe: Lsn
     horizon: Horizon | None
-    had: Mapping[int, Kept | Digest]
+    had: Mapping[int, Kept | RangeDigest]
     reconcile: bool
 
 
 @dataclass(slots=True)
-class Found:
+class PollResult:
     """The result of a cycle: generations of copied tables, changes of followed tables, and unreadable tables.
 
     A table with a value that cannot be decoded is unreadable, and left out of the cycle. `has` contains the hashes or
@@ -90,10 +90,10 @@ class Found:
     generations: list[Generation] = field(default_factory=list)
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     written: dict[int, WrittenChanges] = field(default_factory=dict)
-    has: dict[int, Kept | Digest] = field(default_factory=dict)
+    has: dict[int, Kept | RangeDigest] = field(default_factory=dict)
 
 
-def run_cycle(setting: Setting, task: Task) -> Found:
+def run_cycle(setting: Setting, task: Task) -> PollResult:
     """Run a cycle up to its commit: all files are written, and no table contains them yet."""
     lease = Lease(setting.lake.path, task.safe)
     try:
@@ -113,12 +113,14 @@ class _Cycle:
         kept = sum(len(each) for each in task.had.values() if isinstance(each, Kept))
         self._room = Room(MOST_KEPT - kept)
 
-    def run(self) -> Found:
-        found = Found()
+    def run(self) -> PollResult:
+        found = PollResult()
         found.generations += self._copied(found.unreadable)
         tables = {oid: self._table(*followed) for oid, followed in self._task.plan.followed.items()}
         wanted = {
-            oid: Wanted(table.fingerprint, table.columns, self._task.horizon.condition(), table.text().hash_at_source())
+            oid: StagedRead(
+                table.fingerprint, table.columns, self._task.horizon.condition(), table.text().hash_at_source()
+            )
             for oid, table in tables.items()
             if table.fingerprint.key and self._task.horizon is not None
         }
@@ -185,11 +187,11 @@ class _Cycle:
         """The mirror's rows of a table at the applied LSN, under the definition that the snapshot shows."""
         setting, safe = self._setting, self._task.safe
         view = partial(LakeView, setting.lake, None)
-        reading = Reading(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())
+        reading = TableReader(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())
         return reading.table(history, replace(history.at(safe), fingerprint=fingerprint), {})
 
     def _staged(
-        self, wanted: Mapping[int, Wanted], tables: Mapping[int, PolledTable]
+        self, wanted: Mapping[int, StagedRead], tables: Mapping[int, PolledTable]
     ) -> dict[int, Staged | Unreadable]:
         setting = self._setting
         folder = setting.lake.path / STAGING
@@ -204,11 +206,11 @@ class _Cycle:
         self,
         tables: Mapping[int, PolledTable],
         staged: Mapping[int, Staged | Unreadable],
-        wanted: Mapping[int, Wanted],
+        wanted: Mapping[int, StagedRead],
         oid: int,
     ) -> Followed | Unreadable:
         table, task = tables[oid], self._task
-        source = Source(table, self._source, self._setting.options.tasks)
+        source = SourceTable(table, self._source, self._setting.options.tasks)
         more, write = partial(self._more, table), self._writer(table)
         following = Following(source, task.had.get(oid), self._room, more, write)
         try:
@@ -219,7 +221,7 @@ class _Cycle:
         except UNREADABLE as error:
             return error
 
-    def _more(self, table: PolledTable, wanted: Wanted) -> Staged:
+    def _more(self, table: PolledTable, wanted: StagedRead) -> Staged:
         oid = table.fingerprint.oid
         return _readable(self._staged({oid: wanted}, {oid: table})[oid])
 
@@ -232,7 +234,7 @@ class _Cycle:
         numbers = count()
 
         def write(rows: DataFrame | None) -> WrittenChanges:
-            stamp = Stamp(task.here.lsn, task.seen.time)
+            stamp = ChangeStamp(task.here.lsn, task.seen.time)
             work = ChangeWork(
                 self._shared, table.fingerprint.oid, folder, kept, stamp, next(numbers), table.integer_key
             )

@@ -36,22 +36,22 @@ Totals = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class RangeDigest:
     """The number of rows, and the sum of the contributions of their hashes."""
 
     rows: int = 0
     total: int = 0
 
     @classmethod
-    def of(cls, hashes: Longs) -> Digest:
+    def of(cls, hashes: Longs) -> RangeDigest:
         """The digest of rows with these hashes."""
         return cls(len(hashes), int(added(hashes).sum()))
 
-    def __add__(self, other: Digest) -> Digest:
-        return Digest(self.rows + other.rows, (self.total + other.total) % _WRAP)
+    def __add__(self, other: RangeDigest) -> RangeDigest:
+        return RangeDigest(self.rows + other.rows, (self.total + other.total) % _WRAP)
 
-    def __sub__(self, other: Digest) -> Digest:
-        return Digest(self.rows - other.rows, (self.total - other.total) % _WRAP)
+    def __sub__(self, other: RangeDigest) -> RangeDigest:
+        return RangeDigest(self.rows - other.rows, (self.total - other.total) % _WRAP)
 
 
 def added(hashes: Longs) -> Totals:
@@ -80,9 +80,9 @@ class Digests:
             return cls(numbers, rows, totals)
         return cls(numbers[starts], np.add.reduceat(rows, starts), np.add.reduceat(totals, starts))
 
-    def whole(self) -> Digest:
+    def whole(self) -> RangeDigest:
         """The digest of all ranges together."""
-        return Digest(int(self.rows.sum()), int(self.totals.sum()))
+        return RangeDigest(int(self.rows.sum()), int(self.totals.sum()))
 
     def at(self, numbers: Longs) -> tuple[Longs, Totals]:
         """The numbers of rows and the totals of some ranges; zero for a range without rows."""

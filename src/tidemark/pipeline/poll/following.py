@@ -22,17 +22,17 @@ from pyspark.sql.types import DataType
 
 from tidemark.lake.rows import DELETED
 from tidemark.pipeline.poll.apart import Apart
-from tidemark.pipeline.poll.digests import Digest, hashed, within
-from tidemark.pipeline.poll.mirrored import Asked, Hashes, Kept, Room, only_in
-from tidemark.pipeline.poll.reconcile import Source
-from tidemark.pipeline.poll.staging import Staged, Wanted, staged_rows
+from tidemark.pipeline.poll.digests import RangeDigest, hashed, within
+from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
+from tidemark.pipeline.poll.reconcile import SourceTable
+from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
 from tidemark.pipeline.poll.writing import WrittenChanges, joined
 from tidemark.reads.changes import celled
 from tidemark.reads.difference import net
 from tidemark.reads.shape import MANY, Shape
 
 MOST_MISSED = 100_000
-Stage = Callable[[Wanted], Staged]
+Stage = Callable[[StagedRead], Staged]
 Write = Callable[[DataFrame | None], WrittenChanges]  # None writes a TRUNCATE
 
 
@@ -44,7 +44,7 @@ class Followed:
     """
 
     written: WrittenChanges
-    has: Kept | Digest | None
+    has: Kept | RangeDigest | None
 
 
 class NeedsWhole(Exception):
@@ -61,11 +61,13 @@ class Following:
     `had` is the hashes or the digest of the mirror's rows, if known; hashes are kept in memory while there is `room`.
     """
 
-    def __init__(self, source: Source, had: Kept | Digest | None, room: Room, stage: Stage, write: Write) -> None:
+    def __init__(
+        self, source: SourceTable, had: Kept | RangeDigest | None, room: Room, stage: Stage, write: Write
+    ) -> None:
         self._source, self._table = source, source.table
         self._had, self._room, self._stage, self._write = had, room, stage, write
 
-    def by_key(self, staged: Staged, wanted: Wanted, *, reconcile: bool) -> Followed:
+    def by_key(self, staged: Staged, wanted: StagedRead, *, reconcile: bool) -> Followed:
         """Follow a table with a key: compare the staged rows, and detect deleted rows if `reconcile`."""
         if reconcile and staged.rows and isinstance(self._had, Kept):
             return self._by_key_beside(staged, wanted, self._had)
@@ -75,7 +77,7 @@ class Following:
         rest = self._rest(_with(self._mirrored(), upserts), staged, wanted)
         return Followed(joined([upserts, rest.written]), rest.has)
 
-    def _by_key_beside(self, staged: Staged, wanted: Wanted, had: Kept) -> Followed:
+    def _by_key_beside(self, staged: Staged, wanted: StagedRead, had: Kept) -> Followed:
         """Detect deleted rows while the staged rows are compared.
 
         The hashes of the staged rows show which keys are new before the comparison ends; its result must be the same.
@@ -90,7 +92,7 @@ class Following:
             raise NeedsWhole(self._table.fingerprint.oid, "the keys in the mirror differ from those of the last poll")
         return Followed(joined([upserts, rest.written]), rest.has)
 
-    def _rest(self, has: Kept | Digest, staged: Staged, wanted: Wanted, *, at_once: bool = False) -> Followed:
+    def _rest(self, has: Kept | RangeDigest, staged: Staged, wanted: StagedRead, *, at_once: bool = False) -> Followed:
         """Write deleted rows and rows that the read by `xmin` missed; `has` includes the staged rows.
 
         With `at_once`, if rows were deleted at the last poll, the digests of ranges are requested at once: rows are
@@ -118,9 +120,9 @@ class Following:
         if not theirs.rows:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         table, shape = self._table, self._shape(None)
-        mirror = has if isinstance(has, Kept) else Asked(hashed(self._early(shape), table.text(shape)))
+        mirror = has if isinstance(has, Kept) else MirroredRows(hashed(self._early(shape), table.text(shape)))
         ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).ranges
-        wanted = Wanted(table.fingerprint, table.columns, table.text().in_range(*ranges))
+        wanted = StagedRead(table.fingerprint, table.columns, table.text().in_range(*ranges))
         staged = self._stage(wanted)
         shape = self._shape(staged)
         early = within(hashed(self._early(shape), table.text(shape)), ranges).select(*shape.cells)
@@ -159,7 +161,7 @@ class Following:
         few = F.broadcast(wanted) if len(gone.hashes) <= MANY else wanted
         return self._hashed_keys(shape).join(few, F.col("hash") == F.col("wanted"), "left_semi")
 
-    def _apart_on_spark(self, staged: Staged, wanted: Wanted, count: int) -> tuple[WrittenChanges, list[int]]:
+    def _apart_on_spark(self, staged: Staged, wanted: StagedRead, count: int) -> tuple[WrittenChanges, list[int]]:
         """Do the same with Spark, for a table with too many hashes to keep in memory."""
         shape = self._shape(staged)
         early = self._hashed_keys(shape)
@@ -167,7 +169,7 @@ class Following:
         if staged.rows:
             late = hashed(self._table.staged(staged, wanted, shape).select(*shape.key_cells), self._table.text(shape))
             ours = early.unionByName(late.join(early.select("hash"), "hash", "left_anti"))
-        ranges = self._source.differing(Asked(ours), count).ranges
+        ranges = self._source.differing(MirroredRows(ours), count).ranges
         asked = self._hashes_in(ranges)
         theirs = staged_rows(self._table.spark, self._stage(asked), asked, self._table.types)
         gone = within(early, ranges).join(theirs, "hash", "left_anti")
@@ -180,10 +182,10 @@ class Following:
             return joined([])
         if len(hashes) > MOST_MISSED:
             raise NeedsWhole(self._table.fingerprint.oid, f"more than {MOST_MISSED:,} rows are missing in the mirror")
-        wanted = Wanted(self._table.fingerprint, self._table.columns, self._table.text().of_hashes(hashes))
+        wanted = StagedRead(self._table.fingerprint, self._table.columns, self._table.text().of_hashes(hashes))
         return self._changed(self._stage(wanted), wanted)
 
-    def _changed(self, staged: Staged, wanted: Wanted) -> WrittenChanges:
+    def _changed(self, staged: Staged, wanted: StagedRead) -> WrittenChanges:
         """Write the staged rows that the mirror does not have, or has with other values."""
         if not staged.rows:
             return joined([])
@@ -191,9 +193,9 @@ class Following:
         late = table.staged(staged, wanted, shape)
         return self._written(table.changed(self._early(shape), late, staged, shape), shape)
 
-    def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> Wanted:
+    def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> StagedRead:
         text = self._table.text()
-        return Wanted(self._table.fingerprint, (), text.in_range(*ranges), text.hash_at_source())
+        return StagedRead(self._table.fingerprint, (), text.in_range(*ranges), text.hash_at_source())
 
     def _hashed_keys(self, shape: Shape) -> DataFrame:
         return hashed(self._early(shape).select(*(shape.key_cells or shape.cells)), self._table.text(shape))
@@ -214,13 +216,13 @@ class Following:
     def _early(self, shape: Shape) -> DataFrame:
         return celled(self._rows, shape, {})
 
-    def _mirrored(self) -> Kept | Digest:
+    def _mirrored(self) -> Kept | RangeDigest:
         """The hashes or the digest of the mirror's rows; computed from its files if not known."""
         if self._had is not None:
             return self._had
         keys, cell = self._hashed_keys(self._shape(None)), self._table.integer_key
         if not self._room.take(keys.count()):
-            return Asked(keys).digests(0, None).whole()
+            return MirroredRows(keys).digests(0, None).whole()
         wanted = {"hash": F.col("hash")} | ({"key": F.col(cell).cast("long")} if cell is not None else {})
         found = keys.select(*(value.alias(name) for name, value in wanted.items())).toArrow()
         return Kept.of(Hashes(*(found[name].to_numpy() for name in wanted)))
@@ -228,7 +230,7 @@ class Following:
     def _written(self, rows: DataFrame, shape: Shape) -> WrittenChanges:
         return self._write(rows.withColumn("text", self._table.text(shape).in_mirror()))
 
-    def _required(self, theirs: Digest, has: Kept | Digest) -> Kept | Digest:
+    def _required(self, theirs: RangeDigest, has: Kept | RangeDigest) -> Kept | RangeDigest:
         """Return `has` if the changes found explain every difference; otherwise the table needs a copy."""
         if theirs != _digest(has):
             why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
@@ -236,11 +238,11 @@ class Following:
         return has
 
 
-def _digest(has: Kept | Digest) -> Digest:
+def _digest(has: Kept | RangeDigest) -> RangeDigest:
     return has.digest() if isinstance(has, Kept) else has
 
 
-def _with(has: Kept | Digest, written: WrittenChanges) -> Kept | Digest:
+def _with(has: Kept | RangeDigest, written: WrittenChanges) -> Kept | RangeDigest:
     """The hashes or the digest of the mirror's rows after some changes."""
     if isinstance(has, Kept):
         return has.plus(written.inserted).minus(written.removed)

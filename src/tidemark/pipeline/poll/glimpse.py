@@ -43,7 +43,7 @@ _QUIET_S, _STUCK_S, _AGAIN_S = 1.0, 0.1, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class PollSnapshot:
     """A source snapshot; `shared` is how other sessions read with it.
 
     On a standby, `lsn` is the replay LSN after the snapshot was taken, and `replayed` the one before; on a primary,
@@ -80,13 +80,13 @@ class Glimpse:
         while not self.on_standby and not self.session.row(_DURABLE, [str(self.lsn), self.time])[0]:
             sleep(_LOOK_S)
 
-    def is_same(self, earlier: Glimpse) -> bool:
+    def is_same(self, earlier: PollSnapshot) -> bool:
         """Whether nothing became visible since an earlier snapshot."""
         return self.snapshot == earlier.snapshot and (not self.on_standby or self.lsn == earlier.replayed)
 
 
 @contextmanager
-def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
+def glimpse(dsn: Dsn) -> Iterator[PollSnapshot]:
     """Take a snapshot, and keep it open while the context lasts.
 
     On a standby, only a snapshot that shows all transactions begun before it can be shared by several sessions, so it
@@ -108,15 +108,15 @@ def glimpse(dsn: Dsn) -> Iterator[Glimpse]:
             session.end()
             sleep(_AGAIN_S)
         shared = SharedSnapshot.of(dsn, session, snapshot)
-        yield Glimpse(identity, snapshot, Lsn.parse(lsn), time, session.version_num, replayed, session, shared)
+        yield PollSnapshot(identity, snapshot, Lsn.parse(lsn), time, session.version_num, replayed, session, shared)
 
 
 @contextmanager
-def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[Glimpse]:
+def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[PollSnapshot]:
     """Take a snapshot on a primary that shows the commits at or below its `lsn` and no others."""
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
         session.begin(snapshot_id=exact.shared.name)
         text, _, time = session.row(_HERE)
         shared = SharedSnapshot.exported(dsn, session)
-        yield Glimpse(identity, Snapshot.parse(text), exact.lsn, time, session.version_num, None, session, shared)
+        yield PollSnapshot(identity, Snapshot.parse(text), exact.lsn, time, session.version_num, None, session, shared)

@@ -16,7 +16,7 @@ from typing import Self
 from tidemark.clock import Lsn
 from tidemark.errors import SourceError
 from tidemark.lake.holds import Handed, forget, hand, read_asked, refuse
-from tidemark.pipeline.poll.glimpse import HOLDING, Glimpse
+from tidemark.pipeline.poll.glimpse import HOLDING, PollSnapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 
@@ -47,7 +47,7 @@ class Holds:
         """Whether there is a request without an answer."""
         return any(request not in self._held for request in read_asked(self._lake))
 
-    def shown(self, seen: Glimpse, lsn: Lsn) -> None:
+    def shown(self, seen: PollSnapshot, lsn: Lsn) -> None:
         """Answer all requests with the snapshot of a poll, while that is open."""
         with self._one_at_a_time:
             for request in read_asked(self._lake):
@@ -70,7 +70,7 @@ class Holds:
             for request in list(self._held):
                 self._end(request)
 
-    def _answered(self, request: Path, seen: Glimpse, lsn: Lsn) -> Session | None:
+    def _answered(self, request: Path, seen: PollSnapshot, lsn: Lsn) -> Session | None:
         if seen.shared.name is None:
             refuse(request, "a standby cannot export a snapshot while transactions are running on its primary")
             return None

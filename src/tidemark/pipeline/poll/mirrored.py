@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import DataFrame
 
-from tidemark.pipeline.poll.digests import BITS, Among, Digest, Digests, added, mirror_digests
+from tidemark.pipeline.poll.digests import BITS, Among, Digests, RangeDigest, added, mirror_digests
 from tidemark.values.kernels import Flags, Longs
 
 MOST_KEPT = 20_000_000  # hashes of 8 bytes each, in all tables together
@@ -60,9 +60,9 @@ class Hashes:
         first = np.searchsorted(self.hashes, some.hashes, "left")
         return bool((np.searchsorted(self.hashes, some.hashes, "right") - first > 1).any())
 
-    def digest(self) -> Digest:
+    def digest(self) -> RangeDigest:
         """The digest of all hashes."""
-        return Digest.of(self.hashes)
+        return RangeDigest.of(self.hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Kept:
     def __len__(self) -> int:
         return len(self.has.hashes)
 
-    def digest(self) -> Digest:
+    def digest(self) -> RangeDigest:
         """The digest of all hashes."""
         return self.has.digest()
 
@@ -135,7 +135,7 @@ def _places(ordered: Longs) -> Longs:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MirroredRows:
     """Rows of the mirror that have a `hash`."""
 
     rows: DataFrame

@@ -26,11 +26,11 @@ from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import Event
+from tidemark.lake.history import TableEvent
 from tidemark.lake.lake import Lake
-from tidemark.lake.lock import WRITING, Lock
+from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import Reason, undecodable
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
@@ -40,15 +40,15 @@ from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.pipeline.apply.job import Written
 from tidemark.pipeline.apply.reach import require_reach
 from tidemark.pipeline.copy.lending import STAGING
-from tidemark.pipeline.copy.progress import Progress
-from tidemark.pipeline.poll.cycle import Found, Setting, Task, run_cycle
-from tidemark.pipeline.poll.digests import Digest
+from tidemark.pipeline.copy.progress import CopyProgress
+from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
+from tidemark.pipeline.poll.digests import RangeDigest
 from tidemark.pipeline.poll.following import NeedsWhole
-from tidemark.pipeline.poll.glimpse import Glimpse, glimpse
+from tidemark.pipeline.poll.glimpse import PollSnapshot, glimpse
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import LOG, PollOptions
-from tidemark.pipeline.poll.tables import Here, Plan, PolledTables
+from tidemark.pipeline.poll.tables import Here, PolledTables, PollPlan
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import require_pinned
 
@@ -82,21 +82,21 @@ class Poller:
         self._options, self._tell = options, tell
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
-            self._lock = taken.enter_context(Lock(options.lake, WRITING))
-            reached(Point.LOCKED)
+            self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
+            reached(FailPoint.LOCKED)
             require_reach(spark, shared_folder(options.lake))
             self._cycles = Cycles(options.lake)
             register = Tables(options.lake)
             self.tables = PolledTables(register, read_events(options.lake))
             self._catalog = CatalogUpdates(options.lake, register)
             self._catalog.keep_up(self.cycle.safe, at_once=True)
-            self.progress = Progress()
+            self.progress = CopyProgress()
             self._changes = ChangeTables(options.lake)
             self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
             self._requests = Requests(options.lake)
             self.seen = read_seen(options.lake)
-            self._last: Glimpse | None = None
-            self._had: dict[int, Kept | Digest] = {}
+            self._last: PollSnapshot | None = None
+            self._had: dict[int, Kept | RangeDigest] = {}
             self._whole: dict[int | None, str] = {}
             self._unreadable: dict[int, tuple[Reason, float]] = {}
             behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
@@ -110,7 +110,7 @@ class Poller:
         """The last recorded cycle, with the lake's watermarks."""
         return self._cycles.last
 
-    def step(self, shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None) -> Polled | None:
+    def step(self, shown: Callable[[PollSnapshot, Lsn], None] = lambda _, __: None) -> Polled | None:
         """Run one cycle; return None if nothing became visible since the last one.
 
         `shown` is called with the source snapshot that the mirror shows now and its position in the mirror, while the
@@ -130,7 +130,7 @@ class Poller:
             shown(seen, polled.upto)
             return polled
 
-    def hand_over(self, seen: Glimpse, published: Mapping[int, Fingerprint]) -> Polled:
+    def hand_over(self, seen: PollSnapshot, published: Mapping[int, Fingerprint]) -> Polled:
         """Run the last poll, in a snapshot at an exact LSN; the stream has every change above that LSN.
 
         `published` contains the tables as they were published before the snapshot was taken. A table that cannot be
@@ -169,7 +169,7 @@ class Poller:
             lake.create()
             return lake
 
-    def _require_own(self, seen: Glimpse) -> None:
+    def _require_own(self, seen: PollSnapshot) -> None:
         """Raise an error for another source, and for a standby that lags, which is retried.
 
         All tables are copied if `xmin` does not show what changed: after logical decoding, a restore of the source to
@@ -193,12 +193,12 @@ class Poller:
         elif Horizon.between(last.snapshot, seen.snapshot) is None:
             self._whole[None] = "too many transactions since the last poll"
 
-    def _is_idle(self, seen: Glimpse) -> bool:
+    def _is_idle(self, seen: PollSnapshot) -> bool:
         if self._last is None or self._whole or not seen.is_same(self._last):
             return False
         return self._unreconciled == 0 or self._unreconciled + 1 < self._options.reconcile_every
 
-    def _tell_idle(self, seen: Glimpse) -> None:
+    def _tell_idle(self, seen: PollSnapshot) -> None:
         """Record every `IDLE_TOLD_S` seconds that nothing has changed up to the source's time.
 
         A standby does not prove that: it may not have replayed all commits of its primary up to its own time.
@@ -209,7 +209,7 @@ class Poller:
             self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
             self._told_at = now
 
-    def _polled(self, seen: Glimpse, published: Mapping[int, Fingerprint] | None = None) -> Polled:
+    def _polled(self, seen: PollSnapshot, published: Mapping[int, Fingerprint] | None = None) -> Polled:
         """Run a cycle; it is the last one if `published` is given."""
         had, self._had = self._had, {}
         try:
@@ -227,7 +227,7 @@ class Poller:
         return polled
 
     def _cycled(
-        self, seen: Glimpse, had: Mapping[int, Kept | Digest], published: Mapping[int, Fingerprint] | None
+        self, seen: PollSnapshot, had: Mapping[int, Kept | RangeDigest], published: Mapping[int, Fingerprint] | None
     ) -> Polled:
         last = published is not None
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
@@ -238,7 +238,7 @@ class Poller:
             raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
         catalog = seen.catalog()
         plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
-        reached(Point.LOOKED)
+        reached(FailPoint.LOOKED)
         for said in plan.said:
             self._tell(said)
         for history, why in plan.copied.values():
@@ -247,14 +247,14 @@ class Poller:
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
         altered = {event.fingerprint.oid for event in plan.events}
         had = {oid: each for oid, each in had.items() if oid not in altered}
-        reached(Point.PLANNED)
+        reached(FailPoint.PLANNED)
         found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
         self._leave_out(plan, found, here)
         seen.wait_until_durable()
-        reached(Point.WRITTEN)
+        reached(FailPoint.WRITTEN)
         self._commit(found, here)
-        reached(Point.ALL_COMMITTED)
-        names, more = self._options.names, list[Event]()
+        reached(FailPoint.ALL_COMMITTED)
+        names, more = self._options.names, list[TableEvent]()
         if published is not None:
             more = self.tables.handed_over(plan, catalog, names, published, here)
         self._tell_tables(here, plan, found, more)
@@ -266,7 +266,7 @@ class Poller:
         self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
         return {oid: why for oid, (why, _) in self._unreadable.items()}
 
-    def _leave_out(self, plan: Plan, found: Found, here: Here) -> None:
+    def _leave_out(self, plan: PollPlan, found: PollResult, here: Here) -> None:
         """Remove unreadable tables from the plan, and skip them for `UNREADABLE_S` seconds."""
         planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
         reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
@@ -276,7 +276,7 @@ class Poller:
         for each in plan.said[said:]:
             self._tell(each)
 
-    def _commit(self, found: Found, here: Here) -> None:
+    def _commit(self, found: PollResult, here: Here) -> None:
         """Commit changes and generations to their tables; readers ignore them until the cycle is recorded."""
         by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
         with ThreadPoolExecutor(COMMITTERS) as pool:
@@ -288,7 +288,7 @@ class Poller:
         table = self._changes.find(path) or self._changes.create(path, written)
         table.require_columns([column for each in written for column in each.columns])
         table.append([each.file for each in written], lsn)
-        reached(Point.TABLE_COMMITTED)
+        reached(FailPoint.TABLE_COMMITTED)
 
     def _begin(self, generation: Generation, here: Here) -> None:
         folder = self._options.lake / self.tables.copied(generation, here).path / VERSIONS
@@ -300,16 +300,18 @@ class Poller:
                 if attempt + 1 == _ATTEMPTS:
                     raise
             else:
-                reached(Point.GENERATION_COMMITTED)
+                reached(FailPoint.GENERATION_COMMITTED)
                 return
 
-    def _tell_tables(self, here: Here, plan: Plan, found: Found, more: Sequence[Event]) -> None:
+    def _tell_tables(self, here: Here, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
         events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations), *more]
         filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
         filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
         self.tables.tell(events, filenodes)
 
-    def _told(self, seen: Glimpse, here: Here, plan: Plan, found: Found, *, reconcile: bool, last: bool) -> Polled:
+    def _told(
+        self, seen: PollSnapshot, here: Here, plan: PollPlan, found: PollResult, *, reconcile: bool, last: bool
+    ) -> Polled:
         changes = sum(written.rows for written in found.written.values())
         before = self.seen.reconciled if self.seen is not None else Lsn.ZERO
         told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
-from tidemark.pipeline.poll.glimpse import Glimpse
+from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.spark import Stopped, has_ended, what_failed
 from tidemark.units import format_duration
@@ -40,7 +40,7 @@ class Polling:
         spark: SparkSession,
         interval_s: float,
         stopping: Callable[[], bool],
-        shown: Callable[[Glimpse, Lsn], None] = lambda _, __: None,
+        shown: Callable[[PollSnapshot, Lsn], None] = lambda _, __: None,
         wanted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._poller, self._spark = poller, spark

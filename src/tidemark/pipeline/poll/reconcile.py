@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.pipeline.poll.apart import Apart
-from tidemark.pipeline.poll.digests import Among, Digest, Digests, source_digests
-from tidemark.pipeline.poll.mirrored import Asked, Kept
+from tidemark.pipeline.poll.digests import Among, Digests, RangeDigest, source_digests
+from tidemark.pipeline.poll.mirrored import Kept, MirroredRows
 from tidemark.pipeline.poll.table import PolledTable
 from tidemark.postgres.shared import SharedSnapshot
 
@@ -19,18 +19,18 @@ MOST_BITS = 48  # rows whose hashes agree in these are most likely equal, and no
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceTable:
     """A table at the source, in an open snapshot."""
 
     table: PolledTable
     source: SharedSnapshot
     tasks: int
 
-    def digest(self) -> Digest:
+    def digest(self) -> RangeDigest:
         """The digest of all rows."""
         return self._digests(0, None).whole()
 
-    def differing(self, mirror: Kept | Asked, count: int) -> Apart:
+    def differing(self, mirror: Kept | MirroredRows, count: int) -> Apart:
         """The ranges in which the rows differ from those of the mirror; `count` is the number of rows."""
         apart: Apart | None = None
         bits, left = 0, count

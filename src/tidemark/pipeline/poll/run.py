@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import TidemarkError
 from tidemark.lake.history import tables_unreadable
-from tidemark.pipeline.copy.progress import Progress
+from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import Emit, Message, PollApplied
 from tidemark.pipeline.fold.beside import FoldingBeside
 from tidemark.pipeline.mirroring import emit_fold
@@ -61,7 +61,7 @@ def run_polls(
     spark: SparkSession,
     stopping: Callable[[], bool],
     emit: Emit,
-    watch: Callable[[Lsn, Progress], None] = lambda _, __: None,
+    watch: Callable[[Lsn, CopyProgress], None] = lambda _, __: None,
 ) -> PollsEnded | None:
     """Poll until stopped, or once; return None if the mirror follows the stream from now on.
 

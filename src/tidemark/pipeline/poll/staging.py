@@ -36,7 +36,7 @@ _BIGINT_OID = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StagedRead:
     """What to read from one table: columns, a hash of each row or both, of all rows or those of a condition."""
 
     fingerprint: Fingerprint
@@ -52,7 +52,7 @@ class StageWork:
     lake: SharedFolder
     types: Types
     folder: Path
-    wanted: Mapping[int, Wanted]
+    wanted: Mapping[int, StagedRead]
 
     def query(self, part: Part) -> PartQuery:
         """The query for a part."""
@@ -68,7 +68,7 @@ class StageWork:
         hashes = [] if wanted.hash is None else [decoding_of(_BIGINT_OID, -1, self.types)]
         return self._of_columns(wanted) + hashes
 
-    def _of_columns(self, wanted: Wanted) -> list[Decoding]:
+    def _of_columns(self, wanted: StagedRead) -> list[Decoding]:
         return [decoding_of(column.type.oid, column.typmod, self.types) for column in wanted.columns]
 
 
@@ -133,7 +133,7 @@ def stage(
     return {oid: unreadable.get(oid) or Staged.joined(parts) for oid, parts in found.items()}
 
 
-def staged_rows(spark: SparkSession, staged: Staged, wanted: Wanted, types: Types) -> DataFrame:
+def staged_rows(spark: SparkSession, staged: Staged, wanted: StagedRead, types: Types) -> DataFrame:
     """The rows by cells; a column with text fallbacks in one file has the cell for them in all rows."""
     fields: list[spark_types.StructField] = []
     for column in wanted.columns:
@@ -195,7 +195,7 @@ def _read(source: CopySource, work: StageWork, part: Part) -> StagedPart:
     return StagedPart(part.oid, sum(writer.rows for writer in writers.values()), paths, texts)
 
 
-def _named(batch: CopyBatch, wanted: Wanted) -> pa.Table:
+def _named(batch: CopyBatch, wanted: StagedRead) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for column, values in zip(wanted.columns, batch.columns, strict=False):
         columns[f"v{column.attnum}"] = values.array

@@ -20,7 +20,7 @@ from tidemark.lake.history import TableHistory
 from tidemark.lake.rows import INSERTED, POSTIMAGE
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.poll.digests import Text
-from tidemark.pipeline.poll.staging import Staged, Wanted, staged_rows
+from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
 from tidemark.reads.canonical import ComparedColumn
 from tidemark.reads.contents import has_floats, zeros_apart
 from tidemark.reads.shape import MANY, Shape, ShownColumn
@@ -95,7 +95,7 @@ class PolledTable:
             kinds[f"v{column.attnum}"] = spark_type(kind)
         return {cell: kinds[cell] for cell in shape.cells}
 
-    def staged(self, staged: Staged, wanted: Wanted, shape: Shape) -> DataFrame:
+    def staged(self, staged: Staged, wanted: StagedRead, shape: Shape) -> DataFrame:
         """The staged rows, with the cells of a shape."""
         rows = staged_rows(self.spark, staged, wanted, self.types)
         there = set(rows.columns)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import SourceError, TidemarkError
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import Event, Kind, TableHistory, of_events
+from tidemark.lake.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.lake.paths import table_path
 from tidemark.lake.reasons import (
     DESELECTED,
@@ -57,7 +57,7 @@ class Here:
 
 
 @dataclass(slots=True)
-class Plan:
+class PollPlan:
     """The plan of a cycle: tables to copy, with the reason; tables to follow; table events and messages.
 
     Tables to follow come with the definition that the snapshot shows. Those in `rewritten` have another filenode than
@@ -67,14 +67,14 @@ class Plan:
     copied: dict[int, tuple[TableHistory, str]] = field(default_factory=dict)
     followed: dict[int, tuple[TableHistory, Fingerprint]] = field(default_factory=dict)
     rewritten: set[int] = field(default_factory=set)
-    events: list[Event] = field(default_factory=list)
+    events: list[TableEvent] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
 
 class PolledTables:
     """All tables that are or were mirrored."""
 
-    def __init__(self, register: Tables, events: Iterable[Event]) -> None:
+    def __init__(self, register: Tables, events: Iterable[TableEvent]) -> None:
         self._register = register
         self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
         self._filenodes = {oid: each[-1].fingerprint.filenode for oid, each in self._events.items()}
@@ -97,13 +97,13 @@ class PolledTables:
         here: Here,
         whole: Mapping[int | None, str],
         unreadable: Mapping[int, Reason],
-    ) -> Plan:
+    ) -> PollPlan:
         """Plan a cycle for a snapshot.
 
         `whole` contains the tables that are copied in any case, with the reason; the key None stands for all tables.
         Tables in `unreadable` are left out, with the given reason.
         """
-        plan = Plan()
+        plan = PollPlan()
         chosen = choose(catalog, selection, strict=not self._events)
         present = {table.oid: table for table in chosen.tables}
         for oid, table in present.items():
@@ -113,40 +113,42 @@ class PolledTables:
         roots = roots_of(catalog, plan.followed.keys() | plan.copied.keys())
         self._look_at_roots(roots, here, plan)
         for oid, history in self.histories.items():
-            if oid not in present and oid not in roots and history.last.kind is not Kind.DROPPED:
+            if oid not in present and oid not in roots and history.last.kind is not TableEventKind.DROPPED:
                 reason = flaws.get(oid, DESELECTED)
-                plan.events.append(self._event(Kind.DROPPED, history.fingerprint, here, reason))
+                plan.events.append(self._event(TableEventKind.DROPPED, history.fingerprint, here, reason))
         return plan
 
     def unreadable(self) -> list[tuple[TableHistory, TidemarkError]]:
         """The selected tables that cannot be read, with the reason."""
-        lacking = (each for each in self.histories.values() if each.last.kind in (Kind.GAP, Kind.WAITING))
+        lacking = (
+            each for each in self.histories.values() if each.last.kind in (TableEventKind.GAP, TableEventKind.WAITING)
+        )
         return [(each, SourceError(each.reason, each.fix)) for each in lacking]
 
-    def copied(self, generation: Generation, here: Here) -> Event:
+    def copied(self, generation: Generation, here: Here) -> TableEvent:
         """The event of a table that was copied."""
-        return self._event(Kind.COPIED, generation.fingerprint, here)
+        return self._event(TableEventKind.COPIED, generation.fingerprint, here)
 
     def handed_over(
-        self, plan: Plan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
-    ) -> list[Event]:
+        self, plan: PollPlan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
+    ) -> list[TableEvent]:
         """The additional events of the last poll: every table as it is published.
 
         From here on the stream has the table's changes. A table has a gap from here on if the stream does not have all
         of its changes, or may not because its publications differ from those in `before`, read before the snapshot was
         taken.
         """
-        told: list[Event] = []
+        told: list[TableEvent] = []
         oids = plan.followed.keys() | plan.copied.keys()
         for oid in sorted(oids):
             table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
-            told.append(self._event(Kind.ALTERED, table, here, STREAMED))
+            told.append(self._event(TableEventKind.ALTERED, table, here, STREAMED))
             if (why := _ended(table, before.get(oid), names)) is not None:
-                told.append(replace(self._event(Kind.GAP, table, here, why), after=here.lsn))
-        told += [self._event(Kind.UNION, root, here) for root in roots_of(catalog, oids).values()]
+                told.append(replace(self._event(TableEventKind.GAP, table, here, why), after=here.lsn))
+        told += [self._event(TableEventKind.UNION, root, here) for root in roots_of(catalog, oids).values()]
         return [replace(event, observed=False) for event in told]
 
-    def tell(self, events: Iterable[Event], filenodes: Mapping[int, int]) -> None:
+    def tell(self, events: Iterable[TableEvent], filenodes: Mapping[int, int]) -> None:
         """Record table events in one commit, and keep the filenodes of tables for the next plan."""
         told = list(events)
         for event in told:
@@ -159,7 +161,7 @@ class PolledTables:
         """The path of a table in the lake."""
         return self._events[oid][-1].path
 
-    def leave_out(self, plan: Plan, unreadable: Mapping[int, Reason], here: Here) -> None:
+    def leave_out(self, plan: PollPlan, unreadable: Mapping[int, Reason], here: Here) -> None:
         """Remove tables that turned out to be unreadable from a plan, and add events that report them."""
         for oid, why in unreadable.items():
             planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
@@ -168,7 +170,7 @@ class PolledTables:
             self._leave_out(planned[0].fingerprint, history, here, why, plan)
 
     def _look_at(
-        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: Reason | None, plan: Plan
+        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: Reason | None, plan: PollPlan
     ) -> None:
         new = Fingerprint.of(table, ())
         history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
@@ -176,7 +178,7 @@ class PolledTables:
             self._leave_out(new, history, here, hindrance, plan)
             return
         if history is None or not history.live:
-            waiting = self._event(Kind.WAITING, new, here, FIRST_POLL)
+            waiting = self._event(TableEventKind.WAITING, new, here, FIRST_POLL)
             plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new table")
             return
         if history.last.lsn > here.safe:
@@ -187,36 +189,42 @@ class PolledTables:
             plan.copied[oid] = (history, whole or "; ".join(comparison.reasons))
             return
         if comparison.effect is Effect.METADATA:
-            event = self._event(Kind.ALTERED, new, here, altered("; ".join(comparison.reasons)))
+            event = self._event(TableEventKind.ALTERED, new, here, altered("; ".join(comparison.reasons)))
             plan.events.append(event)
             history = TableHistory((*history.events, event))
         if filenode != new.filenode:
             plan.rewritten.add(oid)
         plan.followed[oid] = history, new
 
-    def _leave_out(self, new: Fingerprint, history: TableHistory | None, here: Here, why: Reason, plan: Plan) -> None:
+    def _leave_out(
+        self, new: Fingerprint, history: TableHistory | None, here: Here, why: Reason, plan: PollPlan
+    ) -> None:
         if history is not None and history.live:
-            plan.events.append(self._event(Kind.GAP, new, here, why))
+            plan.events.append(self._event(TableEventKind.GAP, new, here, why))
         elif history is None or history.last.reason != why.text:
-            plan.events.append(self._event(Kind.WAITING, new, here, why))
+            plan.events.append(self._event(TableEventKind.WAITING, new, here, why))
         else:
             return
         plan.said.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
 
-    def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: Plan) -> None:
-        last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is Kind.UNION}
+    def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: PollPlan) -> None:
+        last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is TableEventKind.UNION}
         there = {oid: event.fingerprint for oid, event in last.items() if event.observed}
         for oid, root in roots.items():
             if there.get(oid) != root:
                 reason = UNION_ALTERED if oid in there else NO_REASON
-                plan.events.append(self._event(Kind.UNION, root, here, reason))
+                plan.events.append(self._event(TableEventKind.UNION, root, here, reason))
 
-    def _event(self, kind: Kind, fingerprint: Fingerprint, here: Here, reason: Reason = NO_REASON) -> Event:
+    def _event(
+        self, kind: TableEventKind, fingerprint: Fingerprint, here: Here, reason: Reason = NO_REASON
+    ) -> TableEvent:
         oid = fingerprint.oid
         unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
         after = here.safe if unfinished else here.before
         path, why, fix = table_path(oid), reason.text, reason.fix
-        return Event(kind, fingerprint, path, after, here.lsn, frozenset(), why, here.snapshot, observed=True, fix=fix)
+        return TableEvent(
+            kind, fingerprint, path, after, here.lsn, frozenset(), why, here.snapshot, observed=True, fix=fix
+        )
 
 
 def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> Reason | None:

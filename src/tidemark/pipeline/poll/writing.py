@@ -30,7 +30,7 @@ from tidemark.lake.columns import (
     stored_columns,
 )
 from tidemark.lake.files import FileWriter
-from tidemark.lake.points import Point, reached
+from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
 from tidemark.lake.shared import SharedFolder
 from tidemark.pipeline.apply.job import Written
@@ -43,7 +43,7 @@ _WRITE_ROWS = 1 << 52  # ordinals per job
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class ChangeStamp:
     """The position and time of a cycle's changes."""
 
     lsn: Lsn
@@ -61,7 +61,7 @@ class ChangeWork:
     oid: int
     folder: Path
     columns: Mapping[int, StoredColumn]
-    stamp: Stamp
+    stamp: ChangeStamp
     number: int
     integer_key: str | None = None
 
@@ -128,7 +128,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         writers[key].write(rows)
     files = tuple(Written(work.oid, writer.close(), columns[key]) for key, writer in writers.items())
     for _ in files:
-        reached(Point.FILE_WRITTEN)
+        reached(FailPoint.FILE_WRITTEN)
     told = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
     yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
 

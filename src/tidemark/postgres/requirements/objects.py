@@ -8,7 +8,7 @@ from psycopg import sql
 
 from tidemark.errors import PublicationDiffers, SlotInvalidated, SlotRecreated
 from tidemark.postgres.blockers import ending
-from tidemark.postgres.publication import Published, Wanted, differences, mending
+from tidemark.postgres.publication import Published, WantedPublication, differences, mending
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.requirements.requirement import BOTH, LOGICAL, NEITHER, POLLS, Fix, Requirement, size
 from tidemark.postgres.requirements.state import SourceState, why_not_ours
@@ -48,7 +48,9 @@ def _publications(state: SourceState) -> Iterator[Requirement]:
             yield Requirement("publication", LOGICAL, holds=True, found=publishes)
 
 
-def _published_otherwise(state: SourceState, want: Wanted, found: Published | None, wrong: str) -> Requirement:
+def _published_otherwise(
+    state: SourceState, want: WantedPublication, found: Published | None, wrong: str
+) -> Requirement:
     may_create = state.facts.role.creates_in_database
     allowed = (may_create if found is None else found.owned) and all(table.owned for table in want.tables)
     whole = "update" in want.operations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tidemark.postgres.catalog import read_catalog
-from tidemark.postgres.facts import Facts, read_facts, read_role
+from tidemark.postgres.facts import ServerFacts, read_facts, read_role
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.publication import read_publication, wanted
 from tidemark.postgres.requirements.requirement import Mode, Requirement, require
@@ -69,7 +69,7 @@ def version_of(session: Session) -> Requirement:
     return version_requirement(major, session.connection.info.parameter_status("server_version") or str(major))
 
 
-def _settled_facts(session: Session) -> Facts:
+def _settled_facts(session: Session) -> ServerFacts:
     """Read the facts; while all WAL senders are in use, retry briefly, because one without a client ends soon."""
     deadline = time.monotonic() + SENDER_WAIT_S
     facts = read_facts(session)

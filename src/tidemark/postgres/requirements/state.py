@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.errors import Blocker
-from tidemark.postgres.facts import Facts, Role
+from tidemark.postgres.facts import Role, ServerFacts
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.publication import Published, Wanted
-from tidemark.postgres.selection import Chosen
+from tidemark.postgres.publication import Published, WantedPublication
+from tidemark.postgres.selection import SelectedTables
 from tidemark.postgres.slot import PLUGIN, Slot
 from tidemark.postgres.unmirrored import Unmirrored
 
-_NO_TABLES = Chosen((), ())
+_NO_TABLES = SelectedTables((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class SourceState:
     connected role, which determine what it may run itself. `writers` is None if they were not read.
     """
 
-    facts: Facts
+    facts: ServerFacts
     names: MirrorNames
     role_name: str
     role: Role | None
     slot: Slot | None
-    chosen: Chosen = _NO_TABLES
+    chosen: SelectedTables = _NO_TABLES
     unmirrored: tuple[Unmirrored, ...] = ()
-    publications: tuple[tuple[Wanted, Published | None], ...] = ()
+    publications: tuple[tuple[WantedPublication, Published | None], ...] = ()
     public_connects: bool = True
     database_owned: bool = False
     writers: tuple[Blocker, ...] | None = None
