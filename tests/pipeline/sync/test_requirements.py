@@ -55,7 +55,8 @@ def test_a_table_that_cannot_be_read_is_left_out_in_both_modes(
     source, polled, streamed = db.dsn().reveal(), tmp_path / "polled", tmp_path / "streamed"
     assert mode_of(source) == "poll", "the owner has not published the tables"
     once = run("sync", source, str(polled), "--once", "--master", "local[1]")
-    assert once.returncode == ExitCode.OK, once.stderr
+    assert once.returncode == ExitCode.REFUSED, once.stderr
+    assert "public.closed cannot be read" in once.stderr
     assert status_of(polled).last_poll is not None
     run("setup", db.server.dsn("postgres", db.name), "--role", MIRROR)
     db.run(f"revoke select on closed from {MIRROR}")
