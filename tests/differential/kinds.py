@@ -218,7 +218,7 @@ def blank_padded(length: int) -> Kind:
         lambda n: f"k{n:05}"[:length],
         (
             View("text", partial(as_text, f"rpad({{}}::text, {length})"), whole),
-            View(f"char {length}", itself, lambda v: Sql(spark_text(v.ljust(length)), quoted(v)), ordered=False),
+            View(f"char {length}", itself, lambda v: text_literal(v.ljust(length)), ordered=False),
         ),
         can_be_key=length > 6,
     )

@@ -141,7 +141,8 @@ class Shell:
         self._process.stdin.write("kill $(jobs -p) 2>/dev/null; wait\nexit\n")
         self._process.stdin.close()
         assert self._process.stdout is not None
-        self._process.stdout.read()
+        with self._process.stdout as rest:
+            rest.read()
         self._process.wait()
 
 

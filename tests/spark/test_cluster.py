@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from pyspark.find_spark_home import _find_spark_home
 
 from harness.database import MIRROR, Database
+from harness.outside import path_of
 from harness.syncing import publish
 from tests.conftest import NEWEST
 from tidemark.errors import ExitCode
@@ -99,15 +100,15 @@ def test_executors_that_do_not_see_the_lake_or_the_log_are_refused_before_anythi
     assert refused.returncode == ExitCode.SPARK, refused.stderr
     assert f"the executor on {socket.gethostname()} cannot read the driver's directory {lake}" in refused.stderr
     assert "Mount the directory at the same path on every executor" in refused.stderr
-    assert not (lake / "public").exists()
+    assert not (lake / "tables").exists()
     assert status_of(lake).tables == ()
-    db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
+    assert not db.admin(f"select from pg_replication_slots where slot_name = '{db.names.slot}'")
     log = cluster.hidden / "log"
     refused = sync(cluster, db, tmp_path / "lake", "--log", str(log))
     assert refused.returncode == ExitCode.SPARK, refused.stderr
     assert f"cannot read the driver's directory {log}" in refused.stderr
-    db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
+    assert not db.admin(f"select from pg_replication_slots where slot_name = '{db.names.slot}'")
     done = sync(cluster, db, tmp_path / "seen")
     assert done.returncode == ExitCode.OK, done.stderr
-    versions = DeltaTable(tmp_path / "seen" / "public" / "t" / "versions")
+    versions = DeltaTable(tmp_path / "seen" / path_of(tmp_path / "seen", "t") / "versions")
     assert versions.to_pyarrow_table().num_rows == 1000
