@@ -209,7 +209,7 @@ class Author:
         way = chance.choice(("join", "left join", "right join", "full join"))
         part = chance.randrange(5)
         extra = f" and a.id % 5 = {part}" if way != "join" or chance.random() < 0.5 else ""
-        # Spark applies a predicate on one key of an inner join to the other too: a cast that only one type allows fails.
+        # Spark applies a predicate on one join key to the other key too, where a cast may fail.
         both = one.column.kind is other.column.kind and way in {"join", "left join"}
         predicate = self._predicate(left, "a", 1) if both else leaf(Sql.same("a.id is not null"))
 
