@@ -361,8 +361,8 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
 
 def test_a_request_of_a_dead_process_is_nobodys(plain: Database, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from tidemark.lake.holds import Asked; "
-        "asked = Asked(Path(sys.argv[1])); print('asked', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from tidemark.lake.holds import SnapshotRequest; "
+        "asked = SnapshotRequest(Path(sys.argv[1])); print('asked', flush=True); time.sleep(600)"
     )
     with (
         Holds(tmp_path, plain.dsn()) as holds,
