@@ -132,7 +132,12 @@ class Inventor:
 
     def _chosen_key(self) -> tuple[str, ...]:
         """The id, other columns, both, or none."""
-        able = [column.name for column in self._columns if column.kind.can_be_key and not column.large]
+        able = [
+            column.name
+            for column in self._columns
+            # after its last value that needs one, a key has no text fallback after the table is copied again
+            if column.kind.can_be_key and not column.large and not column.strange
+        ]
         way = self._chance.random()
         if way < 0.2:
             return ()
