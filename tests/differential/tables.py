@@ -135,7 +135,7 @@ class Inventor:
         able = [
             column.name
             for column in self._columns
-            # after its last value that needs one, a key has no text fallback after the table is copied again
+            # a copy that is made after the last such value leaves a key without a text fallback
             if column.kind.can_be_key and not column.large and not column.strange
         ]
         way = self._chance.random()
