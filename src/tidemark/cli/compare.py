@@ -87,7 +87,8 @@ def compare(
 def _where(boundary: Boundary, poll: Poll | None) -> str:
     if poll is not None:
         return f"compared at {boundary.lsn}, {observed(poll)}"
-    hidden = f", without {len(boundary.excluded)} commits not visible to the snapshot" if boundary.excluded else ""
+    count = len(boundary.excluded)
+    hidden = f", without {count} commit{'s' * (count > 1)} not visible to the snapshot" if count else ""
     return f"compared at {boundary.lsn}{hidden}"
 
 
