@@ -204,7 +204,7 @@ TEXTS = (
 def character(type_: str, most: int, cast: str = "{}::text") -> Kind:
     pool = tuple(text for text in TEXTS if len(text.encode()) <= most)
     native = View("plain text", itself, text_literal, ordered=False)
-    views = (texts(cast), native) if type_ != '"char"' else (texts(cast),)
+    views = (texts(cast), native) if type_ not in ('"char"', "name") else (texts(cast),)  # UNION makes a name of both
     return Kind(type_, pool, lambda n: f"k{n:05}"[:most], views, can_be_key=most > 8, can_be_large=type_ == "text")
 
 

@@ -284,7 +284,8 @@ class Author:
         count = chance.choices(
             (chance.randint(1, 5), chance.randint(11, 40), LONG_LIST + chance.randint(1, 99)), (6, 3, 1)
         )[0]
-        literals = [literal for _ in range(count) if (literal := self._literal(term)) is not None]
+        # PostgreSQL compares a list with a column's own type, and a single literal of another type with a wider one
+        literals = [literal for _ in range(count) if (literal := self._same_type(term)) is not None]
         if not literals:
             return self._null(relation, alias, term)
         if chance.random() < 0.1:
