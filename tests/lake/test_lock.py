@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,10 @@ def test_a_lock_has_one_owner_who_is_named_and_is_free_when_it_is_closed(tmp_pat
     LakeLock(tmp_path, WRITING).close()
 
 
-def test_a_check_for_a_writer_keeps_no_writer_from_starting(tmp_path: Path) -> None:
-    """The check locks the file for a moment, here for longer."""
+def test_a_check_for_a_writer_keeps_no_writer_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check locks the file for a moment; here it ends when the writer pauses before its next attempt."""
     LakeLock(tmp_path, WRITING).close()
     checked = os.open(tmp_path / WRITING, os.O_RDONLY)
     fcntl.flock(checked, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    closing = threading.Timer(0.05, os.close, [checked])
-    closing.start()
+    monkeypatch.setattr("tidemark.lake.lock.time.sleep", lambda _: os.close(checked))
     LakeLock(tmp_path, WRITING).close()
-    closing.join()

@@ -17,7 +17,7 @@ from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
-from tidemark.lake.unmirrored import read_unmirrored
+from tidemark.lake.unmirrored import recorded_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored
@@ -106,7 +106,7 @@ def status_of(path: Path) -> LakeStatus:
         tuple(tables_of(lake)),
         last_poll,
         read_restart(path),
-        read_unmirrored(path),
+        recorded_unmirrored(path),
     )
 
 

@@ -13,13 +13,13 @@ from tidemark.postgres.unmirrored import Unmirrored
 NAME = "_unmirrored.json"
 
 
-def write_unmirrored(lake: Path, found: Sequence[Unmirrored]) -> None:
+def record_unmirrored(lake: Path, found: Sequence[Unmirrored]) -> None:
     """Record the objects, if they differ from the recorded ones."""
-    if tuple(found) != read_unmirrored(lake):
+    if tuple(found) != recorded_unmirrored(lake):
         write_whole(lake / NAME, json.dumps([asdict(each) for each in found], indent=1))
 
 
-def read_unmirrored(lake: Path) -> tuple[Unmirrored, ...]:
+def recorded_unmirrored(lake: Path) -> tuple[Unmirrored, ...]:
     """Return the recorded objects."""
     try:
         plain = json.loads((lake / NAME).read_bytes())

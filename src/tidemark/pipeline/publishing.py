@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
-from tidemark.lake.unmirrored import write_unmirrored
+from tidemark.lake.unmirrored import record_unmirrored
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -105,7 +105,7 @@ class UnmirroredRecord:
                 found = read_unmirrored(session, selection, chosen)
         except SourceError:
             return
-        write_unmirrored(self._lake, found)
+        record_unmirrored(self._lake, found)
 
 
 def _carried_out(meant: Meant, tell: Callable[[str], None], *, strict: bool = False) -> SetupPlan:

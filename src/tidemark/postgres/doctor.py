@@ -17,6 +17,7 @@ from tidemark.postgres.requirements.objects import LONG_S
 from tidemark.postgres.requirements.reading import version_of
 from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
+from tidemark.postgres.unmirrored import read_unmirrored
 
 
 class Status(Enum):
@@ -97,8 +98,11 @@ def examine(dsn: Dsn, names: MirrorNames | None = None, selection: Selection | N
         version = version_of(session)
         if not version.met and version.modes:
             return _report(dsn, None, [version])
-        state = read_state(session, names, selection or Selection())
-        state = replace(state, writers=lasting_writers(session, LONG_S))
+        selection = selection or Selection()
+        state = read_state(session, names, selection)
+        with session.transaction():
+            unmirrored = read_unmirrored(session, selection, state.chosen)
+        state = replace(state, writers=lasting_writers(session, LONG_S), unmirrored=unmirrored)
         evaluation = evaluate(session, dsn, state)
     return _report(dsn, evaluation.identity, evaluation.requirements)
 

@@ -14,7 +14,6 @@ from tidemark.postgres.requirements.state import SourceState
 from tidemark.postgres.selection import Selection, choose
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import read_slot
-from tidemark.postgres.unmirrored import read_unmirrored
 
 SENDER_WAIT_S = 1.0
 
@@ -49,7 +48,6 @@ def read_state(
             role=facts.role if role == facts.role.name else read_role(session, role),
             slot=read_slot(session, names.slot),
             chosen=chosen,
-            unmirrored=read_unmirrored(session, selection, chosen),
             publications=tuple((want, read_publication(session, want.name)) for want in wants),
             public_connects=session.row(_PUBLIC_CONNECTS)[0],
             database_owned=session.row(_DATABASE_OWNED)[0],

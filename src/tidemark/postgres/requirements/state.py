@@ -21,7 +21,8 @@ class SourceState:
 
     `role` is the role that the mirror connects as, None if it does not exist yet. `chosen` contains the tables with
     that role's privileges, `unmirrored` the relations that are selected and not mirrored. `facts` are those of the
-    connected role, which determine what it may run itself. `writers` is None if they were not read.
+    connected role, which determine what it may run itself. Only doctor reads `writers` and `unmirrored`; otherwise
+    they are None and empty.
     """
 
     facts: ServerFacts
