@@ -69,7 +69,7 @@ def apply(
                     beside.enter_context(FoldingBeside(options.lake, spark, lambda text: tell("%s", text)))
                 complete = False
                 while not stopping() and not complete:
-                    complete = endpos is not None and min(writer.cycle.safe, writer.cycle.known) >= endpos
+                    complete = endpos is not None and writer.cycle.complete >= endpos
                     applied = writer.step() if not complete else None
                     if applied is not None:
                         fields = {"lsn": str(applied.upto), "changes": applied.changes}
@@ -78,6 +78,6 @@ def apply(
                     elif not complete:
                         time.sleep(_IDLE_S)
                 writer.tell()
-                position = min(writer.cycle.safe, writer.cycle.known)
+                position = writer.cycle.readable
     click.echo(f"{'complete up to' if complete else 'stopped at'} {position}")
     return ExitCode.OK if complete else stopping.exit_code(has_end=endpos is not None)

@@ -29,7 +29,7 @@ def changes(lake: Path, table: str, from_: str | None, to: str, only: bool, read
     update_postimage, delete, truncate), _commit_version (the LSN of the commit), _commit_timestamp, _ordinal, _xid,
     _unchanged (the attnums of large values that PostgreSQL did not send because they did not change), _truncate.
     """
-    with read.opened(lake) as mirror, mirror.at(to, wait=read.wait_s) as moment:
+    with read.opened(lake) as mirror, mirror.at(to, tables=(table,), wait=read.wait_s) as moment:
         rows = moment.changes(table, from_, only=only, text=read.text).orderBy("_commit_version", "_ordinal")
         say_observed(moment.observed)
         read.show(rows, lsns=("_commit_version",))

@@ -28,8 +28,8 @@ def diff(lake: Path, table: str, from_: str, to: str, only: bool, read: ReadOpti
     """
     with (
         read.opened(lake) as mirror,
-        mirror.at(from_, wait=read.wait_s) as early,
-        mirror.at(to, wait=read.wait_s) as late,
+        mirror.at(from_, tables=(table,), wait=read.wait_s) as early,
+        mirror.at(to, tables=(table,), wait=read.wait_s) as late,
     ):
         rows = late.diff(table, early.boundary, only=only, text=read.text)
         for moment in (early, late):

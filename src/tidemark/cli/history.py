@@ -27,7 +27,7 @@ def history(lake: Path, table: str, key: tuple[str, ...], when: str, only: bool,
     KEY is the value of each column of the primary key or replica identity, in its order, as PostgreSQL prints it. Write
     -- before values that begin with a minus sign.
     """
-    with read.opened(lake) as mirror, mirror.at(when, wait=read.wait_s) as moment:
+    with read.opened(lake) as mirror, mirror.at(when, tables=(table,), wait=read.wait_s) as moment:
         versions = moment.history(table, key, only=only, text=read.text)
         say_observed(moment.observed)
         read.show(versions, lsns=("_begin_lsn", "_end_lsn"))

@@ -32,9 +32,9 @@ def query(lake: Path, sql: str, when: str, snapshot: str | None, read: ReadOptio
     """
     with read.opened(lake) as mirror:
         if snapshot is None:
-            moment = mirror.at(when, wait=read.wait_s)
+            moment = mirror.at(when, tables=mirror.named_in(sql), wait=read.wait_s)
         else:
-            moment = mirror.at(snapshot=snapshot, lsn=when, wait=read.wait_s)
+            moment = mirror.at(tables=mirror.named_in(sql), snapshot=snapshot, lsn=when, wait=read.wait_s)
         with moment:
             rows = moment.sql(sql, text=read.text)
             say_observed(moment.observed)

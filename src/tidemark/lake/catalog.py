@@ -28,7 +28,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import NO_REASON, Reason
-from tidemark.lake.registers import Tables, read_cycle, read_events, read_retained
+from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
 
 NAME = "catalog.json"
@@ -67,9 +67,10 @@ def update_catalog(path: Path) -> bool:
     """Update the catalog; return whether it covers all recorded table events, including those above its LSN."""
     with _alone(path):
         cycle = read_cycle(path)
-        position = min(cycle.safe, cycle.known)
+        position = cycle.readable
         known = of_events(read_events(path))
-        histories = {oid: there for oid, each in known.items() if (there := each.upto(position)) is not None}
+        certain = {oid: each.upto(min(position, cycle.schema_lsn(oid))) for oid, each in known.items()}
+        histories = {oid: history for oid, history in certain.items() if history is not None}
         before = _last_catalog(path)
         tables = _Tables(path, position, histories, before)
         found = tables.plain()
@@ -91,10 +92,11 @@ class CatalogUpdates:
     def __init__(self, lake: Path, register: Tables) -> None:
         self._lake, self._register = lake, register
         self._next = 0.0
-        self._done: tuple[int, Lsn | None] = (-1, None)
+        self._done: tuple[int, tuple[Lsn, Mapping[int, Lsn]] | None] = (-1, None)
 
-    def keep_up(self, position: Lsn, *, at_once: bool = False) -> None:
-        """Update the catalog if it is out of date at this LSN; unless `at_once`, only after the pause."""
+    def keep_up(self, cycle: Cycle, *, at_once: bool = False) -> None:
+        """Update the catalog if it is out of date at these watermarks; unless `at_once`, only after the pause."""
+        position = cycle.readable, cycle.behind
         number, listed = self._done
         news = number != self._register.number or (listed is not None and listed != position)
         begin = time.monotonic()

@@ -16,7 +16,7 @@ Reads above the schema LSN are rejected elsewhere, for all tables alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -25,7 +25,7 @@ from tidemark.errors import NotAnswerable, TidemarkError
 from tidemark.lake.reasons import resync_command
 from tidemark.schema.display import sql_name
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import PgType
+from tidemark.schema.table import Child, PgType
 
 
 class TableEventKind(Enum):
@@ -229,6 +229,17 @@ def of_events(events: Iterable[TableEvent]) -> dict[int, TableHistory]:
     for event in events:
         found.setdefault(event.fingerprint.oid, []).append(event)
     return {oid: TableHistory(tuple(each)) for oid, each in found.items()}
+
+
+def descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:
+    """Return all tables below one by their last definitions, each once."""
+    below, seen = list(history.fingerprint.children), set[int]()
+    while below:
+        child = below.pop()
+        if child.oid not in seen:
+            seen.add(child.oid)
+            yield child
+            below += histories[child.oid].fingerprint.children if child.oid in histories else ()
 
 
 def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:

@@ -16,7 +16,7 @@ from tidemark.lake.registers import Cycle, read_cycle, read_events
 from tidemark.postgres.identity import Identity
 
 NAME = "_tidemark.json"
-FORMAT = 1
+FORMAT = 2
 _RESTORE = f"Restore {NAME} from a backup of the lake."
 
 

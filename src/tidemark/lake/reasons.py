@@ -6,8 +6,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from psycopg.sql import Literal
+
+from tidemark.clock import Lsn
 from tidemark.errors import Blocker, TidemarkError
 from tidemark.postgres.blockers import ending, named
+from tidemark.postgres.quoted import statement
 from tidemark.schema.display import quoted, sql_name
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence, Table
@@ -45,12 +49,22 @@ UNION_ALTERED = Reason("the partitions or columns of the table changed between t
 STREAMED = Reason("the mirror changed from polling to logical decoding")
 
 
+def being_altered(table: Fingerprint, upto: Lsn) -> Reason:
+    """The definition of a table is known up to an LSN only, because of a transaction with a lock on it."""
+    locks = statement("SELECT pid, mode FROM pg_locks WHERE relation = {}::regclass;", Literal(sql_name(table)))
+    return Reason(
+        f"its definition is known up to {upto}: a transaction that may have altered it has not ended, or its change is "
+        "not applied yet",
+        f"Find the transaction with `{locks}` at the source.",
+    )
+
+
 def no_replica_identity(table: Fingerprint) -> Reason:
     """The table has no replica identity, so PostgreSQL publishes no UPDATE or DELETE of it."""
-    statement = f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;"
+    alter = f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;"
     return Reason(
         "the table has no replica identity, so its updates and deletes are not published",
-        f"Run `{statement}` at the source, or add a primary key.",
+        f"Run `{alter}` at the source, or add a primary key.",
     )
 
 
@@ -92,8 +106,8 @@ def skipped(table: Table, why: str) -> Reason:
     """The table cannot be mirrored in its current state."""
     if table.flaw is not None:
         return not_supported(table.flaw)
-    statement = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} SET LOGGED;"
-    fix = f"Run `{statement}` at the source." if table.persistence is Persistence.UNLOGGED else ""
+    alter = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} SET LOGGED;"
+    fix = f"Run `{alter}` at the source." if table.persistence is Persistence.UNLOGGED else ""
     return Reason(f"the table cannot be mirrored: {why}", fix)
 
 

@@ -1,22 +1,24 @@
 """The registers of a lake, small Delta tables: `_tables` (table events), `_cycles` (watermarks), `_expired`.
 
 The row of a cycle is written when every table has the changes up to `applied_lsn`. `schema_lsn` is the LSN up to which
-the definition of every table is certain. Both are also `txn` versions of the commit, so that they can be read in
-constant time.
+the definitions of all tables are known, except those in `behind`, which has their own schema LSNs by OID. Both LSNs and
+the number of tables behind are also `txn` versions of the commit, so that they can be read in constant time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn, Snapshot
@@ -27,7 +29,7 @@ from tidemark.lake.points import FailPoint, reached
 from tidemark.schema.plain import from_plain, to_plain
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
-_KNOWN = f"{APP}.schema_lsn"
+_KNOWN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
 _TOKEN = f"{APP}.token"  # distinguishes a commit of this process from others
 _COMPACT_EVERY = 100
 
@@ -55,6 +57,7 @@ _CYCLES_SCHEMA = pa.schema(
         ("written_at", pa.timestamp("us", "UTC")),
         ("applied_lsn", pa.int64()),
         ("schema_lsn", pa.int64()),
+        ("behind", pa.map_(pa.int64(), pa.int64())),
         ("source_time", pa.timestamp("us", "UTC")),
         ("changes", pa.int64()),
         ("tables", pa.int32()),
@@ -85,7 +88,8 @@ class Seen:
 class Cycle:
     """The watermarks of the lake: `safe` is the applied LSN, `known` the schema LSN.
 
-    `source_time` is the source's clock when it was at `known`. `seen` is set if the cycle is a poll.
+    `source_time` is the source's clock when it was at `known`. `seen` is set if the cycle is a poll. `behind` are the
+    tables, by OID, whose definitions are known only up to an LSN below `known`.
     """
 
     safe: Lsn
@@ -94,6 +98,21 @@ class Cycle:
     changes: int = 0
     tables: int = 0
     seen: Seen | None = None
+    behind: Mapping[int, Lsn] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> Lsn:
+        """The LSN up to which the files have everything, and the definitions of all tables but those behind."""
+        return min(self.safe, self.known)
+
+    @property
+    def complete(self) -> Lsn:
+        """The LSN up to which the files have everything, and the definitions of all tables."""
+        return min([self.readable, *self.behind.values()])
+
+    def schema_lsn(self, oid: int) -> Lsn:
+        """The LSN up to which the definition of a table is known."""
+        return min(self.known, self.behind.get(oid, self.known))
 
 
 class _Register:
@@ -176,7 +195,7 @@ class Cycles(_Register):
     @property
     def last(self) -> Cycle:
         """The watermarks of the last cycle."""
-        return _last(self.table)
+        return _last(self.table, self.folder)
 
     def tell(self, cycle: Cycle) -> None:
         """Append a cycle, which must be committed in every table before."""
@@ -184,12 +203,18 @@ class Cycles(_Register):
             "written_at": datetime.now(UTC),
             "applied_lsn": cycle.safe.value,
             "schema_lsn": cycle.known.value,
+            "behind": [(oid, lsn.value) for oid, lsn in sorted(cycle.behind.items())],
             "source_time": cycle.source_time,
             "changes": cycle.changes,
             "tables": cycle.tables,
             **(_seen_row(cycle.seen) if cycle.seen is not None else {}),
         }
-        self.add([row], Transaction(APP, cycle.safe.value), Transaction(_KNOWN, cycle.known.value))
+        self.add(
+            [row],
+            Transaction(APP, cycle.safe.value),
+            Transaction(_KNOWN, cycle.known.value),
+            Transaction(_BEHIND, len(cycle.behind)),
+        )
         reached(FailPoint.CYCLE_TOLD)
 
 
@@ -248,10 +273,10 @@ def read_events(lake: Path) -> tuple[TableEvent, ...]:
 
 
 def read_cycle(lake: Path) -> Cycle:
-    """Return the watermarks of the lake, from `txn` versions alone."""
+    """Return the watermarks of the lake, from `txn` versions alone unless tables are behind."""
     if not is_there(lake / CYCLES):
         return Cycle(Lsn.ZERO, Lsn.ZERO)
-    return _last(opened(lake / CYCLES))
+    return _last(opened(lake / CYCLES), lake / CYCLES)
 
 
 def read_seen(lake: Path) -> Seen | None:
@@ -281,9 +306,19 @@ def _rows(folder: Path) -> pa.Table:
     With deltalake's file system, Arrow's threads run Python code, and a thread that still does so at interpreter
     shutdown aborts the process.
     """
-    files = SubTreeFileSystem(str(folder), LocalFileSystem())
-    return opened(folder).to_pyarrow_dataset(filesystem=files).to_table()
+    return _dataset(opened(folder), folder).to_table()
 
 
-def _last(table: DeltaTable) -> Cycle:
-    return Cycle(Lsn(table.transaction_version(APP) or 0), Lsn(table.transaction_version(_KNOWN) or 0))
+def _dataset(table: DeltaTable, folder: Path) -> Dataset:
+    return table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
+
+
+def _last(table: DeltaTable, folder: Path) -> Cycle:
+    safe, known = table.transaction_version(APP) or 0, table.transaction_version(_KNOWN) or 0
+    behind: dict[int, Lsn] = {}
+    if table.transaction_version(_BEHIND):
+        same = (pc.field("applied_lsn") == safe) & (pc.field("schema_lsn") == known)
+        rows = _dataset(table, folder).to_table(["written_at", "behind"], filter=same)
+        last = rows.sort_by("written_at").slice(len(rows) - 1).to_pylist()[0]
+        behind = {oid: Lsn(lsn) for oid, lsn in last["behind"]}
+    return Cycle(Lsn(safe), Lsn(known), behind=behind)

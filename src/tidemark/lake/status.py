@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
-from tidemark.lake.history import TableEventKind, TableHistory
+from tidemark.lake.history import Span, TableEventKind, TableHistory, descendants
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.polls import Poll, read_polls
-from tidemark.lake.reasons import NO_REASON, Reason
-from tidemark.lake.registers import read_retained
+from tidemark.lake.reasons import NO_REASON, Reason, being_altered
+from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
 from tidemark.lake.unmirrored import recorded_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored
 from tidemark.schema.display import type_name
-from tidemark.schema.table import Child
 
 READABLE = "readable"
 
@@ -112,8 +111,8 @@ def status_of(path: Path) -> LakeStatus:
 
 def tables_of(lake: Lake) -> list[TableStatus]:
     """Return every table that is or was mirrored, sorted by name."""
-    histories, resyncs, applied = lake.tables(), resyncs_of(lake.path), lake.cycle().safe
-    found = {oid: _table(lake, history, resyncs, applied) for oid, history in histories.items()}
+    cycle, histories, resyncs = lake.cycle(), lake.tables(), resyncs_of(lake.path)
+    found = {oid: _table(lake, history, resyncs, cycle) for oid, history in histories.items()}
     whole = [_with_children(found[oid], history, histories, found) for oid, history in histories.items()]
     return sorted(whole, key=lambda table: (table.name, table.state == TableEventKind.DROPPED.value))
 
@@ -125,13 +124,14 @@ def _received(lake: Lake) -> Lsn | None:
         return None
 
 
-def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], applied: Lsn) -> TableStatus:
+def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], cycle: Cycle) -> TableStatus:
     """Return the status of a table without its partitions and child tables."""
-    changes = read_changes(lake.path, history.path, applied)
+    changes = read_changes(lake.path, history.path, cycle.safe)
     sizes: list[int] = changes.adds["size_bytes"].to_pylist() if changes.adds is not None else []
     versions = read_versions(lake.path, history.path)
     version_sizes = [file.size_bytes for file in versions.files] if versions else []
-    reason, spans = _reason(history, resyncs), history.spans()
+    behind = cycle.behind.get(history.fingerprint.oid)
+    reason, spans = _reason(history, resyncs, behind), history.spans()
     return TableStatus(
         history.name,
         _kind(history),
@@ -144,7 +144,7 @@ def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], app
         bool(spans) and spans[-1].observed,
         changes.applied,
         versions.folded if versions else None,
-        tuple((span.begin, span.end) for span in spans),
+        tuple(_upto(span, behind) for span in spans if behind is None or span.begin <= behind),
         len(sizes),
         sum(sizes),
         len(version_sizes),
@@ -165,10 +165,18 @@ def _state(history: TableHistory) -> str:
     return str(last.kind.value)
 
 
-def _reason(history: TableHistory, resyncs: Mapping[int, Reason]) -> Reason:
-    """Return why the table cannot be read, or why a requested resync is not done yet."""
+def _upto(span: Span, behind: Lsn | None) -> tuple[Lsn, Lsn | None]:
+    """Return the readable range of a span, of which nothing above the schema LSN of a table behind can be read."""
+    ends = [lsn for lsn in (span.end, behind) if lsn is not None]
+    return span.begin, min(ends, default=None)
+
+
+def _reason(history: TableHistory, resyncs: Mapping[int, Reason], behind: Lsn | None) -> Reason:
+    """Return why the table cannot be read up to the present, or why a requested resync is not done yet."""
     if not history.live:
         return Reason(history.reason, history.fix)
+    if behind is not None:
+        return being_altered(history.fingerprint, behind)
     request = resyncs.get(history.fingerprint.oid)
     if request is None:
         return NO_REASON
@@ -195,7 +203,7 @@ def _with_children(
     """Return a table as queries read it: with its partitions and child tables, and readable only if they all are."""
     if not history.live or not history.fingerprint.children:
         return table
-    children = [(child.name, found.get(child.oid)) for child in _descendants(history, histories)]
+    children = [(child.name, found.get(child.oid)) for child in descendants(history, histories)]
     unreadable = sorted(name for name, child in children if child is None or child.state != READABLE)
     counts = [table.rows, *(child.rows if child is not None else None for _, child in children)]
     known = [count for count in counts if count is not None]
@@ -205,14 +213,3 @@ def _with_children(
     what = "partitions" if history.is_union else "child tables"
     reason = f"{what} that cannot be read: {', '.join(unreadable)}"
     return replace(table, state=TableEventKind.WAITING.value, reason=reason, readable=(), rows=None)
-
-
-def _descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:
-    """Return all tables below one, each once."""
-    below, seen = list(history.fingerprint.children), set[int]()
-    while below:
-        child = below.pop()
-        if child.oid not in seen:
-            seen.add(child.oid)
-            yield child
-            below += histories[child.oid].fingerprint.children if child.oid in histories else ()

@@ -13,7 +13,7 @@ poll that its rows are from.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -34,10 +34,13 @@ from tidemark.mirror.html import mirror_html
 from tidemark.mirror.moment import Moment
 from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
 from tidemark.mirror.present import Present
+from tidemark.mirror.sql import bind
 from tidemark.mirror.times import Committed, position_of, time_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.look import CatalogSnapshot
+from tidemark.reads.names import names_at, oids_of
 from tidemark.reads.snapshot import LakeView, log_reader
+from tidemark.schema.display import quoted
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 
 _PAUSE_S = 0.05
@@ -106,6 +109,7 @@ class Mirror:
         self,
         when: Position = LATEST,
         *,
+        tables: Iterable[str] | None = None,
         snapshot: str | Snapshot | None = None,
         lsn: str | Lsn | None = None,
         wait: Duration = LIMIT_S,
@@ -117,6 +121,10 @@ class Mirror:
 
         Instead of a position, `snapshot` is what pg_current_snapshot() returned in some session, and `lsn` the
         pg_current_wal_insert_lsn() of the same statement: the moment is then exactly what that session saw.
+
+        `tables` are the tables that will be read, by default all. While a transaction at the source may be altering a
+        table, its definition is known only up to an earlier position: `"latest"` is the latest position at
+        which these tables can be read, and `"now"` waits for these tables only.
 
         `wait` limits how long the method waits for `"now"`, or for a snapshot, to be received: seconds, or a text such
         as `"30s"`. `"latest"` never waits.
@@ -135,20 +143,41 @@ class Mirror:
                 Snapshot.parse(snapshot) if isinstance(snapshot, str) else snapshot,
                 Lsn.parse(lsn) if isinstance(lsn, str) else lsn,
                 limit_s,
+                tables,
             )
         if when == NOW:
             self._require_stream()
-            return self._seen_by(self._now, limit_s)
+            return self._seen_by(self._now, limit_s, tables=tables)
+        if when == LATEST:
+            return self._moment(Boundary(self._latest(self._view(), tables)))
         boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._view()))
         return self._moment(boundary)
 
+    def named_in(self, statement: str) -> Iterator[str]:
+        """The tables that a query in Spark's SQL names, for `tables` of `at`."""
+        names = names_at(self._lake.tables().values(), self._view().answerable)
+        for schema, name in bind(statement, list(names)).tables.values():
+            yield f"{quoted(schema)}.{quoted(name)}"
+
+    def _known_upto(self, tables: Iterable[str] | None) -> Lsn:
+        """Return the latest position at which these tables can be read, or all tables."""
+        view = self._view()
+        return min([view.answerable, *view.cycle.behind.values()]) if tables is None else self._latest(view, tables)
+
+    def _latest(self, view: LakeView, tables: Iterable[str] | None) -> Lsn:
+        """Return the latest position at which these tables can be read, or all tables that are not behind."""
+        if tables is None or not view.cycle.behind:
+            return view.answerable
+        oids = oids_of(tables, self._lake.tables(), view.answerable)
+        return min([view.answerable, *(view.cycle.schema_lsn(oid) for oid in oids)])
+
     def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
         """A table at the latest position; see `Moment.table`."""
-        return self.at().table(name, only=only, text=text)
+        return self.at(tables=(name,)).table(name, only=only, text=text)
 
     def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
         """The result of a query in Spark's SQL at the latest position; see `Moment.sql`."""
-        return self.at().sql(statement, text=text)
+        return self.at(tables=self.named_in(statement)).sql(statement, text=text)
 
     def changes(
         self,
@@ -163,7 +192,7 @@ class Mirror:
 
         mirror.changes("orders", "yesterday", "today").groupBy("_change_type").count().show()
         """
-        return self.at(to).changes(table, from_, only=only, text=text)
+        return self.at(to, tables=(table,)).changes(table, from_, only=only, text=text)
 
     def diff(
         self,
@@ -178,7 +207,7 @@ class Mirror:
 
         mirror.diff("orders", "-1h").show()
         """
-        return self.at(to).diff(table, from_, only=only, text=text)
+        return self.at(to, tables=(table,)).diff(table, from_, only=only, text=text)
 
     def history(
         self,
@@ -193,7 +222,7 @@ class Mirror:
 
         mirror.history("orders", 17).show()
         """
-        return self.at(at).history(table, key, only=only, text=text)
+        return self.at(at, tables=(table,)).history(table, key, only=only, text=text)
 
     def time_of(self, when: Position) -> Committed:
         """The last commit at or before a position: its LSN, time and transaction id.
@@ -247,13 +276,15 @@ class Mirror:
         looking: Callable[[], CatalogSnapshot],
         limit_s: float = LIMIT_S,
         forget: Callable[[CatalogSnapshot], None] = lambda _: None,
+        tables: Iterable[str] | None = None,
     ) -> Moment:
         """Return the moment of a catalog snapshot; take a new one while a temporary condition makes it unanswerable.
 
-        If the condition lasts longer than `limit_s`, the tables that it affects are refused, and all others can be
-        read. `looking` takes a catalog snapshot, and `forget` is called with each one that is no longer needed.
+        Only conditions that affect these tables count. If one lasts longer than `limit_s`, the tables that it affects
+        are refused, and all others can be read. `looking` takes a catalog snapshot, and `forget` is called with each
+        one that is no longer needed.
         """
-        reader = self._log()
+        reader, asked = self._log(), _Asked(tables)
         until = time.monotonic() + limit_s
         taken: Moment | None = None
         while True:
@@ -274,7 +305,7 @@ class Mirror:
                 if taken is not None and taken._look is not None:
                     taken.close()
                     forget(taken._look)
-                if not moment._unclear or time.monotonic() >= until:
+                if not asked.concerns(moment._unclear, moment) or time.monotonic() >= until:
                     return moment
                 taken = moment
             time.sleep(_PAUSE_S)
@@ -287,13 +318,14 @@ class Mirror:
             )
         return self._present.look()
 
-    def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
+    def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float, tables: Iterable[str] | None) -> Moment:
         """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
+        wanted = tuple(tables) if tables is not None else None
         reader = self._log()
         until = time.monotonic() + limit_s
         passed = pass_gate(reader, self._lake.log, lsn, limit_s)
         boundary = reader.given(snapshot, passed.lsn)
-        while self._view().answerable < boundary.lsn and time.monotonic() < until:
+        while self._known_upto(wanted) < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
         return self._moment(boundary, passed=passed, snapshot=snapshot)
 
@@ -306,7 +338,8 @@ class Mirror:
     ) -> Moment:
         view = self._view()  # before the lease: watermarks only advance; the retention is checked under the lease
         # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
-        needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
+        certain = (view.cycle.known, *view.cycle.behind.values()) if look is not None else ()
+        needed = min([boundary.floor, *certain])
         lease = Lease(self._lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
@@ -331,6 +364,22 @@ class Mirror:
                 "Use `latest`, or run the command on the host of the log.",
             )
         return self._reader
+
+
+class _Asked:
+    """The tables that will be read, None for all. They are found when it matters: a query must be parsed for that."""
+
+    def __init__(self, tables: Iterable[str] | None) -> None:
+        self._tables = tables
+        self._names: tuple[str, ...] | None = None
+
+    def concerns(self, oids: frozenset[int], moment: Moment) -> bool:
+        """Whether one of these tables will be read."""
+        if not oids or self._tables is None:
+            return bool(oids)
+        if self._names is None:
+            self._names = tuple(self._tables)
+        return not oids.isdisjoint(moment._oids(self._names))
 
 
 def _needed(look: CatalogSnapshot) -> Lsn:

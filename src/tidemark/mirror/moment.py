@@ -19,6 +19,7 @@ from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.history import Span, TableEventKind, TableHistory, types_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.reasons import being_altered
 from tidemark.lake.registers import read_retained
 from tidemark.mirror.biography import Biography, First
 from tidemark.mirror.failures import explaining
@@ -31,7 +32,7 @@ from tidemark.postgres.look import CatalogSnapshot
 from tidemark.reads.changes import seen
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
-from tidemark.reads.names import find, names_at, parsed
+from tidemark.reads.names import find, names_at, oids_of, parsed
 from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
@@ -72,6 +73,7 @@ class Moment:
     ) -> None:
         self.boundary, self._look, self._passed, self._snapshot = boundary, look, passed, snapshot
         self._mirror, self._lease = mirror, lease
+        self._behind = view.cycle.behind if look is None else {}
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
         self._histories = mirror._lake.tables()
@@ -133,11 +135,25 @@ class Moment:
         return tuple(sorted(f"{schema}.{name}" for schema, name in self._names))
 
     @property
-    def _unclear(self) -> tuple[str, ...]:
+    def _unclear(self) -> frozenset[int]:
         """The live tables that cannot be read at this boundary; they may be readable at a later one."""
-        followed = [history for history in self._histories.values() if history.live]
-        unclear = [history.fingerprint for history in followed if not self._is_clear(history)]
-        return tuple(f"{each.schema}.{each.name}" for each in unclear)
+        followed = {oid: history for oid, history in self._histories.items() if history.live}
+        return frozenset(oid for oid, history in followed.items() if not self._is_clear(history))
+
+    def _oids(self, tables: Iterable[str]) -> set[int]:
+        """Return the OIDs of tables and of all tables below them."""
+        return oids_of(tables, self._histories, self.lsn)
+
+    def _span(self, history: TableHistory) -> Span:
+        """Return the span of a table at this position; raise NotAnswerable if its definition is not known here."""
+        upto = self._behind.get(history.fingerprint.oid)
+        if upto is not None and self.lsn > upto:
+            why = being_altered(history.fingerprint, upto)
+            raise NotAnswerable(
+                f"table {history.name} cannot be read at {self.lsn}: {why.text}",
+                f"Use an LSN up to {upto}, or name all tables in `mirror.at(tables=…)`. {why.fix}",
+            )
+        return history.at(self.lsn)
 
     def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
         """The rows of a table, with those of its partitions and of the tables that inherit from it.
@@ -162,16 +178,16 @@ class Moment:
 
     def _is_parent(self, history: TableHistory) -> bool:
         """Return whether tables inherit from it at this position; False if its definition is not known."""
-        return not history.is_union and self._is_clear(history) and bool(history.at(self.lsn).fingerprint.children)
+        return not history.is_union and self._is_clear(history) and bool(self._span(history).fingerprint.children)
 
     def _members(self, history: TableHistory) -> tuple[Fingerprint, ...]:
         """Return the definitions of the tables whose rows a read of this table includes."""
-        return tuple(each.at(self.lsn).fingerprint for each in self._tree(history) if not each.is_union)
+        return tuple(self._span(each).fingerprint for each in self._tree(history) if not each.is_union)
 
     def _exact(self, history: TableHistory, *, only: bool) -> tuple[Fingerprint, DataFrame]:
         """Return the definition of a table and its rows, with the columns of the text fallback."""
         self._require_usable()
-        return history.at(self.lsn).fingerprint, self._remembering(self._frame(history, {}, only=only))
+        return self._span(history).fingerprint, self._remembering(self._frame(history, {}, only=only))
 
     def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
         """The result of a query in Spark's SQL, every table of it at this position.
@@ -218,7 +234,7 @@ class Moment:
         history = find(self._names, key)
         if history.is_union:
             raise NotAnswerable(f"{table} is partitioned and has no changes of its own", _OF_PARTITIONS)
-        span = history.at(self.lsn)
+        span = self._span(history)
         if (why := self._redefined(history, span)) is not None:
             raise NotAnswerable(f"{table} {why}", _LATER)
         retained = read_retained(self._mirror.path)
@@ -261,7 +277,7 @@ class Moment:
         history = find(self._names, name)
         if history.is_union:
             raise NotAnswerable(f"{table} is partitioned and has no row history of its own", _OF_PARTITIONS)
-        span = history.at(self.lsn)
+        span = self._span(history)
         _require_alone(table, [span], "row history", only=only)
         if (why := self._hindrance(history, span)) is not None:
             raise NotAnswerable(f"{table} {why}", _LATER)
@@ -298,7 +314,7 @@ class Moment:
         if early.lsn > self.lsn:
             raise InvalidValue(f"{early.lsn} is after {self.lsn}", "Give the earlier position first.")
         history = find(self._names, key)
-        span, there = history.at(self.lsn), history.at(early.lsn)
+        span, there = self._span(history), history.at(early.lsn)
         if not is_alike(there.fingerprint, span.fingerprint):
             since = history.alike_since(span, is_alike)
             raise NotAnswerable(
@@ -349,7 +365,7 @@ class Moment:
 
     def _columns_of(self, key: Key) -> list[str]:
         """Return the columns of a table as readers see them."""
-        columns = find(self._names, key).at(self.lsn).fingerprint.columns
+        columns = self._span(find(self._names, key)).fingerprint.columns
         return [name for _, name in shown_names(columns, self._mirror._lake.version_num)]
 
     def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
@@ -361,14 +377,14 @@ class Moment:
         holding = [] if only else [each for each in self._tree(history) if not each.is_union]
         parts = []
         for each in holding:
-            part = each.at(self.lsn)
+            part = self._span(each)
             its = shared_equalities(equalities, root, part.fingerprint, version_num)
             parts.append((part.fingerprint, self._reading.table(each, part, its)))
         return together(spark, root, parts, version_num)
 
     def _clear(self, history: TableHistory) -> Span:
         """Return the definition and base of a table at this boundary; raise NotAnswerable if they are not known."""
-        span = history.at(self.lsn)
+        span = self._span(history)
         if (why := self._hindrance(history, span)) is not None:
             raise NotAnswerable(f"{span.fingerprint.schema}.{span.fingerprint.name} {why}", _LATER)
         return span

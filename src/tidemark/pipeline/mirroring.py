@@ -216,8 +216,8 @@ class Mirroring:
         """Raise an error if a table cannot be read that should be."""
         if self._altered_beyond_the_end:
             raise NotAnswerable(
-                f"tables were altered after {self.writer.cycle.known}, perhaps after --endpos: they can be read up to "
-                f"{self.writer.cycle.known}",
+                f"tables were altered after {self.writer.cycle.complete}, perhaps after --endpos: they can be read up "
+                f"to {self.writer.cycle.complete}",
                 "Use a later `--endpos`, or none.",
             )
         failure = tables_unreadable(
@@ -248,7 +248,7 @@ class Mirroring:
     def reached(self, lsn: Lsn) -> bool:
         """Whether everything up to a position can be read, or never will be."""
         cycle = self.writer.cycle
-        return cycle.safe >= lsn and (cycle.known >= lsn or self._altered_beyond_the_end)
+        return cycle.safe >= lsn and (cycle.complete >= lsn or self._altered_beyond_the_end)
 
     @property
     def _altered_beyond_the_end(self) -> bool:
@@ -260,7 +260,7 @@ class Mirroring:
     def lag(self) -> Lag:
         """The positions of the source, the log and the lake, as last read."""
         cycle, received, source = self.writer.cycle, self.writer.reader.received, self.writer.source_position
-        applied = min(cycle.safe, cycle.known)
+        applied = cycle.readable
         source_lsn = max(received, source[0]) if source is not None else received
         lag_s = None
         if applied >= source_lsn:

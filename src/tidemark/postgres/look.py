@@ -3,9 +3,9 @@
 A database snapshot is not an LSN, so a single catalog snapshot does not determine how the tables were defined at a
 position: DDL may be logged below it and not be visible yet. Two catalog snapshots do. A transaction that changes a
 definition holds its lock until it is visible, so `held`, which is read between the two, contains every such transaction
-that could be invisible to both. If all transactions in `held` are visible to the second, every definition change that
-was committed up to the first one's LSN is visible to the second. If the definitions are also equal in both, they are
-those of every position up to that LSN.
+that could be invisible to both. If all transactions in `held` that may change a table are visible to the second, every
+change of that table's definition that was committed up to the first one's LSN is visible to the second. If the
+definition is also equal in both, it is that of every position up to that LSN.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ _HERE = """
 
 # Transactions with a lock that allows them to change a table's definition, its publication membership or a type.
 _HELD = """
-    select distinct own.transactionid::text::bigint
+    select distinct own.transactionid::text::bigint,
+           case when held.locktype = 'relation' then held.relation::bigint end,
+           case when held.locktype = 'relation' then rows.oid::bigint
+                when held.classid = 'pg_type'::regclass then held.objid::bigint end
       from pg_locks own join pg_locks held using (virtualtransaction)
+      left join pg_type rows on held.locktype = 'relation' and rows.typrelid = held.relation
+                            and rows.oid = any(%(types)s)
      where own.locktype = 'transactionid' and own.mode = 'ExclusiveLock' and own.granted and held.granted
        and held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
        and held.database = (select oid from pg_database where datname = current_database())
-       and (held.locktype = 'relation' and (held.relation = any(%(tables)s)
-                or held.relation in (select typrelid from pg_type where oid = any(%(types)s) and typrelid <> 0))
+       and (held.locktype = 'relation' and (held.relation = any(%(tables)s) or rows.oid is not null)
             or held.locktype = 'object' and (held.classid = 'pg_publication'::regclass
                 or held.classid = 'pg_type'::regclass and held.objid = any(%(types)s)))
 """
@@ -51,6 +55,15 @@ class Watched:
 
     tables: Collection[int] = ()
     types: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionLock:
+    """A lock with which a transaction may change a table, a type, or both; without either, a publication."""
+
+    xid: Xid8
+    table: int | None = None
+    type: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +82,17 @@ class CatalogSnapshot:
     roots: Mapping[int, Fingerprint]
     types: Mapping[int, PgType]
     empty: frozenset[int]
-    held: tuple[Xid8, ...]
+    held: tuple[DefinitionLock, ...]
     replayed: Lsn | None = None
     flaws: Mapping[int, str] = field(default_factory=dict)
 
-    def confirms(self, earlier: CatalogSnapshot) -> bool:
-        """Whether definitions that are equal in both snapshots hold at every position up to the LSN of `earlier`."""
-        return earlier.lsn <= self.lsn and all(self.snapshot.sees(xid) for xid in self.held)
+    @property
+    def unseen(self) -> tuple[DefinitionLock, ...]:
+        """The locks of transactions that are not visible here. A definition is confirmed unless one of them is on it.
+
+        A confirmed definition that is equal in an earlier catalog snapshot holds at every position up to its LSN.
+        """
+        return tuple(lock for lock in self.held if not self.snapshot.sees(lock.xid))
 
 
 def take_look(
@@ -85,7 +102,8 @@ def take_look(
     (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
     reference = Xid8.parse(full)
     parameters = {"tables": list(watched.tables), "types": list(watched.types)}
-    held = tuple(reference.widen(xid) for (xid,) in session.rows(_HELD, parameters))
+    locks = session.rows(_HELD, parameters)
+    held = tuple(DefinitionLock(reference.widen(xid), table, type_oid) for xid, table, type_oid in locks)
     replayed = replayed_by(session)
     with session.transaction():
         look = replace(look_within(session, names), held=held, replayed=replayed)

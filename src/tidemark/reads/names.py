@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.lake.history import Span, TableHistory
+from tidemark.lake.history import Span, TableHistory, descendants
 
 
 def parsed(name: str) -> tuple[str, str]:
@@ -58,6 +58,14 @@ def find(names: Mapping[tuple[str, str], TableHistory], wanted: tuple[str, str])
         if near
         else "Run `tidemark sync` first: no table is mirrored yet.",
     )
+
+
+def oids_of(tables: Iterable[str], histories: Mapping[int, TableHistory], lsn: Lsn) -> set[int]:
+    """Return the OIDs of tables by their names at an LSN, and of all tables below them."""
+    names = names_at(histories.values(), lsn)
+    found = [find(names, parsed(table)) for table in tables]
+    below = (child.oid for history in found for child in descendants(history, histories))
+    return {history.fingerprint.oid for history in found} | set(below)
 
 
 def _span(history: TableHistory, lsn: Lsn) -> Span | None:

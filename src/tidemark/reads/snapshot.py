@@ -37,7 +37,7 @@ class LakeView:
 
     @cached_property
     def answerable(self) -> Lsn:
-        """The last LSN at which both the commits and the table definitions are available."""
+        """The last LSN at which the commits are available, and the definitions of all tables that are not behind."""
         return min(self.cycle.known, self.there)
 
     def require(self, boundary: Boundary, *, defined: bool = False) -> None:

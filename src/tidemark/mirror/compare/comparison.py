@@ -107,6 +107,7 @@ class Comparison:
     def run(self, names: Sequence[str] = ()) -> Iterator[Compared]:
         """Compare these tables, or all of them; yield each result when it is complete, in the order of the tables."""
         with self._held as held:
+            held.tables = names or None
             moment = held.moment(self._options.wait_s)
             self.boundary, self.observed = moment.boundary, moment.observed
             with moment, ThreadPoolExecutor(self._options.parallel) as tables, ThreadPoolExecutor() as sides:

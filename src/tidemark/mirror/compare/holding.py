@@ -7,7 +7,7 @@ lock, so the table is checked after the lock against its definition in the snaps
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -32,6 +32,7 @@ class Held(ABC):
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
         self._dsn, self._mirror = dsn, mirror
         self._timeouts = Timeouts(statement_s=timeout_s, idle_in_transaction_s=0)
+        self.tables: Sequence[str] | None = None  # the tables that are compared; None for all
         self._session: Session | None = None
         self._shared: SharedSnapshot | None = None
 

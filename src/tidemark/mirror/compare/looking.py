@@ -24,7 +24,8 @@ class HeldLook(Held):
 
     def moment(self, wait_s: float | None) -> Moment:
         """Return the mirror at the first snapshot that can be answered; the sessions of the others are closed."""
-        moment = self._mirror._seen_by(self._look, LIMIT_S if wait_s is None else wait_s, self._forget)
+        limit_s = LIMIT_S if wait_s is None else wait_s
+        moment = self._mirror._seen_by(self._look, limit_s, self._forget, self.tables)
         for look, session in self._looks:
             if look is moment._look:
                 self._keep(session, look.snapshot)

@@ -1,14 +1,20 @@
 """The schema tracker of the stream: compares catalog snapshots with the recorded definitions, records table events.
 
 A difference found by a catalog snapshot is pending until the log is applied up to it: only then is it known which
-changes were made under which definition. Until then `known`, the schema LSN, up to which all definitions are known,
-does not advance, so that no read returns a result that might have to be revised.
+changes were made under which definition. Until then the schema LSN of the table, up to which its definition is known,
+does not advance, so that no read returns a result that might have to be revised. Nor does it advance while another
+transaction may be changing the definition, which its locks show.
+
+The schema LSN of the mirror is the position that `latest` reads. It waits for a table for `GRACE`, so that a short DDL
+statement fails no read; after that it passes the table, which is then `behind` and can be read up to its own schema
+LSN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.lake.generation import Generation
@@ -37,6 +43,8 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.schema.fingerprint import Effect, Fingerprint, FingerprintComparison, compare
 from tidemark.schema.table import PgType
 
+GRACE = timedelta(seconds=2)
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -55,6 +63,18 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncertain:
+    """A table whose definition is known up to `lsn` and not above, since a time by the source's clock."""
+
+    lsn: Lsn
+    since: datetime | None = None
+
+    def is_recent(self, now: datetime) -> bool:
+        """Whether the schema LSN of the mirror waits for the table. It does not if an earlier writer passed it."""
+        return self.since is not None and now - self.since < GRACE
+
+
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """A table that was empty in a catalog snapshot. It begins there once the log shows which commits are excluded."""
 
@@ -64,11 +84,14 @@ class Beginning:
 
 
 class WrittenTables:
-    """All tables that are or were published. There is one writer, and `known` never decreases."""
+    """All tables that are or were published. There is one writer, and no schema LSN ever decreases."""
 
     def __init__(self, register: Tables, events: Iterable[TableEvent], names: MirrorNames, cycle: Cycle) -> None:
         self._register, self._names = register, names
-        self.known, safe = cycle.known, cycle.safe
+        self._confirmed = self.known = cycle.known
+        self.behind = dict(cycle.behind)
+        self._uncertain: dict[int, Uncertain] = {oid: Uncertain(lsn) for oid, lsn in cycle.behind.items()}
+        safe = cycle.safe
         self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
         histories = self.histories.items()
         tables = {
@@ -92,6 +115,15 @@ class WrittenTables:
     def histories(self) -> dict[int, TableHistory]:
         """The history of every table, by OID."""
         return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
+
+    def schema_lsn(self, oid: int) -> Lsn:
+        """The LSN up to which the definition of a table is known."""
+        return self._uncertain[oid].lsn if oid in self._uncertain else self._confirmed
+
+    @property
+    def complete(self) -> Lsn:
+        """The LSN up to which the definitions of all tables are known."""
+        return min([self.known, *self.behind.values()])
 
     @property
     def types(self) -> Mapping[int, PgType]:
@@ -169,9 +201,9 @@ class WrittenTables:
         That is the applied LSN `safe` if the catalog snapshot `look` proves that all definitions are unchanged, and
         otherwise the schema LSN; but not above the position of an earlier restart that is not complete.
         """
-        upto = safe if look is not None and self._is_as_told(look) else min(self.known, safe)
+        upto = safe if look is not None and self._is_as_told(look) else min(self.complete, safe)
         earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
-        return min([upto, *(lsn for lsn in earlier if lsn >= self.known)])
+        return min([upto, *(lsn for lsn in earlier if lsn >= self.complete)])
 
     def start_over(self, after: Lsn, reason: Reason) -> None:
         """Record that tables can be read up to a position, and above it only once each of them has begun again."""
@@ -186,7 +218,7 @@ class WrittenTables:
         tables = {oid: each.fingerprint for oid, each in live.items() if not each.is_union}
         roots = {oid: each.fingerprint for oid, each in live.items() if each.is_union}
         same = all(_but_for_filenode(table, look.tables.get(oid)) for oid, table in tables.items())
-        return same and all(look.roots.get(oid) == root for oid, root in roots.items()) and look.confirms(look)
+        return same and all(look.roots.get(oid) == root for oid, root in roots.items()) and not look.unseen
 
     def lacking(self) -> dict[int, str]:
         """The tables published with all operations that cannot be read up to the present, with the recorded reasons."""
@@ -258,7 +290,8 @@ class WrittenTables:
         self._beginnings.pop(oid, None)
         self._asked_for.discard(oid)
         self._forget_copy(oid)
-        self._tell(TableEventKind.EMPTIED, self._present[oid], max(lsn, self.known), lsn, excluded=frozenset({lsn}))
+        after = max(lsn, self.schema_lsn(oid))
+        self._tell(TableEventKind.EMPTIED, self._present[oid], after, lsn, excluded=frozenset({lsn}))
         self._tell_all()
 
     def _forget_copy(self, oid: int) -> None:
@@ -280,11 +313,11 @@ class WrittenTables:
 
     def taken(self, generation: Generation) -> None:
         """Record that a table can be read from a copy, whose files are in its `versions`."""
-        base = generation.base
-        before = max(base.lsn, self.known)  # reads at or below the schema LSN use the previous state
-        self._beginnings.pop(generation.fingerprint.oid, None)
-        self._forget_copy(generation.fingerprint.oid)
-        self._asked_for.discard(generation.fingerprint.oid)
+        base, oid = generation.base, generation.fingerprint.oid
+        before = max(base.lsn, self.schema_lsn(oid))  # reads at or below the schema LSN use the previous state
+        self._beginnings.pop(oid, None)
+        self._forget_copy(oid)
+        self._asked_for.discard(oid)
         held, seen = base.excluded, generation.snapshot
         self._tell(TableEventKind.COPIED, generation.fingerprint, before, base.lsn, excluded=held, snapshot=seen)
         self._tell_all()
@@ -294,37 +327,68 @@ class WrittenTables:
         for oid in oids:
             history = self.history(oid)
             if not history.live and history.last.kind is TableEventKind.WAITING and history.last.reason != reason.text:
-                self._tell(
-                    TableEventKind.WAITING, self._present.get(oid, history.fingerprint), self.known, self.known, reason
-                )
+                table, upto = self._present.get(oid, history.fingerprint), self.schema_lsn(oid)
+                self._tell(TableEventKind.WAITING, table, upto, upto, reason)
         self._tell_all()
 
     def take(self, look: CatalogSnapshot) -> None:
-        """Process a catalog snapshot; the schema LSN advances to the previous one if this one confirms it."""
+        """Process a catalog snapshot; the schema LSNs of tables that it confirms advance to the previous snapshot."""
         last, self._last = self._last, look
         changed = self._compare_roots(look)
-        for oid in sorted(look.tables.keys() | self._present.keys()):
-            changed |= self._compare(oid, look)
+        changed |= {oid for oid in sorted(look.tables.keys() | self._present.keys()) if self._compare(oid, look)}
         for oid in look.empty:
             self._beginnings.setdefault(oid, Beginning(look.tables[oid], look.snapshot, look.lsn))
         for oid, table in look.tables.items():
             if self._published.get(oid, (None,))[0] != table.memberships:
                 self._published[oid] = (table.memberships, look.snapshot)
         self._tell_all()
-        if last is not None and look.confirms(last) and not changed and not self.pending:
-            self.known = max(self.known, last.lsn)
+        if last is not None and last.lsn <= look.lsn:
+            self._advance(last.lsn, changed | self.pending.keys(), look)
+
+    def _advance(self, upto: Lsn, changed: set[int], look: CatalogSnapshot) -> None:
+        """Advance the schema LSNs of all tables whose definitions are certain up to an LSN."""
+        if any(lock.table is None and lock.type is None for lock in look.unseen):
+            return  # a publication may be changing, and with it any table
+        there = look.tables.keys() | look.roots.keys() | self.pending.keys()
+        uncertain = (changed | self._locked(look)) & there
+        new = Uncertain(self._confirmed, look.time)
+        self._uncertain = {oid: self._uncertain.get(oid, new) for oid in uncertain}
+        self._confirmed = max(self._confirmed, upto)
+        recent = [each.lsn for oid, each in self._uncertain.items() if each.is_recent(look.time) and self._is_live(oid)]
+        self.known = max(self.known, min([self._confirmed, *recent]))
+        self.behind = {oid: each.lsn for oid, each in self._uncertain.items() if each.lsn < self.known}
+
+    def _is_live(self, oid: int) -> bool:
+        return oid in self._events and self.history(oid).live
+
+    def _locked(self, look: CatalogSnapshot) -> set[int]:
+        """The tables that a transaction which is not visible in a catalog snapshot may have changed.
+
+        A lock on a child counts for its parent: DROP TABLE and NO INHERIT lock the child alone.
+        """
+        tables = {lock.table for lock in look.unseen}
+        types = {lock.type for lock in look.unseen} - {None}
+        if not tables and not types:
+            return set()
+        found = set()
+        for oid, events in self._events.items():
+            table = events[-1].fingerprint
+            present = {each.oid for column in table.columns for each in column.type.whole()} if types else set()
+            if oid in tables or present & types or any(child.oid in tables for child in table.children):
+                found.add(oid)
+        return found
 
     def described(self, relations: Iterable[Relation], upto: Lsn) -> None:
         """Record the relations that transactions up to `upto` described: these tables may have been altered before."""
         for oid, said in self._described.items():
-            self._described[oid] = [each for each in said if each[0] > self.known]
+            self._described[oid] = [each for each in said if each[0] > self.schema_lsn(oid)]
         for relation in relations:
             self._described.setdefault(relation.oid, []).append((upto, relation))
 
     def recall(self, relations: Iterable[Relation], safe: Lsn) -> None:
-        """Record all descriptions above the schema LSN in the part of the log that an earlier writer applied."""
+        """Record all descriptions above the schema LSNs in the part of the log that an earlier writer applied."""
         self.described(relations, safe)
-        self._blind = self.known
+        self._blind = self.complete
 
     def settle(self, safe: Lsn, changed_at: Mapping[int, Lsn], reader: LogReader) -> None:
         """Record the events that are certain at the applied LSN `safe`.
@@ -379,8 +443,9 @@ class WrittenTables:
             self._tell_all()
 
     def _may_begin(self, oid: int, table: Fingerprint) -> bool:
-        live = oid in self._events and self.history(oid).live
-        return self._is_whole(table) and not live and oid not in self.pending and oid not in self._beginnings
+        return (
+            self._is_whole(table) and not self._is_live(oid) and oid not in self.pending and oid not in self._beginnings
+        )
 
     def _ripe(self, oid: int, look: CatalogSnapshot) -> bool:
         """Whether a table was published before every running transaction began."""
@@ -390,8 +455,8 @@ class WrittenTables:
     def _is_whole(self, table: Fingerprint) -> bool:
         return table.is_in(self._names.publication)
 
-    def _compare_roots(self, look: CatalogSnapshot) -> bool:
-        """Compare partitioned tables with their recorded definitions; return whether one was altered or dropped."""
+    def _compare_roots(self, look: CatalogSnapshot) -> set[int]:
+        """Compare partitioned tables with their recorded definitions; return those that were altered or dropped."""
         there = {
             oid: events[-1].fingerprint
             for oid, events in self._events.items()
@@ -401,10 +466,11 @@ class WrittenTables:
             if oid not in there:
                 self._tell(TableEventKind.UNION, root, look.lsn, look.lsn, snapshot=look.snapshot)
             elif there[oid] != root:
-                self._tell(TableEventKind.UNION, root, self.known, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
+                after = self.schema_lsn(oid)
+                self._tell(TableEventKind.UNION, root, after, look.lsn, UNION_ALTERED, snapshot=look.snapshot)
         for oid in there.keys() - look.roots.keys():
-            self._tell(TableEventKind.DROPPED, there[oid], self.known, look.lsn, UNION_DROPPED)
-        return any(look.roots.get(oid) != fingerprint for oid, fingerprint in there.items())
+            self._tell(TableEventKind.DROPPED, there[oid], self.schema_lsn(oid), look.lsn, UNION_DROPPED)
+        return {oid for oid, fingerprint in there.items() if look.roots.get(oid) != fingerprint}
 
     def _compare(self, oid: int, look: CatalogSnapshot) -> bool:
         """Compare a table with its last definition; return whether it changed in a way that affects readers."""
@@ -434,7 +500,7 @@ class WrittenTables:
         if not live:
             self._tell_unread(oid, old, new, comparison, look)
             return False
-        after = earlier.after if earlier else self.known
+        after = earlier.after if earlier else self.schema_lsn(oid)
         between = (*earlier.between, old) if earlier else ()
         self.pending[oid] = Pending(base, between, new, comparison, after, look.lsn, look.snapshot)
         return True
@@ -447,14 +513,14 @@ class WrittenTables:
         comparison: FingerprintComparison,
         look: CatalogSnapshot,
     ) -> None:
-        """Record a change of a table that is not live. Positions above the schema LSN can no longer be read."""
-        ends = [span.end for span in self.history(oid).spans()]
+        """Record a change of a table that is not live. Positions above its schema LSN can no longer be read."""
+        ends, after = [span.end for span in self.history(oid).spans()], self.schema_lsn(oid)
         if new is None:
-            self._tell(TableEventKind.DROPPED, old, self.known, look.lsn, self._why_gone(oid))
-        elif any(end is not None and end > self.known for end in ends):
-            self._tell(TableEventKind.GAP, new, self.known, look.lsn, needs_copy("; ".join(comparison.reasons)))
+            self._tell(TableEventKind.DROPPED, old, after, look.lsn, self._why_gone(oid))
+        elif any(end is not None and end > after for end in ends):
+            self._tell(TableEventKind.GAP, new, after, look.lsn, needs_copy("; ".join(comparison.reasons)))
         else:
-            self._tell(TableEventKind.SEEN, new, self.known, look.lsn)
+            self._tell(TableEventKind.SEEN, new, after, look.lsn)
 
     def _why_gone(self, oid: int) -> Reason:
         return self.flaw(oid) or ONCE_DROPPED

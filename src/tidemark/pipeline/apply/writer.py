@@ -201,8 +201,8 @@ class LakeWriter:
         self._tell_cycle(self.cycle.safe)
 
     def catch_up(self, upto: Lsn) -> None:
-        """Apply until the applied LSN and the schema LSN have reached a position."""
-        while min(self.cycle.safe, self.cycle.known) < upto:
+        """Apply until everything up to a position can be read, with the definitions of all tables."""
+        while self.cycle.complete < upto:
             self.look()
             self._ask_for(upto, 10)
             while self.apply() is not None and self.cycle.safe < upto:
@@ -256,8 +256,8 @@ class LakeWriter:
         return lake
 
     def _recall(self) -> None:
-        """Read the descriptions above the schema LSN that an earlier writer applied, if the log still contains them."""
-        known, safe = self.cycle.known, self.cycle.safe
+        """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
+        known, safe = self.tables.complete, self.cycle.safe
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
             return
@@ -293,8 +293,10 @@ class LakeWriter:
 
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
-        known = self._cycles.last.known if waited_for else self.tables.known
-        if (safe, known) == (self._cycles.last.safe, self._cycles.last.known):
+        last = self._cycles.last
+        known = last.known if waited_for else self.tables.known
+        behind = {oid: lsn for oid, lsn in self.tables.behind.items() if lsn < known}
+        if (safe, known, behind) == (last.safe, last.known, last.behind):
             return
         passed = [moment for lsn, moment in self._source_times if lsn <= known]
         self._source_times = [each for each in self._source_times if each[0] >= known]
@@ -304,14 +306,14 @@ class LakeWriter:
             passed[-1] if passed else None,
             applied.changes if applied else 0,
             applied.tables if applied else 0,
+            behind=behind,
         )
         self._cycles.tell(self.cycle)
         self._told_at = time.monotonic()
         self._let_go(safe)
 
     def _update_catalog(self, *, at_once: bool = False) -> None:
-        told = self._cycles.last
-        self._catalog.keep_up(min(told.safe, told.known), at_once=at_once)
+        self._catalog.keep_up(self._cycles.last, at_once=at_once)
 
     def _let_go(self, safe: Lsn) -> None:
         """Report to the receiver, if one is running, which log segments are needed, so that it removes the others."""

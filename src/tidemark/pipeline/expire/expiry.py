@@ -85,7 +85,7 @@ def _vacuumed(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
     leases = leases_in_force(path)
     cycle, before = lake.cycle(), read_retained(path)
-    wanted = min(_wanted(lake, options), cycle.safe, cycle.known)
+    wanted = min(_wanted(lake, options), cycle.complete)
     retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
     if not dry_run and retained > Lsn.ZERO:
         Vacuums(path).tell(retained)

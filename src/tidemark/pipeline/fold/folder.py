@@ -134,9 +134,9 @@ class Folder:
         Tables that cannot be read up to the present are left as they are.
         """
         view = LakeView(self._lake, None)
-        upto = min(view.cycle.safe, view.cycle.known)
         found = []
-        for history in self._lake.tables().values():
+        for oid, history in self._lake.tables().items():
+            upto = min(view.cycle.safe, view.cycle.schema_lsn(oid))
             try:
                 span = history.at(upto)
             except NotAnswerable:

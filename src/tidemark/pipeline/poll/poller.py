@@ -89,7 +89,7 @@ class Poller:
             register = Tables(options.lake)
             self.tables = PolledTables(register, read_events(options.lake))
             self._catalog = CatalogUpdates(options.lake, register)
-            self._catalog.keep_up(self.cycle.safe, at_once=True)
+            self._catalog.keep_up(self._cycles.last, at_once=True)
             self.progress = CopyProgress()
             self._changes = ChangeTables(options.lake)
             self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
@@ -316,8 +316,9 @@ class Poller:
         before = self.seen.reconciled if self.seen is not None else Lsn.ZERO
         told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
         observed = None if last else told
-        self._cycles.tell(Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed))
-        self._catalog.keep_up(here.lsn, at_once=True)
+        cycle = Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed)
+        self._cycles.tell(cycle)
+        self._catalog.keep_up(cycle, at_once=True)
         self.seen, self._had, self._told_at = told, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
