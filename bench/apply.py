@@ -162,7 +162,7 @@ def _tail(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
     side.database.run("update tailed set v = v || 'tail'")
     side.mirror.catch_up()
     upto = side.position()
-    while writer.tables.known < upto:
+    while writer.tables.lsns.mirror < upto:
         writer.look()
     writer.tell()
     after = [_timed(query) for _ in range(15)][4:]

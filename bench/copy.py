@@ -99,7 +99,7 @@ def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
     (oid,) = (oid for oid, each in mirroring.writer.tables.histories.items() if each.fingerprint.name == table)
     printed, planned, copied = len(lines), 0.0, 0.0
     begin = time.monotonic()
-    mirroring.writer.tables.resync(oid)
+    mirroring.writer.tables.request_copy(oid)
     while not any(f".{table}: copied" in line for line in lines[printed:]):
         if mirroring.step() is None:
             mirroring.rest()

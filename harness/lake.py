@@ -22,7 +22,6 @@ from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.printed import printed
 from tidemark.clock import Boundary, Lsn
-from tidemark.lake.reasons import NOT_YET
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.pipeline.apply.options import ApplyOptions
@@ -30,6 +29,7 @@ from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.fold.folder import Folded, Folder
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
+from tidemark.schema.reasons import NOT_YET
 from tidemark.values.cells import DecodedColumn
 
 ONLY = "only "

@@ -22,9 +22,9 @@ from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
+from tidemark.schema.selection import Selection
 
 
 @dataclass

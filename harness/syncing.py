@@ -63,7 +63,7 @@ class Synced:
         writer = self.mirroring.writer
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
-        while writer.tables.known < lsn:
+        while writer.tables.lsns.mirror < lsn:
             writer.look()
         writer.tell()
 

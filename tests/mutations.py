@@ -195,7 +195,7 @@ MUTATIONS = (
     ),
     Mutation(
         "apply: a TRUNCATE during a copy is no beginning",
-        "pipeline/apply/tables.py",
+        "schema/copy_state.py",
         "if lsn > self._whole_since[oid]:",
         "if lsn < self._whole_since[oid]:",
         ("tests/pipeline/sync/test_truncates.py",),
@@ -244,9 +244,9 @@ MUTATIONS = (
     ),
     Mutation(
         "apply: a table begins while transactions older than its publication run",
-        "pipeline/apply/tables.py",
-        "look.snapshot.xmin >= seen[1].xmax",
-        "look.snapshot.xmax >= seen[1].xmax",
+        "schema/copy_state.py",
+        "snapshot.snapshot.xmin >= seen[1].xmax",
+        "snapshot.snapshot.xmax >= seen[1].xmax",
         ("tests/pipeline/apply/test_schema.py", "-k", "older_than_its_publication"),
     ),
     Mutation(

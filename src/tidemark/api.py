@@ -15,7 +15,7 @@ from tidemark.lake.paths import local_path
 from tidemark.mirror.positions import Duration, seconds_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern, Selection
+from tidemark.schema.selection import Pattern, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from tests.documentation.keys import require_documented
 from tidemark.cli.main import run
 from tidemark.errors import ExitCode, SlotInvalidated
 from tidemark.postgres.capability import choose_mode
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.slot import SlotWait, create_slot
 from tidemark.receive.checks import check_slot
+from tidemark.schema.selection import Selection
 
 pytestmark = pytest.mark.quick
 

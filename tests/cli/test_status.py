@@ -17,13 +17,13 @@ from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import FileWriter
-from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.lake import NAME, Lake
-from tidemark.lake.reasons import NOT_COPIED, needs_copy, no_replica_identity
 from tidemark.lake.registers import Cycle, Cycles, Tables
 from tidemark.lake.status import TableStatus, status_of, tables_of
 from tidemark.lake.versions import VERSIONS, VersionTable, version_schema
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind
+from tidemark.schema.reasons import NOT_COPIED, needs_copy, no_replica_identity
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
 pytestmark = pytest.mark.quick
@@ -54,11 +54,13 @@ def lake(tmp_path: Path) -> Lake:
     made = Lake(tmp_path, "shop", 7, 5, "shop", 170000, tmp_path / "_log")
     made.create()
     reason = no_replica_identity(LOG)
-    Tables(tmp_path).tell(
-        event(TableEventKind.BEGUN, ORDERS, 10),
-        event(TableEventKind.WAITING, LOG, 10, reason.text, reason.fix),
-        event(TableEventKind.WAITING, LATE, 10, NOT_COPIED.text, NOT_COPIED.fix),
-        event(TableEventKind.UNION, ROOT, 10),
+    Tables(tmp_path).append(
+        [
+            event(TableEventKind.BEGUN, ORDERS, 10),
+            event(TableEventKind.WAITING, LOG, 10, reason.text, reason.fix),
+            event(TableEventKind.WAITING, LATE, 10, NOT_COPIED.text, NOT_COPIED.fix),
+            event(TableEventKind.UNION, ROOT, 10),
+        ]
     )
     Cycles(tmp_path).tell(Cycle(Lsn(30), Lsn(30)))
     return made
@@ -103,13 +105,13 @@ def test_a_table_without_a_replica_identity_has_the_statement_that_fixes_it_in_s
 
 
 def test_a_fix_names_the_table_as_it_is_called_now(lake: Lake) -> None:
-    Tables(lake.path).tell(event(TableEventKind.SEEN, replace(LOG, name="Order log"), 20))
+    Tables(lake.path).append([event(TableEventKind.SEEN, replace(LOG, name="Order log"), 20)])
     assert '`ALTER TABLE public."Order log" REPLICA IDENTITY FULL;`' in found(lake)["public.Order log"].fix
 
 
 def test_a_table_that_is_read_up_to_a_gap_has_the_fix_and_the_range_in_its_hint(lake: Lake) -> None:
     reason = needs_copy("column 'a' dropped")
-    Tables(lake.path).tell(event(TableEventKind.GAP, ORDERS, 20, reason.text, reason.fix))
+    Tables(lake.path).append([event(TableEventKind.GAP, ORDERS, 20, reason.text, reason.fix)])
     with pytest.raises(NotAnswerable, match="must be copied again: column 'a' dropped") as refused:
         lake.tables()[ORDERS.oid].at(Lsn(25))
     assert refused.value.hint == f"{reason.fix} Read the table at an LSN from 0/A to 0/14."
@@ -130,7 +132,7 @@ def test_a_partitioned_table_is_readable_where_its_partitions_are(lake: Lake) ->
     root = found(lake)["public.root"]
     assert (root.kind, root.state, root.rows) == ("partitioned table", "waiting", None)
     assert root.reason == "partitions that cannot be read: public.late"
-    Tables(lake.path).tell(event(TableEventKind.UNION, replace(ROOT, children=ROOT.children[:1]), 20))
+    Tables(lake.path).append([event(TableEventKind.UNION, replace(ROOT, children=ROOT.children[:1]), 20)])
     root = found(lake)["public.root"]
     assert (root.state, root.rows, root.reason) == ("readable", 3, "")
 

@@ -19,9 +19,9 @@ from tidemark.lake.changes import change_writer, read_changes
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import CONFIGURATION, ChangeTable
 from tidemark.lake.files import DataFile
-from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events, read_times
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.table import Persistence
 
 pytestmark = pytest.mark.quick
@@ -136,11 +136,11 @@ def test_what_became_of_tables_stays_in_few_files_and_in_order(tmp_path: Path) -
         for n in range(1, 131)
     ]
     for event in told:
-        tables.tell(event)
+        tables.append([event])
     assert read_events(tmp_path) == tuple(told)
     assert len(tables.table.file_uris()) <= registers._COMPACT_EVERY
     before = tables.table.version()
-    Tables(tmp_path).tell(*told[:50])
+    Tables(tmp_path).append(told[:50])
     assert read_events(tmp_path) == (*told, *told[:50])
     assert Tables(tmp_path).table.version() == before + 1
 

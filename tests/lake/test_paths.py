@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidValue
-from tidemark.lake.paths import local_path, require_plain, table_path
+from tidemark.lake.paths import local_path, require_plain
+from tidemark.schema.history import table_path
 
 pytestmark = pytest.mark.quick
 

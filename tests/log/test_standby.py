@@ -19,7 +19,7 @@ from harness.standby import standby_of
 from tests.conftest import NEWEST, Start
 from tidemark.clock import Lsn, Snapshot
 from tidemark.log.reader import LogReader
-from tidemark.postgres.look import replayed_by
+from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.session import Session
 
 pytestmark = [pytest.mark.quick, NEWEST]

@@ -15,8 +15,8 @@ from tidemark.errors import MalformedMessage, UnknownRelation, UnsupportedMessag
 from tidemark.pgoutput.changes import ChangeBatch, Limits
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.messages import Relation
 from tidemark.pgoutput.stream import StreamDecoder
+from tidemark.schema.relation import Relation
 from tidemark.values.types import Types
 
 pytestmark = pytest.mark.quick

@@ -22,9 +22,9 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.facts import ServerFacts, read_facts
 from tidemark.postgres.publication import bring_about, wanted
 from tidemark.postgres.requirements import SourceState, first_unmet, server_requirements, version_requirement
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, create_slot
+from tidemark.schema.selection import Selection
 
 pytestmark = pytest.mark.quick
 

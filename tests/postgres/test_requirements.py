@@ -24,11 +24,11 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.requirements import Mode, SourceState, requirements_of
 from tidemark.postgres.requirements.reading import read_state
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import SetupPlan, read_plan
 from tidemark.postgres.slot import read_slot
 from tidemark.receive.checks import check_slot_alive, check_source
+from tidemark.schema.selection import Selection
 
 pytestmark = pytest.mark.quick
 install = installs_from(0)

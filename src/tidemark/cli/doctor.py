@@ -12,7 +12,7 @@ from tidemark.errors import ExitCode
 from tidemark.postgres.doctor import Check, Report, Status, examine
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern, Selection
+from tidemark.schema.selection import Pattern, Selection
 
 _COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 

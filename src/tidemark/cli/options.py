@@ -14,8 +14,8 @@ from tidemark.errors import InvalidValue
 from tidemark.lake.paths import local_path
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern
 from tidemark.receive.options import WalPolicy
+from tidemark.schema.selection import Pattern
 from tidemark.units import parse_duration, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -8,7 +8,6 @@ import click
 
 from tidemark.cli.options import lake_argument, source_option
 from tidemark.errors import ExitCode, InvalidValue
-from tidemark.lake.history import TableEventKind
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import is_held
 from tidemark.lake.polls import read_polls
@@ -16,6 +15,7 @@ from tidemark.lake.requests import ask_for_restart, ask_for_resync
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEventKind
 
 _USAGE = "Run `tidemark resync LAKE TABLE…` for some tables, or `tidemark resync LAKE --all`."
 

@@ -8,9 +8,9 @@ from tidemark.cli.options import name_option, selection_options, source_argument
 from tidemark.errors import ExitCode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern, Selection
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
+from tidemark.schema.selection import Pattern, Selection
 
 
 @click.command(short_help="Prepare SOURCE for mirroring: privileges and publications.")

@@ -30,8 +30,8 @@ from tidemark.pipeline.run import AUTO, CURRENT, SyncOptions, plan_sync, run_syn
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern, Selection
 from tidemark.receive.options import WalPolicy
+from tidemark.schema.selection import Pattern, Selection
 
 
 class EndType(LsnType):

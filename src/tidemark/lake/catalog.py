@@ -23,13 +23,13 @@ from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeInUse, LakeMissing, NotAnswerable
 from tidemark.lake.commits import is_there
 from tidemark.lake.files import write_whole
-from tidemark.lake.history import TableEventKind, TableHistory, of_events
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import FailPoint, reached
-from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
+from tidemark.schema.history import TableEventKind, TableHistory, of_events
+from tidemark.schema.reasons import NO_REASON, Reason
 
 NAME = "catalog.json"
 FORMAT = 1

@@ -10,10 +10,10 @@ from typing import Any
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
 from tidemark.lake.files import write_whole
-from tidemark.lake.history import TableHistory, of_events
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
 from tidemark.postgres.identity import Identity
+from tidemark.schema.history import TableHistory, of_events
 
 NAME = "_tidemark.json"
 FORMAT = 2

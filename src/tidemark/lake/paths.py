@@ -43,11 +43,6 @@ def local_path(text: str | Path) -> Path:
     return path
 
 
-def table_path(oid: int) -> str:
-    """Return the path of a table, relative to the lake."""
-    return f"tables/{oid}"
-
-
 def require_plain(path: Path) -> Path:
     """Return the path of a lake if both Delta and Spark take it literally; otherwise raise InvalidValue."""
     strange = sorted(set(str(path)) & set("%[]{}*?\\"))

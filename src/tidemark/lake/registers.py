@@ -24,8 +24,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
-from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.points import FailPoint, reached
+from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.plain import from_plain, to_plain
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
@@ -158,7 +158,7 @@ class Tables(_Register):
         """The number of events."""
         return self._number
 
-    def tell(self, *events: TableEvent) -> None:
+    def append(self, events: Sequence[TableEvent]) -> None:
         """Append events in one commit."""
         rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]
         self._number += len(rows)

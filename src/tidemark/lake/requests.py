@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from tidemark.clock import Lsn
 from tidemark.lake.files import sync
-from tidemark.lake.reasons import Reason
+from tidemark.schema.reasons import Reason
 
 FOLDER = "_requests"
 RESTART = "_restart.json"

@@ -9,12 +9,10 @@ from pathlib import Path
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
-from tidemark.lake.history import Span, TableEventKind, TableHistory, descendants
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import Owner, is_held, read_owner
 from tidemark.lake.polls import Poll, read_polls
-from tidemark.lake.reasons import NO_REASON, Reason, being_altered
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
 from tidemark.lake.unmirrored import recorded_unmirrored
@@ -22,6 +20,8 @@ from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored
 from tidemark.schema.display import type_name
+from tidemark.schema.history import Span, TableEventKind, TableHistory, descendants
+from tidemark.schema.reasons import NO_REASON, Reason, being_altered
 
 READABLE = "readable"
 

@@ -17,9 +17,10 @@ from tidemark.log.segment import segment_path
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
 from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, describe
 from tidemark.pgoutput.frames import HEAD
-from tidemark.pgoutput.messages import Reader, Relation, read_relation
+from tidemark.pgoutput.messages import Reader, read_relation
 from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Assembled, Rows
+from tidemark.schema.relation import Relation
 from tidemark.values.kernels import Bytes
 from tidemark.values.types import Types
 

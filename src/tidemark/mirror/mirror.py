@@ -37,9 +37,9 @@ from tidemark.mirror.present import Present
 from tidemark.mirror.sql import bind
 from tidemark.mirror.times import Committed, position_of, time_of
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.look import CatalogSnapshot
 from tidemark.reads.names import names_at, oids_of
 from tidemark.reads.snapshot import LakeView, log_reader
+from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.display import quoted
 from tidemark.spark import SparkOptions, require_pinned, spark_session
 

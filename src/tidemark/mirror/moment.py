@@ -16,10 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.lake.history import Span, TableEventKind, TableHistory, types_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
-from tidemark.lake.reasons import being_altered
 from tidemark.lake.registers import read_retained
 from tidemark.mirror.biography import Biography, First
 from tidemark.mirror.failures import explaining
@@ -28,7 +26,6 @@ from tidemark.mirror.html import moment_html
 from tidemark.mirror.lives import BEFORE, COPIED
 from tidemark.mirror.positions import Position
 from tidemark.mirror.sql import bind
-from tidemark.postgres.look import CatalogSnapshot
 from tidemark.reads.changes import seen
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
@@ -38,7 +35,10 @@ from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
 from tidemark.reads.union import shared_equalities, together
+from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.schema.history import Span, TableEventKind, TableHistory, types_of
+from tidemark.schema.reasons import being_altered
 from tidemark.spark import require_pinned
 from tidemark.values.types import Types
 

@@ -15,11 +15,12 @@ from tidemark.lake.lake import Lake
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
+from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import check_same, locate
-from tidemark.postgres.look import CatalogSnapshot, Watched, take_look
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session, Timeouts
+from tidemark.schema.catalog_snapshot import CatalogSnapshot, WatchedObjects
 
 _MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user"
 
@@ -37,7 +38,7 @@ class Present:
         """Take a catalog snapshot."""
         with self._one_at_a_time:
             try:
-                return take_look(self._connected(), self._names, Watched(), lambda _: ())
+                return read_catalog_snapshot(self._connected(), self._names, WatchedObjects(), lambda _: ())
             except SourceError:
                 self._hang_up()
                 raise

@@ -16,10 +16,11 @@ import pyarrow as pa
 from tidemark.clock import Lsn
 from tidemark.errors import MalformedValue, UnknownRelation, UnsupportedMessage
 from tidemark.pgoutput.letters import ORIGIN, RELATION, TRUNCATE, TYPE
-from tidemark.pgoutput.messages import Reader, Relation, read_origin, read_relation, read_truncate, read_type
+from tidemark.pgoutput.messages import Reader, read_origin, read_relation, read_truncate, read_type
 from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Rows
 from tidemark.pgoutput.scan import Format, Messages, RowCells, find_values
+from tidemark.schema.relation import Relation
 from tidemark.values.cells import MOST_CELLS, UNCHANGED, Cells, DecodedColumn
 from tidemark.values.failure import BatchTooLarge, decoding_column
 from tidemark.values.kernels import Bytes, Flags, Ints, Longs

@@ -28,6 +28,7 @@ from typing import NoReturn
 
 from tidemark.clock import Lsn
 from tidemark.errors import UnsupportedMessage
+from tidemark.schema.relation import Relation, RelationColumn
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import Bytes
 
@@ -47,27 +48,6 @@ class Transaction:
     def commit_time(self) -> datetime:
         """The commit time by the source's clock."""
         return EPOCH + timedelta(microseconds=self.commit_micros)
-
-
-@dataclass(frozen=True, slots=True)
-class RelationColumn:
-    """A column of a Relation message. The message has no attnum; the fingerprint supplies it."""
-
-    name: str
-    type_oid: int
-    typmod: int
-    key: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A table as described by a Relation message."""
-
-    oid: int
-    schema: str
-    name: str
-    replica_identity: str
-    columns: tuple[RelationColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tidemark.pgoutput.messages import Relation
+from tidemark.schema.relation import Relation
 
 Place: TypeAlias = tuple[int, int]  # position of a message; later messages compare greater
 

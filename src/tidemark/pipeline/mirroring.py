@@ -34,9 +34,7 @@ from tidemark.errors import (
     TidemarkError,
     policy_of,
 )
-from tidemark.lake.history import tables_unreadable
 from tidemark.lake.paths import require_plain
-from tidemark.lake.reasons import copy_failed
 from tidemark.lake.registers import read_cycle
 from tidemark.lake.requests import Requests, read_restart
 from tidemark.log.disk import Disk
@@ -61,6 +59,8 @@ from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import tables_unreadable
+from tidemark.schema.reasons import copy_failed
 from tidemark.spark import has_ended, tasks_beside, what_failed
 
 LOG = "_log"
@@ -222,7 +222,7 @@ class Mirroring:
             )
         failure = tables_unreadable(
             (self.writer.tables.history(oid), self._why_unreadable(oid, why))
-            for oid, why in self.writer.tables.lacking().items()
+            for oid, why in self.writer.tables.unreadable().items()
         )
         if failure is not None:
             raise failure
@@ -238,7 +238,7 @@ class Mirroring:
     @property
     def settled(self) -> bool:
         """Whether it is known for every table if it needs a copy: none waits for the end of older transactions."""
-        return self.writer.tables.all_settled
+        return self.writer.tables.is_settled
 
     def position(self) -> Lsn:
         """The position of the source."""
@@ -253,7 +253,7 @@ class Mirroring:
     @property
     def _altered_beyond_the_end(self) -> bool:
         """Whether a table was altered at an unknown position, and the log that would show it ends before."""
-        limit = self.writer.tables.limit
+        limit = self.writer.tables.pending_lsn
         return self._received_all and limit is not None and limit > self.writer.reader.received
 
     @property
@@ -307,7 +307,7 @@ class Mirroring:
             self.restart_is_asked_for = read_restart(self._options.lake) is not None
             for oid in self._requests.new():
                 self._tracker.hasten(oid)
-                if not self.writer.tables.resync(oid):
+                if not self.writer.tables.request_copy(oid):
                     self._requests.fulfilled(oid)
                     self._tell(f"table with OID {oid}: not copied, it was dropped or has no replica identity")
 
@@ -316,7 +316,7 @@ class Mirroring:
         wanted = tables.to_copy()
         picked = self._tracker.pick(wanted, time.monotonic())
         for oid in picked:
-            tables.copying(oid, self.writer.cycle.safe)
+            tables.start_copy(oid, self.writer.cycle.safe)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
@@ -364,7 +364,7 @@ class Mirroring:
     def _over(self, table: Fingerprint, error: TidemarkError) -> None:
         unreadable = isinstance(error, UNREADABLE)
         reason = copy_failed(table, error, unreadable=unreadable)
-        self.writer.tables.stopped_copying(table.oid)
+        self.writer.tables.stop_copy(table.oid)
         self.writer.tables.wait([table.oid], reason)
         self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)

@@ -9,10 +9,10 @@ from tidemark.pipeline.copy.parts import buckets_for, parts_of
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.publishing import Meant
 from tidemark.postgres.catalog import read_catalog
-from tidemark.postgres.selection import choose
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import read_plan, script
 from tidemark.postgres.unmirrored import read_unmirrored
+from tidemark.schema.selection import choose
 from tidemark.units import format_size
 
 

@@ -16,10 +16,10 @@ from tidemark.lake.unmirrored import record_unmirrored
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Selection, choose
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
 from tidemark.postgres.unmirrored import read_unmirrored
+from tidemark.schema.selection import Selection, choose
 
 INTERVAL_S = 10.0
 RECORD_S = 60.0

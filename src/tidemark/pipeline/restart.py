@@ -37,12 +37,10 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.lake.commits import applied, is_there, opened
-from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import FailPoint, reached
-from tidemark.lake.reasons import restarted
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
 from tidemark.log.disk import Disk
@@ -50,14 +48,18 @@ from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.recovery import last_position
 from tidemark.log.writer import LogLock
-from tidemark.pipeline.apply.tables import WrittenTables
+from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.identity import check_same, locate
-from tidemark.postgres.look import CatalogSnapshot, take_look
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import CheckedSource, check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
+from tidemark.schema.catalog_snapshot import CatalogSnapshot
+from tidemark.schema.history import TableHistory
+from tidemark.schema.reasons import restarted
+from tidemark.schema.stream_tracker import StreamTracker
+from tidemark.schema.watermarks import SchemaLsns
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 _PAUSE_S = 0.2
@@ -114,20 +116,20 @@ class _Restarting:
         self._receive, self._lake, self._disk = options.receive, lake, disk
         self._tell, self._stopping = tell, stopping
         self._cycles = Cycles(lake.path)
-        self._tables = WrittenTables(
-            Tables(lake.path), read_events(lake.path), options.receive.names, self._cycles.last
-        )
+        cycle, register = self._cycles.last, Tables(lake.path)
+        lsns, publication = SchemaLsns(cycle.known, cycle.behind), options.receive.names.publication
+        self._tables = StreamTracker(read_events(lake.path), register.append, publication, lsns, cycle.safe)
 
     def run(self, request: Restart, folders: set[Path]) -> None:
         receive, names = self._receive, self._receive.names
         with Session.open(receive.source, "restart") as session:
             source = check_source(session, receive.source, names, None, Lsn.ZERO)
             self._lake.require_own(source.identity)
-            look = take_look(session, names, self._tables.watched, lambda _: ())
+            look = read_catalog_snapshot(session, names, self._tables.watched, lambda _: ())
             self._require_above(look.lsn)
             self._require_slot_is_ours(session)
             after, cause = self._decided(request, session, look)
-            self._tables.start_over(after, restarted(str(after), cause))
+            self._tables.restart(after, restarted(str(after), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
             reached(FailPoint.LOG_EMPTIED)

@@ -42,9 +42,9 @@ from tidemark.pipeline.publishing import Meant, Publishing, UnmirroredRecord, pu
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Pattern, Selection
 from tidemark.postgres.session import Session
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
+from tidemark.schema.selection import Pattern, Selection
 from tidemark.units import parse_duration, parse_size
 
 if TYPE_CHECKING:

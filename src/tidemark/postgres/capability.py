@@ -27,8 +27,8 @@ from tidemark.postgres.requirements import (
     table_requirements,
 )
 from tidemark.postgres.requirements.requirement import LOGICAL, POLLS
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
+from tidemark.schema.selection import Selection
 
 __all__ = ["Choice", "Mode", "choose_mode", "evaluate"]
 

@@ -15,9 +15,9 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.requirements import Choice, Mode, Requirement, decide, first_unmet, read_state
 from tidemark.postgres.requirements.objects import LONG_S
 from tidemark.postgres.requirements.reading import version_of
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
 from tidemark.postgres.unmirrored import read_unmirrored
+from tidemark.schema.selection import Selection
 
 
 class Status(Enum):

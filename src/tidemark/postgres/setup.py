@@ -15,8 +15,8 @@ from psycopg import sql
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.requirements import Choice, Fix, Mode, Requirement, decide, read_state, requirements_of
 from tidemark.postgres.requirements.state import SourceState
-from tidemark.postgres.selection import Selection
 from tidemark.postgres.session import Session
+from tidemark.schema.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.postgres.catalog import printed
-from tidemark.postgres.selection import SelectedTables, Selection
 from tidemark.postgres.session import Session
+from tidemark.schema.selection import SelectedTables, Selection
 
 _OTHERS = """
     select n.nspname, c.relname, c.relkind::text

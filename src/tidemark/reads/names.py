@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.lake.history import Span, TableHistory, descendants
+from tidemark.schema.history import Span, TableHistory, descendants
 
 
 def parsed(name: str) -> tuple[str, str]:

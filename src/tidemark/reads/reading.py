@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogTrimmed, NotAnswerable
 from tidemark.lake.changes import ChangeFiles
-from tidemark.lake.history import Span, TableEventKind, TableHistory
-from tidemark.lake.layout import columns_of, fitting, layout_of
+from tidemark.lake.layout import layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, held, read_versions
@@ -36,6 +35,8 @@ from tidemark.reads.shown import ShownTable, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.tail import TailWork, tail_here, tail_of
 from tidemark.reads.versions import base_of, files_with, key_said
+from tidemark.schema.history import Span, TableEventKind, TableHistory
+from tidemark.schema.relation import columns_of, fitting
 from tidemark.schema.table import PgType
 from tidemark.values.types import Types
 

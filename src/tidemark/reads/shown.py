@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tidemark.clock import Lsn
 from tidemark.lake.columns import OURS, TEXT_SUFFIX, StoredColumn, free_name
-from tidemark.lake.history import Span, TableHistory
 from tidemark.reads.shape import Shape, ShownColumn
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import Span, TableHistory
 from tidemark.schema.table import Column, Generated
 from tidemark.values.cells import Cells
 from tidemark.values.cells import DecodedColumn as Values

@@ -25,9 +25,9 @@ from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice, SlicePlan
 from tidemark.pgoutput.changes import Undecodable
 from tidemark.pgoutput.extents import Said
-from tidemark.pgoutput.messages import Relation
 from tidemark.reads.shape import ChangeFacts
 from tidemark.reads.shown import ShownTable
+from tidemark.schema.relation import Relation
 from tidemark.spark.types import spark_type
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.types import Types

@@ -182,7 +182,7 @@ def test_what_is_not_applied_yet_is_read_from_the_log(db: Database, spark: Spark
         side.mirror.catch_up()
         with side.writing() as writer:
             before = writer.cycle.safe
-            while writer.tables.known < side.notes[-1].lsn:
+            while writer.tables.lsns.mirror < side.notes[-1].lsn:
                 writer.look()
             writer.tell()
             assert writer.cycle.safe == before

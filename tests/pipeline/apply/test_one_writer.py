@@ -28,11 +28,11 @@ from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import DataFile
-from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.lock import WRITING, LakeLock, Owner, is_held, read_owner
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.table import Persistence
 
 pytestmark = pytest.mark.quick
@@ -193,9 +193,9 @@ def test_a_stale_register_cannot_say_how_far_it_has_come(tmp_path: Path) -> None
 def test_a_stale_register_cannot_take_anothers_event_for_its_own(tmp_path: Path) -> None:
     table = Fingerprint(16384, "public", "t", 16384, Persistence.PERMANENT, (1,), (), None, None, (), ())
     stale, other = Tables(tmp_path), Tables(tmp_path)
-    other.tell(TableEvent(TableEventKind.WAITING, table, "public/t", Lsn(10), Lsn(10)))
+    other.append([TableEvent(TableEventKind.WAITING, table, "public/t", Lsn(10), Lsn(10))])
     with pytest.raises(LakeInUse, match="cannot write"):
-        stale.tell(TableEvent(TableEventKind.BEGUN, table, "public/t", Lsn(20), Lsn(20)))
+        stale.append([TableEvent(TableEventKind.BEGUN, table, "public/t", Lsn(20), Lsn(20))])
     assert [event.kind for event in read_events(tmp_path)] == [TableEventKind.WAITING]
 
 

@@ -40,14 +40,14 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import COMMIT_VERSION, stored_columns
 from tidemark.lake.commits import ChangeTable
-from tidemark.lake.history import TableEvent, TableEventKind
 from tidemark.lake.lake import Lake
-from tidemark.lake.paths import CHANGES, table_path
+from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_retained
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 from tidemark.pipeline.fold.folder import Folder
 from tidemark.reads import few
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind, table_path
 from tidemark.schema.table import Column, Generated, Persistence, PgType
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
@@ -174,7 +174,7 @@ class MadeLake:
         )
         key = (1, 2) if table.keyed else ()
         fingerprint = Fingerprint(OID, "public", "t", 1, Persistence.PERMANENT, key, made, None, None, (), ())
-        Tables(self.lake.path).tell(TableEvent(TableEventKind.BEGUN, fingerprint, table_path(OID), BASE, BASE))
+        Tables(self.lake.path).append([TableEvent(TableEventKind.BEGUN, fingerprint, table_path(OID), BASE, BASE)])
         self.cycles = Cycles(self.lake.path)
         self.changes = ChangeTable.create(self.lake.path / table_path(OID) / CHANGES, stored_columns(self.rows.schema))
         self.applied = BASE

@@ -17,7 +17,7 @@ from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Poller
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Selection
+from tidemark.schema.selection import Selection
 from tidemark.spark import SparkOptions, spark_session
 
 

@@ -14,7 +14,7 @@ from tests.conftest import NEWEST
 from tests.pipeline.poll.test_observed import syncing
 from tidemark.errors import NotAnswerable
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
-from tidemark.postgres.selection import Pattern, Selection
+from tidemark.schema.selection import Pattern, Selection
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 

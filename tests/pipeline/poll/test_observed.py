@@ -41,7 +41,7 @@ from tidemark.pipeline.poll.holds import Holds
 from tidemark.pipeline.poll.run import PollRunOptions, run_polls
 from tidemark.pipeline.publishing import Meant
 from tidemark.postgres.capability import Mode
-from tidemark.postgres.selection import Selection
+from tidemark.schema.selection import Selection
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 

@@ -19,7 +19,7 @@ from tidemark.errors import NotAnswerable, NotPermitted
 from tidemark.lake.requests import ask_for_resync
 from tidemark.pipeline.publishing import Meant
 from tidemark.pipeline.run import CURRENT, follow
-from tidemark.postgres.selection import Selection
+from tidemark.schema.selection import Selection
 
 LIMIT_S = 300
 

@@ -14,7 +14,7 @@ from tests.conftest import NEWEST
 from tidemark.errors import InvalidValue
 from tidemark.pipeline import publishing
 from tidemark.pipeline.publishing import Meant, Publishing, publish
-from tidemark.postgres.selection import Pattern, Selection
+from tidemark.schema.selection import Pattern, Selection
 
 pytestmark = [pytest.mark.quick, NEWEST]
 WATCHED_S = 7.0  # within which whoever receives has looked at the publications

@@ -331,7 +331,7 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
         upto, writer = synced.mirroring.position(), synced.mirroring.writer
         with connected(synced.options.log_folder) as client:
             client.wait(upto, 60)
-        while writer.tables.known < upto:  # definitions are known there, and nothing is applied
+        while writer.tables.lsns.mirror < upto:  # definitions are known there, and nothing is applied
             writer.look()
         writer.tell()
         mirror = tidemark.open(synced.options.lake, spark, source=db.dsn(MIRROR))

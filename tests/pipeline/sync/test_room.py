@@ -24,13 +24,13 @@ from tidemark.errors import TaskFailed
 from tidemark.lake import files
 from tidemark.lake.changes import change_prefix
 from tidemark.lake.columns import OURS
-from tidemark.lake.paths import table_path
 from tidemark.lake.status import status_of
 from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy import job as copy_job
 from tidemark.pipeline.copy.rounds import Round
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.schema.history import table_path
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 

@@ -13,11 +13,11 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary
 from tidemark.errors import NotAnswerable
-from tidemark.lake.history import TableEventKind
 from tidemark.lake.requests import ask_for_restart
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy.job import copy_parts
 from tidemark.pipeline.restart import RestartOptions, start_over
+from tidemark.schema.history import TableEventKind
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 

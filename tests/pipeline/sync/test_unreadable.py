@@ -22,7 +22,7 @@ from tidemark.lake.status import status_of
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.pipeline.events import SyncEnded, SyncEvent
 from tidemark.postgres.catalog import read_catalog
-from tidemark.postgres.selection import Selection, choose
+from tidemark.schema.selection import Selection, choose
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from tidemark.clock import Boundary
 from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
-from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.polls import Poll
 from tidemark.mirror.compare.digest import WHOLE, RowDigest
 from tidemark.mirror.compare.holding import Held
@@ -31,6 +30,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.reads.canonical import ComparedColumn
 from tidemark.reads.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableHistory, types_of
 from tidemark.values.types import Types, decoding_of
 
 

@@ -9,10 +9,11 @@ from tidemark.mirror.gate import LIMIT_S
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.mirror.present import open_source
+from tidemark.postgres.catalog_reading import read_within, replayed_by
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.look import CatalogSnapshot, look_within, replayed_by
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
+from tidemark.schema.catalog_snapshot import CatalogSnapshot
 
 
 class HeldLook(Held):
@@ -54,7 +55,7 @@ class HeldLook(Held):
         try:
             replayed = replayed_by(session)
             session.begin()
-            look = replace(look_within(session, MirrorNames(lake.mirror)), replayed=replayed)
+            look = replace(read_within(session, MirrorNames(lake.mirror)), replayed=replayed)
         except BaseException:
             session.close()
             raise

@@ -20,9 +20,9 @@ from tidemark.mirror.compare.holding import Held
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
-from tidemark.postgres.look import replayed_by
 from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
 

@@ -26,14 +26,14 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import FailPoint, reached
-from tidemark.lake.reasons import ALTERED_UNSEEN, undecodable
 from tidemark.lake.shared import shared_folder
 from tidemark.log.mapped import sync_segments
 from tidemark.log.slices import SlicePlan
-from tidemark.pgoutput.messages import Relation
 from tidemark.pgoutput.rows import Rows
 from tidemark.pipeline.apply.job import PassedOver, Work, Written, write_changes
-from tidemark.pipeline.apply.tables import WrittenTables
+from tidemark.schema.reasons import ALTERED_UNSEEN, undecodable
+from tidemark.schema.relation import Relation
+from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.values.types import Types
 
 COMMITTERS = 8
@@ -82,7 +82,7 @@ def run_cycle(
     lake: Lake,
     plan: SlicePlan,
     relations: Sequence[Relation],
-    tables: WrittenTables,
+    tables: StreamTracker,
     changes: ChangeTables,
 ) -> Applied:
     """Apply a plan, whose changes use these relations. The caller records the cycle in `_cycles` afterwards."""
@@ -105,15 +105,15 @@ def run_cycle(
         list(pool.map(lambda item: _commit(tables.path(item[0]), item[1], plan.upto, changes), by_table.items()))
     reached(FailPoint.ALL_COMMITTED)
     for oid, files in by_table.items():
-        if not tables.may_be_emptied(oid):
+        if not tables.may_be_truncated(oid):
             continue
         if (lsn := _last_truncate(lake.path / tables.path(oid) / CHANGES, files)) is not None:
-            tables.truncated(oid, lsn)
+            tables.add_truncate(oid, lsn)
     rows = sum(each.file.rows for each in written)
     return Applied(plan.upto, plan.transactions, rows, len(by_table), plan.size_bytes)
 
 
-def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) -> None:
+def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: StreamTracker) -> None:
     """Record a gap for every table with changes that could not be written, from the first such change on.
 
     If a relation fits no definition of its table, the gap begins at the start of the plan.
@@ -124,12 +124,12 @@ def _give_up(passed: Sequence[PassedOver], after: Lsn, tables: WrittenTables) ->
     for oid, found in sorted(by_table.items()):
         bad = [each.first for each in found if each.first is not None]
         if len(bad) < len(found):
-            tables.give_up(oid, after, tables.flaw(oid) or ALTERED_UNSEEN)
+            tables.add_gap(oid, after, tables.flaw(oid) or ALTERED_UNSEEN)
         else:
             first = min(bad, key=lambda each: each.commit_lsn)
             message = f"{first.reason}, committed at {first.commit_lsn}"
             if (history := tables.histories.get(oid)) is not None:
-                tables.give_up(oid, Lsn(first.commit_lsn.value - 1), undecodable(history.fingerprint, message))
+                tables.add_gap(oid, Lsn(first.commit_lsn.value - 1), undecodable(history.fingerprint, message))
 
 
 def _commit(path: str, written: Sequence[Written], upto: Lsn, changes: ChangeTables) -> None:
@@ -149,7 +149,7 @@ def _last_truncate(folder: Path, written: Sequence[Written]) -> Lsn | None:
 
 
 def _layouts(
-    lake: Lake, relations: Sequence[Relation], tables: WrittenTables, changes: ChangeTables
+    lake: Lake, relations: Sequence[Relation], tables: StreamTracker, changes: ChangeTables
 ) -> Mapping[Relation, Layout]:
     """The layout of each relation in the plan. Relations that fit no definition of their table are left out."""
     found: dict[Relation, Layout] = {}

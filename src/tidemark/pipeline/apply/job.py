@@ -30,7 +30,7 @@ from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice
 from tidemark.pgoutput.changes import ChangeBatch, Undecodable
 from tidemark.pgoutput.extents import Said
-from tidemark.pgoutput.messages import Relation
+from tidemark.schema.relation import Relation
 from tidemark.values.types import Types
 
 GATHERED_BYTES = 128 << 20  # rows that all tables of a task buffer before they are written as row groups

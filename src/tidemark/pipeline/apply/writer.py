@@ -36,7 +36,6 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.points import FailPoint, reached
-from tidemark.lake.reasons import open_transactions
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
@@ -50,11 +49,13 @@ from tidemark.pipeline.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.pace import Pace
 from tidemark.pipeline.apply.reach import require_reach
-from tidemark.pipeline.apply.tables import WrittenTables
-from tidemark.postgres.blockers import named, older_than
-from tidemark.postgres.look import take_look
+from tidemark.postgres.blockers import ending, named, older_than
+from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.session import Session
 from tidemark.receive.client import ReceiveClient
+from tidemark.schema.reasons import open_transactions
+from tidemark.schema.stream_tracker import StreamTracker
+from tidemark.schema.watermarks import SchemaLsns
 from tidemark.spark import require_pinned
 
 BLOCKING_S = 2.0
@@ -84,7 +85,8 @@ class LakeWriter:
             require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
             events = read_events(options.lake)
             register = Tables(options.lake)
-            self.tables = WrittenTables(register, events, options.names, self.cycle)
+            lsns = SchemaLsns(self.cycle.known, self.cycle.behind)
+            self.tables = StreamTracker(events, register.append, options.names.publication, lsns, self.cycle.safe)
             self._catalog = CatalogUpdates(options.lake, register)
             self._update_catalog(at_once=True)
             self._changes = ChangeTables(options.lake)
@@ -104,8 +106,8 @@ class LakeWriter:
         """Read a catalog snapshot if it is time, apply what was received, record progress; return what was applied."""
         if time.monotonic() >= self._look_at:
             self.look()
-        if self.tables.wanted > self.reader.received:
-            self._ask_for(self.tables.wanted, 0.5)
+        if self.tables.wanted_lsn > self.reader.received:
+            self._ask_for(self.tables.wanted_lsn, 0.5)
         applied = self.apply()
         if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
             self.tell()
@@ -121,9 +123,11 @@ class LakeWriter:
         try:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
-            look = take_look(self._session, self._options.names, self.tables.watched, self.tables.asked)
+            look = read_catalog_snapshot(
+                self._session, self._options.names, self.tables.watched, self.tables.to_check_for_rows
+            )
             took_s = time.monotonic() - begin
-            self.tables.take(look)
+            self.tables.observe(look)
             self._name_blockers(self._session)
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
@@ -141,7 +145,7 @@ class LakeWriter:
     def apply(self) -> Applied | None:
         """Apply a cycle of what was received; None if there was no transaction to apply."""
         self.reader.refresh()
-        limit = self.tables.limit
+        limit = self.tables.pending_lsn
         upto = min(self.reader.received, limit) if limit is not None else self.reader.received
         applied = None
         if upto > self.cycle.safe:
@@ -151,7 +155,7 @@ class LakeWriter:
             relations = descriptions(planned.relations, options.log)
             if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
                 return None  # a table was altered, and its definition cannot be read now
-            self.tables.described(descriptions(planned.sent, options.log), planned.last)
+            self.tables.describe(descriptions(planned.sent, options.log), planned.last)
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
                 self._tell_cycle(planned.upto, applied)
@@ -160,14 +164,14 @@ class LakeWriter:
                 self.cycle = replace(self.cycle, safe=upto)
         changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
         self.tables.settle(self.cycle.safe, changed_at, self.reader)
-        self._begin_emptied()
+        self._begin_truncated()
         return applied
 
-    def _begin_emptied(self) -> None:
+    def _begin_truncated(self) -> None:
         """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
-        for oid, lsn in self.tables.emptied().items():
+        for oid, lsn in self.tables.truncated().items():
             if read_retained(self._options.lake) < lsn <= self.cycle.safe:
-                self.tables.begin_emptied(oid, lsn)
+                self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
                 self._tell(f"table {table.schema}.{table.name}: readable from {lsn} on, where it was truncated")
 
@@ -184,7 +188,7 @@ class LakeWriter:
     def _take(self, generation: Generation) -> bool | None:
         """Add one copy, after a catalog snapshot; None if a fold committed to the table first."""
         oid, base = generation.fingerprint.oid, generation.base
-        if not self.tables.may_take(generation) or read_retained(self._options.lake) > base.floor:
+        if not self.tables.accepts(generation.fingerprint, base) or read_retained(self._options.lake) > base.floor:
             return False
         folder = self._options.lake / self.tables.path(oid) / VERSIONS
         table = VersionTable.create(folder, generation.columns)
@@ -193,7 +197,7 @@ class LakeWriter:
         except LakeInUse:
             return None  # a fold committed at this moment; the copy is added later
         reached(FailPoint.GENERATION_COMMITTED)
-        self.tables.taken(generation)
+        self.tables.add_copy(generation.fingerprint, base, generation.snapshot)
         return True
 
     def tell(self) -> None:
@@ -257,13 +261,13 @@ class LakeWriter:
 
     def _recall(self) -> None:
         """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
-        known, safe = self.tables.complete, self.cycle.safe
+        known, safe = self.tables.lsns.complete, self.cycle.safe
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
             return
         try:
             parts = [part.relations for part in self.reader.transactions(known, safe)]
-            self.tables.recall(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
+            self.tables.describe_applied(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
         except (LogBehind, LogTrimmed) as error:
             self._tell(f"the log between {known} and {safe} cannot be read: {error.message}")
 
@@ -274,7 +278,7 @@ class LakeWriter:
         self._blocking = {each: self._blocking.get(each, now) for each in found}
         lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
         if lasting:
-            self.tables.wait(unripe, open_transactions(lasting))
+            self.tables.wait(unripe, open_transactions({each: ending(each) for each in lasting}))
         said = f"tables cannot be copied until these transactions end: {named(lasting)}" if lasting else ""
         if said and said != self._said:
             self._tell(said)
@@ -294,8 +298,8 @@ class LakeWriter:
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
         last = self._cycles.last
-        known = last.known if waited_for else self.tables.known
-        behind = {oid: lsn for oid, lsn in self.tables.behind.items() if lsn < known}
+        known = last.known if waited_for else self.tables.lsns.mirror
+        behind = {oid: lsn for oid, lsn in self.tables.lsns.behind.items() if lsn < known}
         if (safe, known, behind) == (last.safe, last.known, last.behind):
             return
         passed = [moment for lsn, moment in self._source_times if lsn <= known]

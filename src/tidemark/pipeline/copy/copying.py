@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Boundary
 from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, in_short, policy_of
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import TableHistory
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
@@ -29,6 +28,7 @@ from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import copy_snapshot
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableHistory
 from tidemark.spark import what_failed
 
 ATTEMPTS, PAUSE_S = 5, 0.5

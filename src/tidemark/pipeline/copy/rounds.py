@@ -10,7 +10,6 @@ from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import UNREADABLE, TableChanged, TidemarkError, TimedOut, UnexpectedSourceError
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import TableHistory
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS
 from tidemark.pipeline.copy.hashing import can_hash
@@ -27,6 +26,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.reads.shown import is_streamed, shown_table
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableHistory
 from tidemark.values.types import Types
 
 

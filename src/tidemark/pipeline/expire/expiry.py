@@ -24,7 +24,6 @@ from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import is_there, let_go, opened
-from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, LakeLock
@@ -35,6 +34,7 @@ from tidemark.lake.versions import VERSIONS, ends_before, read_versions
 from tidemark.log.trimming import forget
 from tidemark.pipeline.expire.rules import spans_from, unneeded
 from tidemark.receive.client import ReceiveClient
+from tidemark.schema.history import TableHistory
 
 ORPHAN_S = 24 * 3600.0  # a file that no table lists may belong to a running job
 FORGOTTEN_S = 7 * 86400.0  # after that, a table no longer records when a file was removed

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.history import Span, TableEventKind, TableHistory
 from tidemark.lake.versions import VersionFile, Versions, held
+from tidemark.schema.history import Span, TableEventKind, TableHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, ChangeFiles
 from tidemark.lake.columns import UNCHANGED
-from tidemark.lake.history import Span, TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, LakeLock
@@ -40,6 +39,7 @@ from tidemark.reads.shape import facts_of
 from tidemark.reads.shown import ShownTable, is_streamed, retired_columns, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.versions import version_rows
+from tidemark.schema.history import Span, TableHistory, types_of
 from tidemark.schema.table import Column
 from tidemark.spark import require_pinned
 from tidemark.values.types import Types

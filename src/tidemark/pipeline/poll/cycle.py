@@ -18,7 +18,6 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import UNREADABLE, Unreadable
 from tidemark.lake.columns import arranged, wanted_columns
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.paths import CHANGES
@@ -40,11 +39,12 @@ from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.reconcile import SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, StageWork, stage
 from tidemark.pipeline.poll.table import PolledTable
-from tidemark.pipeline.poll.tables import Here, PollPlan
 from tidemark.pipeline.poll.writing import ChangeStamp, ChangeWork, WrittenChanges, write_changes, write_truncate
 from tidemark.reads.reading import TableReader
 from tidemark.reads.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableHistory, types_of
+from tidemark.schema.poll_tracker import PollPlan, PollPosition
 from tidemark.spark import in_parallel
 from tidemark.values.types import Types
 
@@ -71,7 +71,7 @@ class Task:
     """
 
     seen: PollSnapshot
-    here: Here
+    here: PollPosition
     plan: PollPlan
     safe: Lsn
     horizon: Horizon | None

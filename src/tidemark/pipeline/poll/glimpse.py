@@ -18,9 +18,9 @@ from time import monotonic, sleep
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
-from tidemark.postgres.look import replayed_by
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.slot import exact_snapshot

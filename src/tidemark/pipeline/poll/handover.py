@@ -35,7 +35,7 @@ from tidemark.pipeline.poll.glimpse import exact_glimpse
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.pipeline.publishing import Meant, require_published
 from tidemark.postgres.capability import Mode, choose_mode
-from tidemark.postgres.look import look_within
+from tidemark.postgres.catalog_reading import read_within
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import drop_slot_when_free, read_slot
 from tidemark.receive.client import ReceiveClient
@@ -162,7 +162,7 @@ class Handover:
 
     def _published(self) -> dict[int, Fingerprint]:
         with Session.open(self._meant.source, "handover") as session, session.transaction():
-            return dict(look_within(session, self._meant.names).tables)
+            return dict(read_within(session, self._meant.names).tables)
 
     def _connected(self, receiving: ReceiveProcess) -> ReceiveClient:
         """A client as soon as the log has begun and the receiver accepts it; raises the receiver's error if it ends."""

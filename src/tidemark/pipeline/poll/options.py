@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemark.errors import InvalidValue
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Selection
+from tidemark.schema.selection import Selection
 
 LOG = "_log"
 

@@ -26,12 +26,10 @@ from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go
 from tidemark.lake.generation import Generation
-from tidemark.lake.history import TableEvent
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.points import FailPoint, reached
-from tidemark.lake.reasons import Reason, undecodable
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
 from tidemark.lake.shared import shared_folder
@@ -48,8 +46,10 @@ from tidemark.pipeline.poll.glimpse import PollSnapshot, glimpse
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import LOG, PollOptions
-from tidemark.pipeline.poll.tables import Here, PolledTables, PollPlan
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent
+from tidemark.schema.poll_tracker import PollPlan, PollPosition, PollTracker
+from tidemark.schema.reasons import Reason, undecodable
 from tidemark.spark import require_pinned
 
 IDLE_TOLD_S = 60.0
@@ -87,7 +87,7 @@ class Poller:
             require_reach(spark, shared_folder(options.lake))
             self._cycles = Cycles(options.lake)
             register = Tables(options.lake)
-            self.tables = PolledTables(register, read_events(options.lake))
+            self.tables = PollTracker(read_events(options.lake), register.append)
             self._catalog = CatalogUpdates(options.lake, register)
             self._catalog.keep_up(self._cycles.last, at_once=True)
             self.progress = CopyProgress()
@@ -233,13 +233,13 @@ class Poller:
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
         safe = self.cycle.safe
         highest = self._take_away_above(safe)
-        here = Here(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
+        here = PollPosition(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
         if last and here.lsn != seen.lsn:
             raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
         catalog = seen.catalog()
         plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
         reached(FailPoint.LOOKED)
-        for said in plan.said:
+        for said in plan.messages:
             self._tell(said)
         for history, why in plan.copied.values():
             self._tell(f"table {history.fingerprint.schema}.{history.fingerprint.name}: copying all rows: {why}")
@@ -256,7 +256,7 @@ class Poller:
         reached(FailPoint.ALL_COMMITTED)
         names, more = self._options.names, list[TableEvent]()
         if published is not None:
-            more = self.tables.handed_over(plan, catalog, names, published, here)
+            more = self.tables.handed_over(plan, catalog, names.all_publications, published, here)
         self._tell_tables(here, plan, found, more)
         return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
 
@@ -266,17 +266,17 @@ class Poller:
         self._unreadable = {oid: each for oid, each in self._unreadable.items() if each[1] > now}
         return {oid: why for oid, (why, _) in self._unreadable.items()}
 
-    def _leave_out(self, plan: PollPlan, found: PollResult, here: Here) -> None:
+    def _leave_out(self, plan: PollPlan, found: PollResult, here: PollPosition) -> None:
         """Remove unreadable tables from the plan, and skip them for `UNREADABLE_S` seconds."""
         planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
         reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
         self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
-        said = len(plan.said)
+        said = len(plan.messages)
         self.tables.leave_out(plan, reasons, here)
-        for each in plan.said[said:]:
+        for each in plan.messages[said:]:
             self._tell(each)
 
-    def _commit(self, found: PollResult, here: Here) -> None:
+    def _commit(self, found: PollResult, here: PollPosition) -> None:
         """Commit changes and generations to their tables; readers ignore them until the cycle is recorded."""
         by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
         with ThreadPoolExecutor(COMMITTERS) as pool:
@@ -290,8 +290,8 @@ class Poller:
         table.append([each.file for each in written], lsn)
         reached(FailPoint.TABLE_COMMITTED)
 
-    def _begin(self, generation: Generation, here: Here) -> None:
-        folder = self._options.lake / self.tables.copied(generation, here).path / VERSIONS
+    def _begin(self, generation: Generation, here: PollPosition) -> None:
+        folder = self._options.lake / self.tables.copied(generation.fingerprint, here).path / VERSIONS
         for attempt in range(_ATTEMPTS):
             table = VersionTable.create(folder, generation.columns)
             try:
@@ -303,14 +303,14 @@ class Poller:
                 reached(FailPoint.GENERATION_COMMITTED)
                 return
 
-    def _tell_tables(self, here: Here, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
-        events = [*plan.events, *(self.tables.copied(each, here) for each in found.generations), *more]
+    def _tell_tables(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
+        events = [*plan.events, *(self.tables.copied(each.fingerprint, here) for each in found.generations), *more]
         filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
         filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
-        self.tables.tell(events, filenodes)
+        self.tables.record(events, filenodes)
 
     def _told(
-        self, seen: PollSnapshot, here: Here, plan: PollPlan, found: PollResult, *, reconcile: bool, last: bool
+        self, seen: PollSnapshot, here: PollPosition, plan: PollPlan, found: PollResult, *, reconcile: bool, last: bool
     ) -> Polled:
         changes = sum(written.rows for written in found.written.values())
         before = self.seen.reconciled if self.seen is not None else Lsn.ZERO

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.errors import TidemarkError
-from tidemark.lake.history import tables_unreadable
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import Emit, Message, PollApplied
 from tidemark.pipeline.fold.beside import FoldingBeside
@@ -25,6 +24,7 @@ from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.publishing import Meant, UnmirroredRecord
 from tidemark.postgres.capability import Mode
+from tidemark.schema.history import tables_unreadable
 from tidemark.spark import tasks_beside
 
 _WATCH_S = 0.2

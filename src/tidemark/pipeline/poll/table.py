@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
-from tidemark.lake.history import TableHistory
 from tidemark.lake.rows import INSERTED, POSTIMAGE
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.poll.digests import Text
@@ -26,6 +25,7 @@ from tidemark.reads.contents import has_floats, zeros_apart
 from tidemark.reads.shape import MANY, Shape, ShownColumn
 from tidemark.reads.shown import is_streamed, shape_of
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableHistory
 from tidemark.schema.table import Column
 from tidemark.spark.types import spark_type
 from tidemark.values.types import Types, decoding_of

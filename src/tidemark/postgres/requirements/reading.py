@@ -11,9 +11,9 @@ from tidemark.postgres.publication import read_publication, wanted
 from tidemark.postgres.requirements.requirement import Mode, Requirement, require
 from tidemark.postgres.requirements.server import version_requirement
 from tidemark.postgres.requirements.state import SourceState
-from tidemark.postgres.selection import Selection, choose
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import read_slot
+from tidemark.schema.selection import Selection, choose
 
 SENDER_WAIT_S = 1.0
 

@@ -8,9 +8,9 @@ from tidemark.errors import Blocker
 from tidemark.postgres.facts import Role, ServerFacts
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.publication import Published, WantedPublication
-from tidemark.postgres.selection import SelectedTables
 from tidemark.postgres.slot import PLUGIN, Slot
 from tidemark.postgres.unmirrored import Unmirrored
+from tidemark.schema.selection import SelectedTables
 
 _NO_TABLES = SelectedTables((), ())
 

@@ -1,18 +1,9 @@
-"""Read a catalog snapshot: the published tables as one database snapshot shows them, and the LSN at which it was taken.
-
-A database snapshot is not an LSN, so a single catalog snapshot does not determine how the tables were defined at a
-position: DDL may be logged below it and not be visible yet. Two catalog snapshots do. A transaction that changes a
-definition holds its lock until it is visible, so `held`, which is read between the two, contains every such transaction
-that could be invisible to both. If all transactions in `held` that may change a table are visible to the second, every
-change of that table's definition that was committed up to the first one's LSN is visible to the second. If the
-definition is also equal in both, it is that of every position up to that LSN.
-"""
+"""Reading of catalog snapshots: the published tables as one database snapshot shows them, and the LSN of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -22,8 +13,9 @@ from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
+from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock, WatchedObjects, roots_of
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import Catalog, PgType
+from tidemark.schema.table import Catalog
 
 _HERE = """
     select pg_current_snapshot()::text,
@@ -49,54 +41,8 @@ _HELD = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The oids of the tables that were known before, and of every type in them."""
-
-    tables: Collection[int] = ()
-    types: Collection[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionLock:
-    """A lock with which a transaction may change a table, a type, or both; without either, a publication."""
-
-    xid: Xid8
-    table: int | None = None
-    type: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogSnapshot:
-    """A catalog snapshot. `roots` contains the partitioned tables above the published ones.
-
-    `empty` contains those of the requested tables that have no rows; for `held` see the module. On a standby `lsn` is
-    the LSN replayed after the snapshot was taken and `replayed` the LSN replayed before it; on a primary `replayed` is
-    None. Tables with `flaws` are not in `tables`.
-    """
-
-    snapshot: Snapshot
-    lsn: Lsn
-    time: datetime
-    tables: Mapping[int, Fingerprint]
-    roots: Mapping[int, Fingerprint]
-    types: Mapping[int, PgType]
-    empty: frozenset[int]
-    held: tuple[DefinitionLock, ...]
-    replayed: Lsn | None = None
-    flaws: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def unseen(self) -> tuple[DefinitionLock, ...]:
-        """The locks of transactions that are not visible here. A definition is confirmed unless one of them is on it.
-
-        A confirmed definition that is equal in an earlier catalog snapshot holds at every position up to its LSN.
-        """
-        return tuple(lock for lock in self.held if not self.snapshot.sees(lock.xid))
-
-
-def take_look(
-    session: Session, names: MirrorNames, watched: Watched, asked: Callable[[CatalogSnapshot], Iterable[int]]
+def read_catalog_snapshot(
+    session: Session, names: MirrorNames, watched: WatchedObjects, asked: Callable[[CatalogSnapshot], Iterable[int]]
 ) -> CatalogSnapshot:
     """Read a catalog snapshot. `asked` returns which of its tables must be checked for rows."""
     (full,) = session.row("select pg_snapshot_xmax(pg_current_snapshot())::text")
@@ -106,7 +52,7 @@ def take_look(
     held = tuple(DefinitionLock(reference.widen(xid), table, type_oid) for xid, table, type_oid in locks)
     replayed = replayed_by(session)
     with session.transaction():
-        look = replace(look_within(session, names), held=held, replayed=replayed)
+        look = replace(read_within(session, names), held=held, replayed=replayed)
         empty = frozenset(oid for oid in asked(look) if _is_empty(session, look.tables[oid]))
     return replace(look, empty=empty)
 
@@ -117,7 +63,7 @@ def replayed_by(session: Session) -> Lsn | None:
     return None if lsn is None else Lsn.parse(lsn)
 
 
-def look_within(session: Session, names: MirrorNames) -> CatalogSnapshot:
+def read_within(session: Session, names: MirrorNames) -> CatalogSnapshot:
     """Read the catalog snapshot of the current transaction, which must have just begun, without `held`."""
     snapshot, lsn, time = session.row(_HERE)
     catalog = read_catalog(session)
@@ -133,12 +79,6 @@ def look_within(session: Session, names: MirrorNames) -> CatalogSnapshot:
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
     found = (Fingerprint.of(table, names.all_publications) for table in catalog.tables if table.flaw is None)
     return {each.oid: each for each in found if each.memberships}
-
-
-def roots_of(catalog: Catalog, tables: Iterable[int]) -> dict[int, Fingerprint]:
-    """Return the partitioned tables above the given tables."""
-    found = {root.oid: root for oid in tables for root in catalog.ancestors(catalog.by_oid[oid])}
-    return {oid: Fingerprint.of(root, ()) for oid, root in found.items()}
 
 
 def _is_empty(session: Session, table: Fingerprint) -> bool:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from psycopg.sql import Literal
 
 from tidemark.clock import Lsn
 from tidemark.errors import Blocker, TidemarkError
-from tidemark.postgres.blockers import ending, named
-from tidemark.postgres.quoted import statement
 from tidemark.schema.display import quoted, sql_name
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence, Table
@@ -51,7 +47,7 @@ STREAMED = Reason("the mirror changed from polling to logical decoding")
 
 def being_altered(table: Fingerprint, upto: Lsn) -> Reason:
     """The definition of a table is known up to an LSN only, because of a transaction with a lock on it."""
-    locks = statement("SELECT pid, mode FROM pg_locks WHERE relation = {}::regclass;", Literal(sql_name(table)))
+    locks = f"SELECT pid, mode FROM pg_locks WHERE relation = {table.oid};"  # noqa: S608 - text for users
     return Reason(
         f"its definition is known up to {upto}: a transaction that may have altered it has not ended, or its change is "
         "not applied yet",
@@ -68,12 +64,16 @@ def no_replica_identity(table: Fingerprint) -> Reason:
     )
 
 
-def open_transactions(blockers: Sequence[Blocker] = ()) -> Reason:
-    """Transactions from before the publication are still running; their earlier changes are not in the stream."""
+def open_transactions(blockers: Mapping[Blocker, str] | None = None) -> Reason:
+    """Transactions from before the publication are still running; their earlier changes are not in the stream.
+
+    Each blocker comes with the SQL statement that ends it.
+    """
     if not blockers:
         return Reason(NOT_YET, "Wait for the transactions to end.")
-    statements = " ".join(f"`{ending(blocker)}`" for blocker in blockers)
-    return Reason(f"{NOT_YET}: {named(blockers)}", f"Wait for the transactions to end, or run {statements}.")
+    statements = " ".join(f"`{statement}`" for statement in blockers.values())
+    found = "; ".join(map(str, blockers))
+    return Reason(f"{NOT_YET}: {found}", f"Wait for the transactions to end, or run {statements}.")
 
 
 def undecodable(table: Fingerprint, message: str) -> Reason:

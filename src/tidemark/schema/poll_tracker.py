@@ -1,4 +1,4 @@
-"""The schema tracker of poll mode: compares a snapshot with the lake's table events. Pure, except for `tell`.
+"""The schema tracker of poll mode: compares a snapshot with the recorded definitions. Pure.
 
 A snapshot shows definitions and rows together, so the definition is known at every poll's position, and between two
 polls the mirror shows the earlier one. An altered table is altered at the next poll; a table that cannot be followed by
@@ -7,15 +7,15 @@ the `xmin` of its rows is copied as a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import SourceError, TidemarkError
-from tidemark.lake.generation import Generation
-from tidemark.lake.history import TableEvent, TableEventKind, TableHistory, of_events
-from tidemark.lake.paths import table_path
-from tidemark.lake.reasons import (
+from tidemark.schema.catalog_snapshot import roots_of
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, table_path
+from tidemark.schema.reasons import (
     DESELECTED,
     FIRST_POLL,
     NO_REASON,
@@ -29,18 +29,15 @@ from tidemark.lake.reasons import (
     not_permitted,
     skipped,
 )
-from tidemark.lake.registers import Tables
-from tidemark.postgres.look import roots_of
-from tidemark.postgres.names import MirrorNames
-from tidemark.postgres.selection import Selection, choose
-from tidemark.schema.fingerprint import Effect, Fingerprint, compare
-from tidemark.schema.table import Catalog, PgType, Table
+from tidemark.schema.selection import Selection, choose
+from tidemark.schema.table import Catalog, Table
+from tidemark.schema.tracker import SchemaTracker, Store, changed_roots
 
 _WHOLE = frozenset({Effect.RESYNC, Effect.NEW})
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class PollPosition:
     """The position and snapshot of a cycle, and the applied LSN.
 
     Table events above the applied LSN are void: they come from a poll that was interrupted.
@@ -48,7 +45,7 @@ class Here:
 
     lsn: Lsn
     snapshot: Snapshot
-    safe: Lsn
+    applied: Lsn
 
     @property
     def before(self) -> Lsn:
@@ -68,33 +65,21 @@ class PollPlan:
     followed: dict[int, tuple[TableHistory, Fingerprint]] = field(default_factory=dict)
     rewritten: set[int] = field(default_factory=set)
     events: list[TableEvent] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
 
-class PolledTables:
-    """All tables that are or were mirrored."""
+class PollTracker(SchemaTracker):
+    """All tables that are or were polled."""
 
-    def __init__(self, register: Tables, events: Iterable[TableEvent]) -> None:
-        self._register = register
-        self._events = {oid: list(each.events) for oid, each in of_events(events).items()}
+    def __init__(self, events: Iterable[TableEvent], store: Store) -> None:
+        super().__init__(events, store)
         self._filenodes = {oid: each[-1].fingerprint.filenode for oid, each in self._events.items()}
-
-    @property
-    def histories(self) -> dict[int, TableHistory]:
-        """The history of every table."""
-        return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
-
-    @property
-    def types(self) -> Mapping[int, PgType]:
-        """Every type that a column has or had, by OID."""
-        columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
-        return {column.type.oid: column.type for column in columns}
 
     def plan(
         self,
         catalog: Catalog,
         selection: Selection,
-        here: Here,
+        here: PollPosition,
         whole: Mapping[int | None, str],
         unreadable: Mapping[int, Reason],
     ) -> PollPlan:
@@ -108,10 +93,10 @@ class PolledTables:
         present = {table.oid: table for table in chosen.tables}
         for oid, table in present.items():
             hindrance = not_permitted(table) or unreadable.get(oid)
-            self._look_at(oid, table, here, whole.get(oid) or whole.get(None), hindrance, plan)
+            self._compare(oid, table, here, whole.get(oid) or whole.get(None), hindrance, plan)
         flaws = {each.table.oid: skipped(each.table, each.reason) for each in chosen.skipped}
         roots = roots_of(catalog, plan.followed.keys() | plan.copied.keys())
-        self._look_at_roots(roots, here, plan)
+        self._compare_roots(roots, here, plan)
         for oid, history in self.histories.items():
             if oid not in present and oid not in roots and history.last.kind is not TableEventKind.DROPPED:
                 reason = flaws.get(oid, DESELECTED)
@@ -125,43 +110,42 @@ class PolledTables:
         )
         return [(each, SourceError(each.reason, each.fix)) for each in lacking]
 
-    def copied(self, generation: Generation, here: Here) -> TableEvent:
+    def copied(self, table: Fingerprint, here: PollPosition) -> TableEvent:
         """The event of a table that was copied."""
-        return self._event(TableEventKind.COPIED, generation.fingerprint, here)
+        return self._event(TableEventKind.COPIED, table, here)
 
     def handed_over(
-        self, plan: PollPlan, catalog: Catalog, names: MirrorNames, before: Mapping[int, Fingerprint], here: Here
+        self,
+        plan: PollPlan,
+        catalog: Catalog,
+        publications: Sequence[str],
+        before: Mapping[int, Fingerprint],
+        here: PollPosition,
     ) -> list[TableEvent]:
         """The additional events of the last poll: every table as it is published.
 
         From here on the stream has the table's changes. A table has a gap from here on if the stream does not have all
         of its changes, or may not because its publications differ from those in `before`, read before the snapshot was
-        taken.
+        taken. The first of the publications is the one with all operations.
         """
-        told: list[TableEvent] = []
+        events: list[TableEvent] = []
         oids = plan.followed.keys() | plan.copied.keys()
         for oid in sorted(oids):
-            table = Fingerprint.of(catalog.by_oid[oid], names.all_publications)
-            told.append(self._event(TableEventKind.ALTERED, table, here, STREAMED))
-            if (why := _ended(table, before.get(oid), names)) is not None:
-                told.append(replace(self._event(TableEventKind.GAP, table, here, why), after=here.lsn))
-        told += [self._event(TableEventKind.UNION, root, here) for root in roots_of(catalog, oids).values()]
-        return [replace(event, observed=False) for event in told]
+            table = Fingerprint.of(catalog.by_oid[oid], publications)
+            events.append(self._event(TableEventKind.ALTERED, table, here, STREAMED))
+            if (why := _why_not_streamed(table, before.get(oid), publications[0])) is not None:
+                events.append(replace(self._event(TableEventKind.GAP, table, here, why), after=here.lsn))
+        events += [self._event(TableEventKind.UNION, root, here) for root in roots_of(catalog, oids).values()]
+        return [replace(event, observed=False) for event in events]
 
-    def tell(self, events: Iterable[TableEvent], filenodes: Mapping[int, int]) -> None:
-        """Record table events in one commit, and keep the filenodes of tables for the next plan."""
-        told = list(events)
-        for event in told:
-            self._events.setdefault(event.fingerprint.oid, []).append(event)
-        if told:
-            self._register.tell(*told)
+    def record(self, events: Iterable[TableEvent], filenodes: Mapping[int, int]) -> None:
+        """Store table events, and keep the filenodes of tables for the next plan."""
+        for event in events:
+            self._add(event)
+        self._store_added()
         self._filenodes |= filenodes
 
-    def path(self, oid: int) -> str:
-        """The path of a table in the lake."""
-        return self._events[oid][-1].path
-
-    def leave_out(self, plan: PollPlan, unreadable: Mapping[int, Reason], here: Here) -> None:
+    def leave_out(self, plan: PollPlan, unreadable: Mapping[int, Reason], here: PollPosition) -> None:
         """Remove tables that turned out to be unreadable from a plan, and add events that report them."""
         for oid, why in unreadable.items():
             planned = plan.copied.pop(oid, None) or plan.followed.pop(oid)
@@ -169,8 +153,8 @@ class PolledTables:
             plan.events = [event for event in plan.events if event.fingerprint.oid != oid]
             self._leave_out(planned[0].fingerprint, history, here, why, plan)
 
-    def _look_at(
-        self, oid: int, table: Table, here: Here, whole: str | None, hindrance: Reason | None, plan: PollPlan
+    def _compare(
+        self, oid: int, table: Table, here: PollPosition, whole: str | None, hindrance: Reason | None, plan: PollPlan
     ) -> None:
         new = Fingerprint.of(table, ())
         history = TableHistory(tuple(self._events[oid])) if oid in self._events else None
@@ -181,7 +165,7 @@ class PolledTables:
             waiting = self._event(TableEventKind.WAITING, new, here, FIRST_POLL)
             plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new table")
             return
-        if history.last.lsn > here.safe:
+        if history.last.lsn > here.applied:
             whole = whole or "the previous poll was interrupted"
         filenode = self._filenodes.get(oid, history.fingerprint.filenode)
         comparison = compare(replace(history.fingerprint, filenode=filenode), new)
@@ -197,7 +181,7 @@ class PolledTables:
         plan.followed[oid] = history, new
 
     def _leave_out(
-        self, new: Fingerprint, history: TableHistory | None, here: Here, why: Reason, plan: PollPlan
+        self, new: Fingerprint, history: TableHistory | None, here: PollPosition, why: Reason, plan: PollPlan
     ) -> None:
         if history is not None and history.live:
             plan.events.append(self._event(TableEventKind.GAP, new, here, why))
@@ -205,33 +189,31 @@ class PolledTables:
             plan.events.append(self._event(TableEventKind.WAITING, new, here, why))
         else:
             return
-        plan.said.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
+        plan.messages.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
 
-    def _look_at_roots(self, roots: Mapping[int, Fingerprint], here: Here, plan: PollPlan) -> None:
-        last = {oid: events[-1] for oid, events in self._events.items() if events[-1].kind is TableEventKind.UNION}
-        there = {oid: event.fingerprint for oid, event in last.items() if event.observed}
-        for oid, root in roots.items():
-            if there.get(oid) != root:
-                reason = UNION_ALTERED if oid in there else NO_REASON
-                plan.events.append(self._event(TableEventKind.UNION, root, here, reason))
+    def _compare_roots(self, roots: Mapping[int, Fingerprint], here: PollPosition, plan: PollPlan) -> None:
+        recorded = {oid: event.fingerprint for oid, event in self._partitioned().items() if event.observed}
+        for root, was_there in changed_roots(roots, recorded):
+            reason = UNION_ALTERED if was_there else NO_REASON
+            plan.events.append(self._event(TableEventKind.UNION, root, here, reason))
 
     def _event(
-        self, kind: TableEventKind, fingerprint: Fingerprint, here: Here, reason: Reason = NO_REASON
+        self, kind: TableEventKind, fingerprint: Fingerprint, here: PollPosition, reason: Reason = NO_REASON
     ) -> TableEvent:
         oid = fingerprint.oid
-        unfinished = oid in self._events and self._events[oid][-1].lsn > here.safe
-        after = here.safe if unfinished else here.before
+        unfinished = oid in self._events and self._events[oid][-1].lsn > here.applied
+        after = here.applied if unfinished else here.before
         path, why, fix = table_path(oid), reason.text, reason.fix
         return TableEvent(
             kind, fingerprint, path, after, here.lsn, frozenset(), why, here.snapshot, observed=True, fix=fix
         )
 
 
-def _ended(table: Fingerprint, before: Fingerprint | None, names: MirrorNames) -> Reason | None:
+def _why_not_streamed(table: Fingerprint, before: Fingerprint | None, publication: str) -> Reason | None:
     """The reason why the stream does not have all changes of a table from now on, if there is one."""
     if not table.memberships:
         return NOT_PUBLISHED
-    if not table.is_in(names.publication):
+    if not table.is_in(publication):
         return no_replica_identity(table)
     if before is None or before.memberships != table.memberships:
         return PUBLISHED_LATE

@@ -22,9 +22,9 @@ from enum import Enum
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotAnswerable, TidemarkError
-from tidemark.lake.reasons import resync_command
 from tidemark.schema.display import sql_name
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.reasons import resync_command
 from tidemark.schema.table import Child, PgType
 
 
@@ -211,6 +211,11 @@ class TableHistory:
     def _why(self, lsn: Lsn) -> str:
         later = [event for event in self.events if event.after <= lsn and event.reason]
         return later[-1].reason if later else "the table was not mirrored yet"
+
+
+def table_path(oid: int) -> str:
+    """Return the path of a table, relative to the lake."""
+    return f"tables/{oid}"
 
 
 def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> TidemarkError | None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
-from tidemark.lake.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
 pytestmark = pytest.mark.quick

@@ -1,0 +1,71 @@
+"""The schema tracker: the events of all tables of a mirror, and how a new definition is recorded. Pure.
+
+Stream and poll mode derive their trackers from it: both turn what they read at the source into table events, which are
+stored by a function that the caller supplies, and keep the definitions that hold at each LSN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
+from tidemark.schema.table import PgType
+
+Store = Callable[[Sequence[TableEvent]], None]
+
+
+class SchemaTracker:
+    """All tables that are or were mirrored, with their events in order. There is one tracker per mirror at a time."""
+
+    def __init__(self, events: Iterable[TableEvent], store: Store) -> None:
+        self._store = store
+        self._events = {oid: list(history.events) for oid, history in of_events(events).items()}
+        self._unstored: list[TableEvent] = []
+
+    @property
+    def histories(self) -> dict[int, TableHistory]:
+        """The history of every table, by OID."""
+        return {oid: TableHistory(tuple(events)) for oid, events in self._events.items()}
+
+    def history(self, oid: int) -> TableHistory:
+        """The history of a table."""
+        return TableHistory(tuple(self._events[oid]))
+
+    def path(self, oid: int) -> str:
+        """The path of a table in the lake."""
+        return self._events[oid][-1].path
+
+    @property
+    def types(self) -> Mapping[int, PgType]:
+        """Every type that a column has or had, by OID."""
+        columns = (c for events in self._events.values() for event in events for c in event.fingerprint.columns)
+        return {column.type.oid: column.type for column in columns}
+
+    def is_live(self, oid: int) -> bool:
+        """Whether a table can be read up to the present."""
+        return oid in self._events and self.history(oid).live
+
+    def _add(self, event: TableEvent) -> None:
+        """Add an event. Every public method that adds events stores them with `_store_added` before it returns."""
+        self._unstored.append(event)
+        self._events.setdefault(event.fingerprint.oid, []).append(event)
+
+    def _store_added(self) -> list[TableEvent]:
+        """Store the added events together, because a database may have thousands of tables; return them."""
+        added, self._unstored = self._unstored, []
+        if added:
+            self._store(added)
+        return added
+
+    def _partitioned(self) -> dict[int, TableEvent]:
+        """The last event of every partitioned table that is not dropped."""
+        last = {oid: events[-1] for oid, events in self._events.items()}
+        return {oid: event for oid, event in last.items() if event.kind is TableEventKind.UNION}
+
+
+def changed_roots(
+    roots: Mapping[int, Fingerprint], recorded: Mapping[int, Fingerprint]
+) -> Iterator[tuple[Fingerprint, bool]]:
+    """Return the partitioned tables that differ from their recorded definitions, and whether each has one."""
+    return ((root, oid in recorded) for oid, root in roots.items() if recorded.get(oid) != root)

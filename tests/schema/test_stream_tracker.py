@@ -1,0 +1,170 @@
+"""The schema tracker of the stream, on values alone: which definitions are certain at which LSN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
+from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind
+from tidemark.schema.stream_tracker import StreamTracker
+from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType
+from tidemark.schema.watermarks import GRACE, SchemaLsns
+
+pytestmark = pytest.mark.quick
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PUBLICATION = "tidemark_default"
+MOOD = PgType(900, "public.mood", "e")
+OPEN = Xid8(50)  # a transaction that is running in every snapshot below
+
+
+class Log:
+    """A log that has received everything, and in which no snapshot excludes a commit."""
+
+    received = Lsn(10**9)
+
+    def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:  # noqa: ARG002 - part of the protocol
+        return Boundary(lsn)
+
+
+def table(oid: int, *columns: PgType, children: tuple[int, ...] = ()) -> Fingerprint:
+    found = tuple(
+        Column(number, f"c{number}", kind, -1, False, Generated.NO, None, None, 0)
+        for number, kind in enumerate(columns, 1)
+    )
+    below = tuple(Child(child, f"public.t{child}") for child in children)
+    membership = (Membership(PUBLICATION, ""),)
+    return Fingerprint(
+        oid, "public", f"t{oid}", oid, Persistence.PERMANENT, (1,), found, None, None, (), membership, below
+    )
+
+
+INT = PgType(23, "pg_catalog.int4", "b")
+A, B, FELT, PARENT = table(1, INT), table(2, INT), table(3, INT, MOOD), table(4, INT, children=(2,))
+
+
+class Source:
+    """A source at increasing LSNs, a second apart; the transaction OPEN never ends."""
+
+    def __init__(self, *tables: Fingerprint) -> None:
+        self.tables = {each.oid: each for each in tables}
+        self.lsn = 100
+        self.stored: list[TableEvent] = []
+        self.tracker = StreamTracker((), self.stored.extend, PUBLICATION, SchemaLsns(Lsn(0), {}), Lsn(0))
+        for _ in range(3):
+            self.observe(empty=True)
+
+    def observe(self, *held: DefinitionLock, empty: bool = False, seconds: float = 1) -> list[TableEvent]:
+        """Take a catalog snapshot and apply everything up to it."""
+        self.lsn += 10
+        snapshot = Snapshot(OPEN, Xid8(60), (OPEN,)) if held else Snapshot(Xid8(60), Xid8(60))
+        asked = CatalogSnapshot(
+            snapshot, Lsn(self.lsn), NOW + timedelta(seconds=self.lsn / 10 * seconds), self.tables, {}, {},
+            frozenset(), held,
+        )  # fmt: skip
+        begins = frozenset(self.tracker.to_check_for_rows(asked)) if empty else frozenset[int]()
+        events = self.tracker.observe(replace(asked, empty=begins))
+        self.tracker.settle(Lsn(self.lsn), {}, Log())
+        return events
+
+
+def test_a_table_that_is_confirmed_twice_is_known_up_to_the_first_snapshot() -> None:
+    source = Source(A, B)
+    source.observe()
+    assert source.tracker.lsns.mirror == Lsn(source.lsn - 10)
+    assert not source.tracker.lsns.behind
+
+
+@pytest.mark.parametrize(
+    ("lock", "held_back"),
+    [
+        (DefinitionLock(OPEN, table=1), {1}),
+        (DefinitionLock(OPEN, type=900), {3}),
+        (DefinitionLock(OPEN, table=2), {2, 4}),
+        (DefinitionLock(OPEN, table=77), set()),
+    ],
+    ids=["table", "type", "child", "unrelated"],
+)
+def test_a_lock_holds_back_the_tables_that_depend_on_it_and_after_a_while_no_others(
+    lock: DefinitionLock, held_back: set[int]
+) -> None:
+    source = Source(A, B, FELT, PARENT)
+    lsns = source.tracker.lsns
+    source.observe()
+    before = lsns.mirror
+    source.observe(lock)
+    assert lsns.mirror == (before if held_back else Lsn(source.lsn - 10)), "it waits for a short statement"
+    assert all(lsns.of(oid) == before for oid in held_back)
+    while held_back and not lsns.behind:
+        source.observe(lock)
+    assert lsns.behind.keys() == held_back
+    assert lsns.mirror == Lsn(source.lsn - 10)
+    assert all(lsns.of(oid) == before for oid in held_back)
+    source.observe()
+    assert not lsns.behind
+
+
+def test_a_lock_on_a_publication_holds_back_all_tables() -> None:
+    source = Source(A, B)
+    source.observe()
+    before = source.tracker.lsns.mirror
+    for _ in range(10):
+        source.observe(DefinitionLock(OPEN))
+    assert source.tracker.lsns.mirror == source.tracker.lsns.of(1) == before
+
+
+def test_an_altered_table_is_recorded_as_of_its_own_schema_lsn() -> None:
+    source = Source(A, B)
+    source.observe()
+    known = source.tracker.lsns.of(1)
+    for _ in range(6):
+        source.observe(DefinitionLock(OPEN, table=1))
+    source.tables[1] = table(1, INT, INT)
+    source.observe()
+    (event,) = (each for each in source.stored if each.kind is TableEventKind.ALTERED)
+    assert (event.fingerprint.oid, event.after, event.lsn) == (1, known, Lsn(source.lsn))
+    assert source.tracker.lsns.of(2) > known
+    source.observe()
+    assert source.tracker.lsns.of(1) == source.tracker.lsns.mirror == Lsn(source.lsn - 10)
+
+
+def test_a_tracker_continues_from_the_recorded_watermarks() -> None:
+    source = Source(A, B)
+    for _ in range(6):
+        source.observe(DefinitionLock(OPEN, table=1))
+    lsns = source.tracker.lsns
+    again = SchemaLsns(lsns.mirror, lsns.behind)
+    tracker = StreamTracker(source.stored, source.stored.extend, PUBLICATION, again, Lsn(source.lsn))
+    assert again.of(1) == lsns.of(1) < again.of(2) == lsns.mirror
+    source.tracker = tracker
+    source.observe(DefinitionLock(OPEN, table=1))
+    source.observe(DefinitionLock(OPEN, table=1))
+    assert again.behind == {1: lsns.of(1)}
+    assert again.mirror > lsns.mirror
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(1, 3)), st.floats(0, 5))))
+def test_no_schema_lsn_ever_decreases_and_the_mirror_waits_only_for_a_while(
+    steps: list[tuple[int, set[int], float]],
+) -> None:
+    lsns, upto, now = SchemaLsns(Lsn(0), {}), 0, NOW
+    since: dict[int, datetime] = {}
+    for ahead, uncertain, seconds in steps:
+        before = {oid: lsns.of(oid) for oid in (1, 2, 3)} | {0: lsns.mirror}
+        upto, now = upto + ahead, now + timedelta(seconds=seconds)
+        since = {oid: since.get(oid, now) for oid in uncertain}
+        lsns.advance(Lsn(upto), uncertain, now, lambda _: True)
+        after = {oid: lsns.of(oid) for oid in (1, 2, 3)} | {0: lsns.mirror}
+        assert all(after[oid] >= before[oid] for oid in after)
+        assert all(after[oid] == Lsn(upto) for oid in {1, 2, 3} - uncertain)
+        assert all(after[oid] == before[oid] for oid in uncertain)
+        assert all(lsns.behind.get(oid, lsns.mirror) <= after[oid] for oid in (1, 2, 3)), "a reader is given no more"
+        if all(now - began >= GRACE for began in since.values()):
+            assert lsns.mirror == Lsn(upto)
