@@ -14,10 +14,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tidemark.log.disk import Disk, File
+from tidemark.log.disk import Disk
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.points import ReceiveFailPoint, attach
 from tidemark.receive.process import serve
+from tidemark.storage.disk import File, LocalDisk
 
 
 def kill_at(name: str, times: int) -> None:
@@ -48,7 +49,7 @@ def pause_at(name: str, beside: Path) -> None:
 def slow_syncs(seconds: float) -> None:
     sync = Disk.sync
 
-    def slow(self: Disk, file: File) -> None:
+    def slow(self: LocalDisk, file: File) -> None:
         time.sleep(seconds)
         sync(self, file)
 

@@ -20,8 +20,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, FolderNotShared, LakeDamaged, LakeInUse
 from tidemark.lake.columns import COMMIT_TIMESTAMP, OURS, StoredColumn, stored_columns
-from tidemark.lake.files import DataFile, sync
+from tidemark.lake.files import DataFile
 from tidemark.lake.points import FailPoint, reached
+from tidemark.storage.disk import sync
 
 APP = "tidemark"
 RETRY = "Retry the command. If another process writes this lake, stop that process first."

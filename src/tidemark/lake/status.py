@@ -12,7 +12,7 @@ from tidemark.lake.changes import ChangeFiles, read_changes
 from tidemark.lake.history import TableEventKind, TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
-from tidemark.lake.lock import Owner, is_held, read_owner
+from tidemark.lake.lock import has_writer, last_writer
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import read_retained
@@ -23,6 +23,7 @@ from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored
 from tidemark.schema.display import type_name
 from tidemark.schema.table import Child
+from tidemark.storage.interface import Owner
 
 READABLE = "readable"
 
@@ -101,7 +102,7 @@ def status_of(path: Path) -> LakeStatus:
         cycle.safe,
         cycle.known,
         read_retained(path),
-        read_owner(path) if is_held(path) else None,
+        last_writer(path) if has_writer(path) else None,
         read_leases(path),
         tuple(tables_of(lake)),
         last_poll,

@@ -62,6 +62,7 @@ from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptio
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import has_ended, tasks_beside, what_failed
+from tidemark.storage import open_storage
 
 LOG = "_log"
 REQUESTS_S = 1.0
@@ -167,7 +168,7 @@ class Mirroring:
         log = options.log_folder
         require_log(options.lake, log)
         require_plain(options.lake)
-        options.lake.mkdir(parents=True, exist_ok=True)
+        open_storage(options.lake).create_root()
         self._receive = options.receive
         with ExitStack() as held:
             if not has_begun(log):
