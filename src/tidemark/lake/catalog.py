@@ -23,11 +23,11 @@ from tidemark.lake.commits import is_there
 from tidemark.lake.history import TableEventKind, TableHistory, of_events
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import NO_REASON, Reason
 from tidemark.lake.registers import Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
 from tidemark.storage import open_storage
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 NAME = "catalog.json"
 FORMAT = 1
@@ -77,7 +77,7 @@ def update_catalog(path: Path) -> bool:
             head = {"format": FORMAT, "mirror": lake.mirror, "database": lake.database, "lsn": str(position)}
             written = {"written_at": datetime.now(UTC).isoformat(" ", "seconds"), "reading": _READING}
             open_storage(path).write(NAME, json.dumps({**head, **written, **found}, indent=1).encode())
-            reached(FailPoint.CATALOG_WRITTEN)
+            fail_point(FailPoint.CATALOG_WRITTEN)
         return not tables.unfinished and histories == known
 
 

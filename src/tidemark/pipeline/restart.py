@@ -41,7 +41,6 @@ from tidemark.lake.history import TableHistory
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.reasons import restarted
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
@@ -58,6 +57,7 @@ from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import CheckedSource, check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 _PAUSE_S = 0.2
@@ -130,11 +130,11 @@ class _Restarting:
             self._tables.start_over(after, restarted(str(after), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
-            reached(FailPoint.LOG_EMPTIED)
+            fail_point(FailPoint.LOG_EMPTIED)
             drop_slot_when_free(session, names.slot)
-            reached(FailPoint.SLOT_DROPPED)
+            fail_point(FailPoint.SLOT_DROPPED)
         start = self._begun(source)
-        reached(FailPoint.LOG_BEGUN)
+        fail_point(FailPoint.LOG_BEGUN)
         self._cycles.tell(Cycle(start, after))
         Restart.remove(self._lake.path)
         self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
@@ -146,7 +146,7 @@ class _Restarting:
         cause, same_history = self._cause(session)
         after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
         replace(request, after=after, cause=cause).write(self._lake.path)
-        reached(FailPoint.RESTART_DECIDED)
+        fail_point(FailPoint.RESTART_DECIDED)
         return after, cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:
