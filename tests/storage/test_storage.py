@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -176,6 +177,17 @@ def test_a_lock_has_one_owner_and_is_free_once_that_is_killed(tmp_path: Path, st
         assert owner.pid == os.getpid()
         lock.close()
     storage.wait_for_lock("lock").close()
+
+
+def test_a_lock_whose_owner_cannot_be_recorded_is_not_taken(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(LakeDiskFull):
+            storage.lock("lock")
+    assert not storage.is_locked("lock")
 
 
 def test_a_process_that_waits_for_a_lock_gets_it_when_its_owner_is_killed(tmp_path: Path, storage: Storage) -> None:

@@ -87,8 +87,10 @@ class Requests:
     def new(self) -> list[int]:
         """Return the tables that were requested since the last call."""
         fresh = [key for key in self._storage.list_keys(FOLDER, _SUFFIX) if key not in self._requested]
-        self._requested |= {key: int(json.loads(self._storage.read(key) or b"")["resync"]) for key in fresh}
-        return [self._requested[key] for key in fresh]
+        found = {key: data for key in fresh if (data := self._storage.read(key)) is not None}
+        requested = {key: int(json.loads(data)["resync"]) for key, data in found.items()}
+        self._requested |= requested
+        return list(requested.values())
 
     def failed(self, oid: int, reason: Reason) -> None:
         """Record why the requests for a table are not fulfilled yet."""

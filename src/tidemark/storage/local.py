@@ -19,6 +19,7 @@ from tidemark.storage.disk import LocalDisk
 from tidemark.storage.interface import Owner, StorageLease, StorageLock, StoredLease
 
 _PAUSE_S = 0.01
+_OWNER_WRITES = 0o644
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -75,19 +76,18 @@ class LocalStorage:
 
     def lock(self, key: str, wait_s: float = 0.0) -> StorageLock | None:
         """Lock a file and write its owner; None if another process has locked it for `wait_s` seconds."""
-        lock, deadline = LocalLock(self._disk, self._path(key)), time.monotonic() + wait_s
-        while not lock.acquire(wait=False):
-            if time.monotonic() >= deadline:
-                lock.close()
-                return None
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return LocalLock(self._disk, self._path(key), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return None
             time.sleep(_PAUSE_S)
-        return lock
 
     def wait_for_lock(self, key: str) -> StorageLock:
         """Lock a file as soon as no other process has locked it, and write its owner."""
-        lock = LocalLock(self._disk, self._path(key))
-        lock.acquire(wait=True)
-        return lock
+        return LocalLock(self._disk, self._path(key), fcntl.LOCK_EX)
 
     def is_locked(self, key: str) -> bool:
         """Return whether a file is locked exclusively. A file that cannot be read counts as not locked."""
@@ -139,23 +139,19 @@ class LocalStorage:
 
 
 class LocalLock:
-    """A file that is locked from `acquire` to `close`."""
+    """A file that is locked until `close`, and contains its owner. Raises BlockingIOError if `how` does not wait."""
 
-    def __init__(self, disk: LocalDisk, path: Path) -> None:
-        self._disk, self._path = disk, path
+    def __init__(self, disk: LocalDisk, path: Path, how: int) -> None:
         with disk.failing("open", path):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, disk.file_mode)
-
-    def acquire(self, *, wait: bool) -> bool:
-        """Lock the file and write its owner; unless `wait`, return False if another process has locked it."""
-        with self._disk.failing("lock", self._path):
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, json.dumps(Owner.current().plain()).encode(), 0)
-        return True
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, disk.file_mode & _OWNER_WRITES)
+        try:
+            fcntl.flock(self._file, how)
+            with disk.failing("write to", path):
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, json.dumps(Owner.current().plain()).encode(), 0)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Release the lock."""
@@ -170,7 +166,7 @@ class LocalLease:
         while self._file < 0:
             self.key = f"{folder}/{uuid4().hex}{suffix}"
             self._path = root / self.key
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_WRITES)
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:
                 self._file = file
