@@ -166,6 +166,27 @@ MUTATIONS = (
         ("tests/lake/test_rows.py", "-k", "old_row_that_is_whole"),
     ),
     Mutation(
+        "storage: the name of a control file is not synced",
+        "storage/disk.py",
+        """            self.replace(new, path)
+        self.sync_folder(path.parent)
+""",
+        """            self.replace(new, path)
+""",
+        ("tests/storage/test_durability.py",),
+    ),
+    Mutation(
+        "storage: put-if-absent succeeds although the object exists",
+        "storage/disk.py",
+        """            except FileExistsError:
+                return False
+""",
+        """            except FileExistsError:
+                return True
+""",
+        ("tests/storage/test_storage.py", "-k", "put_once"),
+    ),
+    Mutation(
         "lake: files have bounds of floating-point columns, which leave NaN out",
         "lake/files.py",
         "if pa.types.is_nested(kind) or pa.types.is_floating(kind):",

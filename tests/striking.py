@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidemark.lake import points
-from tidemark.lake.points import FailPoint
+from tidemark.storage import fail_points
+from tidemark.storage.fail_points import AnyFailPoint, FailPoint
 
 
 class Struck(BaseException):
@@ -20,14 +20,14 @@ def striking(point: FailPoint, times: int = 1) -> Iterator[None]:
     """Whatever runs ends at this point, the n-th time that it reaches it."""
     left = [times]
 
-    def strike(reached: FailPoint) -> None:
+    def strike(reached: AnyFailPoint) -> None:
         left[0] -= reached is point
         if reached is point and left[0] == 0:
             raise Struck(point.value)
 
-    points.attach(strike)
+    fail_points.attach(strike)
     try:
         with pytest.raises(Struck):
             yield
     finally:
-        points._attached.remove(strike)
+        fail_points.detach(strike)

@@ -48,6 +48,8 @@
     │   ├── LakeDamaged           a file of the lake is damaged or missing
     │   ├── LakeInUse             another process writes the lake; names it
     │   ├── LakeDiskFull          no space left for the lake; no data is lost
+    │   ├── LakeDiskFailed        an operation on a file of the lake failed
+    │   ├── LakeAccessDenied      the process may not read or write a file of the lake
     │   ├── CommitUnknown         the outcome of a commit to a Delta table could not be determined
     │   └── NotAnswerable         a read outside of what the mirror can answer exactly
     └── SparkError
@@ -321,6 +323,14 @@ class LakeDiskFull(LakeError):
     """No space is left for the lake. No data is lost."""
 
 
+class LakeDiskFailed(LakeError):
+    """An operation on a file of the lake failed."""
+
+
+class LakeAccessDenied(LakeError):
+    """The process may not read or write a file of the lake."""
+
+
 class CommitUnknown(LakeError):
     """The outcome of a commit to a Delta table could not be determined."""
 
@@ -461,6 +471,8 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         LakeDamaged: Policy(Retry.NEVER, ExitCode.DAMAGED),
         LakeInUse: Policy(Retry.NEVER, ExitCode.LAKE),
         LakeDiskFull: Policy(Retry.BACK_OFF, ExitCode.LAKE),
+        LakeDiskFailed: Policy(Retry.NEVER, ExitCode.LAKE),
+        LakeAccessDenied: Policy(Retry.NEVER, ExitCode.LAKE),
         CommitUnknown: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         NotAnswerable: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),

@@ -18,6 +18,7 @@ from tidemark.cli.sync import options_of
 from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.lake.lake import Lake
 from tidemark.mirror.compare.comparison import Compared, Verdict
 from tidemark.mirror.compare.digest import RowDigest
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
@@ -123,11 +124,19 @@ def test_a_bad_lake_or_log_of_sync_is_refused_before_anything_is_done(tmp_path: 
     assert not lake.exists()
 
 
-def test_an_unexpected_error_is_one_line_and_a_traceback_only_at_level_debug(tmp_path: Path) -> None:
+def test_a_file_of_the_lake_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "_tidemark.json").mkdir()
     shown = here("status", str(tmp_path))
+    assert shown.returncode == ExitCode.LAKE
+    assert shown.stderr.startswith(f"tidemark: cannot read {tmp_path}/_tidemark.json: Is a directory\nHint: ")
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_only_at_level_debug(tmp_path: Path) -> None:
+    Lake(tmp_path, "mirror", 1, 2, "shop", 180000, tmp_path / "log").create()
+    (tmp_path / "_unmirrored.json").write_text("[{}]")
+    shown = here("status", str(tmp_path))
     assert shown.returncode == ExitCode.UNEXPECTED
-    assert shown.stderr.startswith(f"tidemark: Is a directory: {tmp_path}/_tidemark.json\nHint: ")
+    assert re.match(r"tidemark: unexpected TypeError: .*\nHint: ", shown.stderr)
     assert "Traceback" not in shown.stderr
     debug = here("--log-level", "debug", "status", str(tmp_path))
     assert "Traceback" in debug.stderr

@@ -32,7 +32,7 @@ def test_a_process_that_sees_another_folder_is_refused_with_the_path_and_its_hos
         elsewhere.verified()
     (tmp_path / "other" / FOLDER).mkdir(parents=True)
     (tmp_path / "other" / FOLDER / folder.token).write_text("stale")
-    with pytest.raises(FolderNotShared, match="it contains a different token"):
+    with pytest.raises(FolderNotShared, match="it does not contain the driver's token"):
         elsewhere.verified()
 
 

@@ -15,10 +15,11 @@ from tests.log.messages import frames, plain
 from tests.log.worlds import Quick
 from tidemark.clock import Lsn
 from tidemark.errors import LogDiskFailed, LogDiskFull, LogError
-from tidemark.log.disk import Disk, File, failure
+from tidemark.log.disk import Disk
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
 from tidemark.log.writer import LogWriter
+from tidemark.storage.disk import File
 
 pytestmark = pytest.mark.quick
 
@@ -37,7 +38,7 @@ class FaultyDisk(Quick):
         self.operations.append(kind)
         if len(self.operations) == self._fails:
             self.failed = kind
-            raise failure(OSError(self._number, "as the test asks"), kind, path)
+            raise self.failure(OSError(self._number, "as the test asks"), kind, path)
 
     def create(self, path: Path) -> File:
         self._count("create", path)

@@ -16,10 +16,10 @@ from tests.log.messages import frames, plain
 from tests.log.worlds import Operation, Quick, RecordingDisk, World, made, platters
 from tidemark.clock import Lsn
 from tidemark.errors import LogDiskFailed
-from tidemark.log.disk import File
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.segment import SEGMENT, numbers
+from tidemark.storage.disk import File
 
 pytestmark = pytest.mark.quick
 

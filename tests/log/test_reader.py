@@ -20,10 +20,10 @@ from tests.log.worlds import Quick
 from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, LogInUse, LogTrimmed
 from tidemark.log.blocks import MAGIC
-from tidemark.log.disk import File
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.writer import LogWriter
+from tidemark.storage.disk import File
 
 pytestmark = pytest.mark.quick
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from tidemark.log.disk import Disk, File
+from tidemark.log.disk import Disk
+from tidemark.storage.disk import File
 
 World = dict[str, bytes]  # the files of a folder
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from harness.shell import tidemark as shell
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tests.striking import striking
-from tidemark.lake.points import FailPoint
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
@@ -252,7 +252,7 @@ def test_columns_are_named_by_what_they_are_stored_as_also_before_a_rename_is_fo
     assert json.loads(as_json.stdout) == catalog_of(tmp_path / "lake")
 
 
-POINTS = (FailPoint.HISTORY_TOLD, FailPoint.CYCLE_TOLD, FailPoint.VERSIONS_ENDED)
+POINTS = (FailPoint.EVENTS_COMMITTED, FailPoint.CYCLE_COMMITTED, FailPoint.VERSIONS_ENDED)
 
 
 def test_whenever_a_writer_ends_the_next_one_brings_the_catalog_up_to_date(

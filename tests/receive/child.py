@@ -14,16 +14,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tidemark.log.disk import Disk, File
+from tidemark.log.disk import Disk
 from tidemark.receive.options import ReceiveOptions
-from tidemark.receive.points import ReceiveFailPoint, attach
 from tidemark.receive.process import serve
+from tidemark.storage.disk import File, LocalDisk
+from tidemark.storage.fail_points import AnyFailPoint, ReceiveFailPoint, attach
 
 
 def kill_at(name: str, times: int) -> None:
-    seen: Counter[ReceiveFailPoint] = Counter()
+    seen: Counter[AnyFailPoint] = Counter()
 
-    def observe(point: ReceiveFailPoint) -> None:
+    def observe(point: AnyFailPoint) -> None:
         seen[point] += 1
         if point is ReceiveFailPoint(name) and seen[point] >= times:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -33,9 +34,9 @@ def kill_at(name: str, times: int) -> None:
 
 def pause_at(name: str, beside: Path) -> None:
     """The first time, until the file that says so is removed."""
-    paused, seen = beside / "paused", Counter[ReceiveFailPoint]()
+    paused, seen = beside / "paused", Counter[AnyFailPoint]()
 
-    def observe(point: ReceiveFailPoint) -> None:
+    def observe(point: AnyFailPoint) -> None:
         seen[point] += 1
         if point is ReceiveFailPoint(name) and seen[point] == 1:
             paused.touch()
@@ -48,7 +49,7 @@ def pause_at(name: str, beside: Path) -> None:
 def slow_syncs(seconds: float) -> None:
     sync = Disk.sync
 
-    def slow(self: Disk, file: File) -> None:
+    def slow(self: LocalDisk, file: File) -> None:
         time.sleep(seconds)
         sync(self, file)
 

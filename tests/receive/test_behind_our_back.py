@@ -11,7 +11,7 @@ from harness.database import Database
 from harness.mirrored import Mirrored, eventually, mirrored, receive_all, receiving, streaming
 from tests.conftest import NEWEST
 from tidemark.errors import LogDiskFailed, ObjectExists, SlotAhead, SlotRecreated
-from tidemark.receive.points import ReceiveFailPoint
+from tidemark.storage.fail_points import ReceiveFailPoint
 
 pytestmark = [pytest.mark.quick, NEWEST]
 INSERT = "insert into t select coalesce(max(id), 0) + 1 from t"

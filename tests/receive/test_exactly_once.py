@@ -19,7 +19,7 @@ from harness.proxy import Proxy
 from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
-from tidemark.receive.points import ReceiveFailPoint
+from tidemark.storage.fail_points import ReceiveFailPoint
 
 pytestmark = pytest.mark.quick
 

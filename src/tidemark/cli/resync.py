@@ -9,7 +9,7 @@ import click
 from tidemark.cli.options import lake_argument, source_option
 from tidemark.errors import ExitCode, InvalidValue
 from tidemark.lake.lake import Lake
-from tidemark.lake.lock import is_held
+from tidemark.lake.lock import has_writer
 from tidemark.lake.polls import read_polls
 from tidemark.lake.requests import ask_for_restart, ask_for_resync
 from tidemark.postgres.dsn import Dsn
@@ -54,7 +54,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
             f"Run `ALTER TABLE {partial[0]} REPLICA IDENTITY FULL`, then `tidemark setup SOURCE`.",
         )
     ask_for_resync(lake, found.values())
-    by = "the running sync copies them now" if is_held(lake) else "the next `tidemark sync` copies them"
+    by = "the running sync copies them now" if has_writer(lake) else "the next `tidemark sync` copies them"
     click.echo(f"resync of {len(found)} table{'s' * (len(found) != 1)} requested: {by}")
     return ExitCode.OK
 
@@ -77,7 +77,7 @@ def _restart(lake: Lake, source: Dsn | None, polled: list[int] | None) -> ExitCo
         click.echo(f"resync of {len(polled)} tables requested: the next poll reads them completely")
         return ExitCode.OK
     ask_for_restart(lake.path)
-    if is_held(lake.path):
+    if has_writer(lake.path):
         click.echo("restart requested: the running sync restarts the mirror now")
     elif source is None:
         click.echo("restart requested: the next `tidemark sync` restarts the mirror and copies every table")

@@ -9,12 +9,10 @@ only after the catalog lists a later one.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,14 @@ from typing import Any
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeInUse, LakeMissing, NotAnswerable
 from tidemark.lake.commits import is_there
-from tidemark.lake.files import write_whole
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
 from tidemark.schema.history import TableEventKind, TableHistory, of_events
 from tidemark.schema.reasons import NO_REASON, Reason
+from tidemark.storage import open_storage
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 NAME = "catalog.json"
 FORMAT = 1
@@ -48,11 +46,12 @@ Plain = dict[str, Any]
 def read_catalog(lake: Path) -> Plain:
     """Return the contents of `catalog.json`."""
     Lake.open(lake)
-    try:
-        found = json.loads((lake / NAME).read_bytes())
-    except FileNotFoundError as error:
+    data = open_storage(lake).read(NAME)
+    if data is None:
         hint = "Run `tidemark sync SOURCE LAKE`, which writes it."
-        raise LakeMissing(f"{lake / NAME} has not been written yet", hint) from error
+        raise LakeMissing(f"{lake / NAME} has not been written yet", hint)
+    try:
+        found = json.loads(data)
     except ValueError as error:
         raise LakeDamaged(f"{lake / NAME} is not valid JSON", _WRITE_AGAIN) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -78,8 +77,8 @@ def update_catalog(path: Path) -> bool:
             lake = Lake.open(path)
             head = {"format": FORMAT, "mirror": lake.mirror, "database": lake.database, "lsn": str(position)}
             written = {"written_at": datetime.now(UTC).isoformat(" ", "seconds"), "reading": _READING}
-            write_whole(path / NAME, json.dumps({**head, **written, **found}, indent=1))
-            reached(FailPoint.CATALOG_WRITTEN)
+            open_storage(path).write(NAME, json.dumps({**head, **written, **found}, indent=1).encode())
+            fail_point(FailPoint.CATALOG_WRITTEN)
         return not tables.unfinished and histories == known
 
 
@@ -274,9 +273,5 @@ def _last_catalog(lake: Path) -> Plain:
 @contextmanager
 def _alone(lake: Path) -> Iterator[None]:
     """Serialize catalog updates between processes and threads, so that a later update describes a later state."""
-    file = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with closing(open_storage(lake).wait_for_lock(_LOCK)):
         yield
-    finally:
-        os.close(file)

@@ -20,8 +20,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, FolderNotShared, LakeDamaged, LakeInUse
 from tidemark.lake.columns import COMMIT_TIMESTAMP, OURS, StoredColumn, stored_columns
-from tidemark.lake.files import DataFile, sync
-from tidemark.lake.points import FailPoint, reached
+from tidemark.lake.files import DataFile
+from tidemark.storage.disk import sync
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 APP = "tidemark"
 RETRY = "Retry the command. If another process writes this lake, stop that process first."
@@ -71,7 +72,7 @@ class ChangeTable:
         if new:
             brought_up_to_date(self._table, self.folder, self.applied)
             self._table.alter.add_columns(list(delta_schema(new).fields))
-            reached(FailPoint.COLUMNS_ADDED)
+            fail_point(FailPoint.COLUMNS_ADDED)
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
         """Add files in one commit that makes the table complete up to `lsn`, which must be above its applied LSN."""
@@ -120,7 +121,7 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
         before = table.version()
         try:
             table.create_write_transaction(actions, mode, schema, commit_properties=properties)
-            reached(FailPoint.TABLE_COMMITTED)
+            fail_point(FailPoint.TABLE_COMMITTED)
             done = True
         except (DeltaError, OSError) as error:
             done = _settled(table, folder, what, error)

@@ -17,11 +17,10 @@ exact bounds in Delta's JSON. Readers use the bounds of Parquet's row groups for
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.errors import LakeDiskFull
 from tidemark.lake.columns import CHANGE_TYPE, UNCHANGED, stored_columns
-from tidemark.log.disk import FULL
+from tidemark.storage.disk import room_in, sync
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
@@ -145,42 +143,6 @@ class FileWriter:
             with suppress(OSError):
                 self._writer.close()
         (self._folder / self._name).unlink(missing_ok=True)
-
-
-@contextmanager
-def room_in(folder: Path) -> Iterator[None]:
-    """Raise LakeDiskFull, which names the file system, if a write fails because the disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        disk = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_mount())
-        raise LakeDiskFull(
-            f"cannot write to {folder}: {os.strerror(error.errno)} on the file system mounted at {disk}",
-            f"Free disk space on {disk}, then retry the command. No data was lost.",
-        ) from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file atomically and durably: after a crash it has its old or its new contents."""
-    new = path.with_name(f"{path.name}.new")
-    with room_in(path.parent):
-        with new.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the entries of a directory, to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _few_values(sample: pa.ChunkedArray) -> bool:

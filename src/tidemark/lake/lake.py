@@ -9,11 +9,11 @@ from typing import Any
 
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
-from tidemark.lake.files import write_whole
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import Cycle, read_cycle, read_events
 from tidemark.postgres.identity import Identity
 from tidemark.schema.history import TableHistory, of_events
+from tidemark.storage import open_storage
 
 NAME = "_tidemark.json"
 FORMAT = 2
@@ -35,12 +35,13 @@ class Lake:
     @classmethod
     def open(cls, path: Path) -> Lake:
         """Read the lake in a directory."""
-        try:
-            plain = json.loads((path / NAME).read_bytes())
-        except (FileNotFoundError, NotADirectoryError) as error:
+        data = open_storage(path).read(NAME)
+        if data is None:
             raise LakeMissing(
                 f"{path} is not a Tidemark lake (no {NAME})", f"Create one with `tidemark sync SOURCE {path}`."
-            ) from error
+            )
+        try:
+            plain = json.loads(data)
         except ValueError as error:
             raise LakeDamaged(f"{path / NAME} is not valid JSON", _RESTORE) from error
         if not isinstance(plain, dict):
@@ -59,25 +60,34 @@ class Lake:
         except (KeyError, TypeError) as error:
             raise LakeDamaged(f"{path / NAME} is incomplete: {error}", _RESTORE) from error
 
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Return whether there is a lake in a directory."""
+        return open_storage(path).read(NAME) is not None
+
     def create(self) -> None:
         """Write the lake's file if it does not exist or has another `log`. Rejects a lake of another mirror."""
         require_plain(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        if (self.path / NAME).exists():
-            found = Lake.open(self.path)
-            if (found.mirror, found.system_identifier, found.database_oid) != (
-                self.mirror,
-                self.system_identifier,
-                self.database_oid,
-            ):
-                raise NotTheSameSource(
-                    f"{self.path} is the lake of mirror {found.mirror} of database {found.database} in cluster "
-                    f"{found.system_identifier}, not of mirror {self.mirror} of database {self.database} in cluster "
-                    f"{self.system_identifier}",
-                    "Use another directory for this mirror.",
-                )
-            if found.log == self.log:
-                return
+        storage = open_storage(self.path)
+        storage.create_root()
+        if storage.put_if_absent(NAME, self._packed()):
+            return
+        found = Lake.open(self.path)
+        if (found.mirror, found.system_identifier, found.database_oid) != (
+            self.mirror,
+            self.system_identifier,
+            self.database_oid,
+        ):
+            raise NotTheSameSource(
+                f"{self.path} is the lake of mirror {found.mirror} of database {found.database} in cluster "
+                f"{found.system_identifier}, not of mirror {self.mirror} of database {self.database} in cluster "
+                f"{self.system_identifier}",
+                "Use another directory for this mirror.",
+            )
+        if found.log != self.log:
+            storage.write(NAME, self._packed())
+
+    def _packed(self) -> bytes:
         plain = {
             "format": FORMAT,
             "mirror": self.mirror,
@@ -87,7 +97,7 @@ class Lake:
             "server_version_num": self.version_num,
             "log": str(self.log),
         }
-        write_whole(self.path / NAME, json.dumps(plain, indent=2))
+        return json.dumps(plain, indent=2).encode()
 
     def require_own(self, identity: Identity) -> None:
         """Reject a source other than the lake's."""

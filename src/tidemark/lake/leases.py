@@ -1,6 +1,6 @@
 """Leases: a reader's claim on the files that it needs at its LSN. Data under a lease is not removed.
 
-A lease is a file that its owner locks with `flock`; the lease of a process that has ended does not count. A reader
+The lease of a process that has ended does not count (`storage`). A reader
 takes its lease before it reads the lake and checks the retained LSN after it has read the list of files. The expire job
 commits the retained LSN first and reads the leases again before it deletes files. Either the expire job finds the
 lease, or the reader finds that the data is gone and fails.
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.lake.flocked import HeldFile, held_files
-from tidemark.lake.lock import Owner, myself, timestamp
+from tidemark.errors import InvalidValue, LakeError, NotAnswerable
+from tidemark.storage import open_storage
+from tidemark.storage.interface import Owner, StorageLease, StoredLease, timestamp
 from tidemark.units import format_duration
 
 FOLDER = "_leases"
@@ -78,10 +78,10 @@ class Lease:
 
     def __init__(self, lake: Path, lsn: Lsn, hold_s: float | None = None) -> None:
         self._hold_s = hold_s
-        self._leased = Leased(myself(), lsn, None, None if hold_s is None else time.time() + hold_s)
-        self._file: HeldFile | None = None
-        with suppress(OSError):
-            self._file = HeldFile(_folder(lake), _SUFFIX)
+        self._leased = Leased(Owner.current(), lsn, None, None if hold_s is None else time.time() + hold_s)
+        self._stored: StorageLease | None = None
+        with suppress(LakeError):
+            self._stored = open_storage(lake).lease(FOLDER, _SUFFIX, for_all_users=True)
             self._write()
 
     def needs_tail(self, after: Lsn) -> None:
@@ -100,13 +100,12 @@ class Lease:
 
     def close(self) -> None:
         """Release the lease."""
-        if self._file is not None:
-            self._file.close()
+        if self._stored is not None:
+            self._stored.close()
 
     def _write(self) -> None:
-        if self._file is None:
-            return
-        self._file.write(json.dumps(self._leased.plain()).encode())
+        if self._stored is not None:
+            self._stored.write(json.dumps(self._leased.plain()).encode())
 
 
 def require_hold(hold_s: float) -> float:
@@ -123,11 +122,7 @@ def leases_in_force(lake: Path) -> tuple[Leased, ...]:
 
 def read_leases(lake: Path) -> tuple[Leased, ...]:
     """Return all leases, including expired ones; those of processes that have ended are removed."""
-    found = []
-    for path in held_files(lake / FOLDER, _SUFFIX):
-        with suppress(OSError):  # released since it was listed
-            found.append(_read(path))
-    return tuple(found)
+    return tuple(map(_parsed, open_storage(lake).leases(FOLDER, _SUFFIX)))
 
 
 def needed_from(safe: Lsn, leases: Iterable[Leased]) -> Lsn:
@@ -140,18 +135,9 @@ def oldest(leases: Iterable[Leased]) -> float:
     return min((lease.owner.since for lease in leases), default=time.time())
 
 
-def _folder(lake: Path) -> Path:
-    """Return the directory of leases, in which every user can create a lease and remove only their own."""
-    folder = lake / FOLDER
-    if not folder.exists():
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o1777)
-    return folder
-
-
-def _read(path: Path) -> Leased:
-    """Read a lease. One that is locked but not written yet claims everything."""
+def _parsed(stored: StoredLease) -> Leased:
+    """Parse a lease. One that is not written yet claims everything."""
     try:
-        return Leased.parse(json.loads(path.read_bytes()))
+        return Leased.parse(json.loads(stored.data))
     except ValueError:
-        return Leased(Owner("", 0, "unknown", path.stat().st_mtime), Lsn.ZERO, Lsn.ZERO)
+        return Leased(Owner("", 0, "unknown", stored.modified_at), Lsn.ZERO, Lsn.ZERO)

@@ -24,9 +24,9 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
-from tidemark.lake.points import FailPoint, reached
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.plain import from_plain, to_plain
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
 _KNOWN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
@@ -163,7 +163,7 @@ class Tables(_Register):
         rows = [_event_row(event, number) for number, event in enumerate(events, self._number + 1)]
         self._number += len(rows)
         self.add(rows, Transaction(APP, self._number))
-        reached(FailPoint.HISTORY_TOLD)
+        fail_point(FailPoint.EVENTS_COMMITTED)
 
 
 def _event_row(event: TableEvent, number: int) -> dict[str, object]:
@@ -215,7 +215,7 @@ class Cycles(_Register):
             Transaction(_KNOWN, cycle.known.value),
             Transaction(_BEHIND, len(cycle.behind)),
         )
-        reached(FailPoint.CYCLE_TOLD)
+        fail_point(FailPoint.CYCLE_COMMITTED)
 
 
 def _seen_row(seen: Seen) -> dict[str, object]:
@@ -238,7 +238,7 @@ class Vacuums(_Register):
         if retained > _retained(self.table):
             row = {"written_at": datetime.now(UTC), "retained_lsn": retained.value}
             self.add([row], Transaction(APP, retained.value))
-            reached(FailPoint.WINDOW_TOLD)
+            fail_point(FailPoint.RETENTION_COMMITTED)
 
 
 def read_retained(lake: Path) -> Lsn:

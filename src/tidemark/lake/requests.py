@@ -1,41 +1,40 @@
 """Requests of users to the lake's writer: to copy tables again, or to restart the whole mirror.
 
-A request is a file that exists until it is fulfilled. After a failed attempt it contains the reason.
+A request is an object in the lake's storage until it is fulfilled. After a failed attempt it contains the reason.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 from tidemark.clock import Lsn
-from tidemark.lake.files import sync
 from tidemark.schema.reasons import Reason
+from tidemark.storage import open_storage
 
 FOLDER = "_requests"
 RESTART = "_restart.json"
+_SUFFIX = ".json"
 
 
 def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
     """Request that the running writer of the lake, or the next one, copies tables again."""
-    folder = lake / FOLDER
-    folder.mkdir(exist_ok=True)
+    storage = open_storage(lake)
     for oid in oids:
-        write_request(folder / f"{oid}-{uuid4().hex}.json", {"resync": oid})
+        storage.write(f"{FOLDER}/{oid}-{uuid4().hex}{_SUFFIX}", json.dumps({"resync": oid}).encode())
 
 
 def resyncs_of(lake: Path) -> dict[int, Reason]:
     """Return the tables that are to be copied again, each with the reason why the last attempt failed, if any."""
+    storage = open_storage(lake)
     found: dict[int, Reason] = {}
-    for path in sorted((lake / FOLDER).glob("*.json")):
-        with suppress(FileNotFoundError):  # fulfilled since it was listed
-            plain = json.loads(path.read_bytes())
+    for key in storage.list_keys(FOLDER, _SUFFIX):
+        if (data := storage.read(key)) is not None:  # None: fulfilled since it was listed
+            plain = json.loads(data)
             found[int(plain["resync"])] = Reason(plain.get("reason", ""), plain.get("fix", ""))
     return found
 
@@ -48,29 +47,32 @@ class Restart:
     after: Lsn | None = None
     cause: str = ""
 
-    def write(self, lake: Path) -> None:
-        """Store the request in a lake, where it remains until `remove`."""
+    def packed(self) -> bytes:
+        """Convert to JSON."""
         after = str(self.after) if self.after is not None else ""
-        write_request(lake / RESTART, {"requested_at": self.asked_at, "after_lsn": after, "cause": self.cause})
+        return json.dumps({"requested_at": self.asked_at, "after_lsn": after, "cause": self.cause}).encode()
+
+    def write(self, lake: Path) -> None:
+        """Replace the request in a lake, where it remains until `remove`."""
+        open_storage(lake).write(RESTART, self.packed())
 
     @staticmethod
     def remove(lake: Path) -> None:
         """Remove the request after the restart."""
-        (lake / RESTART).unlink(missing_ok=True)
+        open_storage(lake).delete(RESTART)
 
 
 def ask_for_restart(lake: Path) -> None:
-    """Request that the running writer of the lake, or the next one, restarts the mirror."""
-    if read_restart(lake) is None:
-        Restart(datetime.now(UTC).isoformat(timespec="seconds")).write(lake)
+    """Request that the running writer of the lake, or the next one, restarts the mirror; once, if it was requested."""
+    open_storage(lake).put_if_absent(RESTART, Restart(datetime.now(UTC).isoformat(timespec="seconds")).packed())
 
 
 def read_restart(lake: Path) -> Restart | None:
     """Return the request to restart the mirror, if there is one."""
-    try:
-        plain = json.loads((lake / RESTART).read_bytes())
-    except FileNotFoundError:
+    data = open_storage(lake).read(RESTART)
+    if data is None:
         return None
+    plain = json.loads(data)
     after = Lsn.parse(plain["after_lsn"]) if plain["after_lsn"] else None
     return Restart(plain["requested_at"], after, plain["cause"])
 
@@ -79,33 +81,28 @@ class Requests:
     """The resync requests, as the writer that fulfills them tracks them."""
 
     def __init__(self, lake: Path) -> None:
-        self._folder = lake / FOLDER
-        self._seen: dict[Path, int] = {}
+        self._storage = open_storage(lake)
+        self._requested: dict[str, int] = {}
 
     def new(self) -> list[int]:
         """Return the tables that were requested since the last call."""
-        fresh = [path for path in sorted(self._folder.glob("*.json")) if path not in self._seen]
-        self._seen |= {path: int(json.loads(path.read_bytes())["resync"]) for path in fresh}
-        return [self._seen[path] for path in fresh]
+        fresh = [key for key in self._storage.list_keys(FOLDER, _SUFFIX) if key not in self._requested]
+        found = {key: data for key in fresh if (data := self._storage.read(key)) is not None}
+        requested = {key: int(json.loads(data)["resync"]) for key, data in found.items()}
+        self._requested |= requested
+        return list(requested.values())
 
     def failed(self, oid: int, reason: Reason) -> None:
         """Record why the requests for a table are not fulfilled yet."""
-        for path in [path for path, asked in self._seen.items() if asked == oid]:
-            write_request(path, {"resync": oid, "reason": reason.text, "fix": reason.fix})
+        plain = {"resync": oid, "reason": reason.text, "fix": reason.fix}
+        for key in self._keys_of(oid):
+            self._storage.write(key, json.dumps(plain).encode())
 
     def fulfilled(self, oid: int) -> None:
         """Remove the requests for a table that `new` has returned."""
-        for path in [path for path, asked in self._seen.items() if asked == oid]:
-            path.unlink(missing_ok=True)
-            del self._seen[path]
+        for key in self._keys_of(oid):
+            self._storage.delete(key)
+            del self._requested[key]
 
-
-def write_request(path: Path, plain: Mapping[str, int | str]) -> None:
-    """Write a request atomically and durably."""
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        json.dump(plain, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync(path.parent)
+    def _keys_of(self, oid: int) -> list[str]:
+        return [key for key, requested in self._requested.items() if requested == oid]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import atexit
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from tidemark.errors import FolderNotShared
-from tidemark.lake.flocked import HeldFile, held_files
+from tidemark.errors import FolderNotShared, LakeAccessDenied, LakeError
+from tidemark.storage import open_storage
 
 FOLDER = "_shared"
 _SUFFIX, _REPLY = ".token", ".reply"
@@ -43,32 +42,30 @@ class SharedFolder:
         """Write a file that the driver has to find, and return its name."""
         name = f"{self.token}-{uuid4().hex}{_REPLY}"
         try:
-            (self.verified() / FOLDER / name).write_text(name)
-        except OSError as error:
-            raise self._refused(error.strerror or str(error)) from error
+            open_storage(self.verified()).write(f"{FOLDER}/{name}", name.encode())
+        except LakeError as error:
+            raise self._refused(error.message) from error
         return name
 
     def take_reply(self, name: str, host: str) -> None:
         """Remove a file that an executor wrote. Raises FolderNotShared if it does not exist here."""
-        reply = self.path / FOLDER / name
-        try:
-            seen = reply.read_text() == name
-            reply.unlink()
-        except OSError:
-            seen = False
-        if not seen:
+        storage, key = open_storage(self.path), f"{FOLDER}/{name}"
+        found = storage.read(key)
+        storage.delete(key)
+        if found != name.encode():
             raise FolderNotShared(
                 f"files that the executor on {host} writes to {self.path} are not visible to the driver", _HINT
             )
 
     def _require_token(self) -> None:
+        storage = open_storage(self.path)
         try:
-            if self.token is None:
-                next(self.path.iterdir(), None)
-            elif (self.path / FOLDER / self.token).read_text() != self.token:
-                raise self._refused("it contains a different token")
-        except OSError as error:
-            raise self._refused(error.strerror or str(error)) from error
+            storage.require_root()
+            found = storage.read(f"{FOLDER}/{self.token}")
+        except LakeError as error:
+            raise self._refused(error.message) from error
+        if self.token is not None and found != self.token.encode():
+            raise self._refused("it does not contain the driver's token")
 
     def _refused(self, why: str) -> FolderNotShared:
         return FolderNotShared(
@@ -79,25 +76,28 @@ class SharedFolder:
 def shared_folder(path: Path) -> SharedFolder:
     """Write a token to a directory, if this process has none there yet; it exists while the process runs."""
     known = _shared.get(path)
-    if known is None or known.token is None or not (path / FOLDER / known.token).exists():
+    if known is None or known.token is None or open_storage(path).read(f"{FOLDER}/{known.token}") is None:
         _shared[path] = known = _with_token(path)
     return known
 
 
 def _with_token(path: Path) -> SharedFolder:
+    storage = open_storage(path)
     try:
-        (path / FOLDER).mkdir(parents=True, exist_ok=True)
-        held_files(path / FOLDER, _SUFFIX)  # removes tokens of processes that have ended
-        file = HeldFile(path / FOLDER, _SUFFIX)
-    except PermissionError:  # another user's log
+        storage.create_root()
+        storage.leases(FOLDER, _SUFFIX)  # deletes tokens of processes that have ended
+        lease = storage.lease(FOLDER, _SUFFIX)
+    except LakeAccessDenied:  # another user's log
         return SharedFolder(path, None)
-    file.write(file.path.name.encode())
-    atexit.register(file.close)
-    return SharedFolder(path, file.path.name)
+    token = lease.key.removeprefix(f"{FOLDER}/")
+    lease.write(token.encode())
+    atexit.register(lease.close)
+    return SharedFolder(path, token)
 
 
 def forget_replies(folder: SharedFolder) -> None:
     """Remove the files of executors that the driver did not take."""
-    for path in (folder.path / FOLDER).glob(f"{folder.token}-*{_REPLY}"):
-        with suppress(OSError):
-            path.unlink()
+    storage = open_storage(folder.path)
+    for key in storage.list_keys(FOLDER, _REPLY):
+        if key.startswith(f"{FOLDER}/{folder.token}-"):
+            storage.delete(key)

@@ -11,7 +11,7 @@ from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
-from tidemark.lake.lock import Owner, is_held, read_owner
+from tidemark.lake.lock import has_writer, last_writer
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
@@ -22,6 +22,7 @@ from tidemark.postgres.unmirrored import Unmirrored
 from tidemark.schema.display import type_name
 from tidemark.schema.history import Span, TableEventKind, TableHistory, descendants
 from tidemark.schema.reasons import NO_REASON, Reason, being_altered
+from tidemark.storage.interface import Owner
 
 READABLE = "readable"
 
@@ -100,7 +101,7 @@ def status_of(path: Path) -> LakeStatus:
         cycle.safe,
         cycle.known,
         read_retained(path),
-        read_owner(path) if is_held(path) else None,
+        last_writer(path) if has_writer(path) else None,
         read_leases(path),
         tuple(tables_of(lake)),
         last_poll,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tidemark.lake.files import write_whole
 from tidemark.postgres.unmirrored import Unmirrored
+from tidemark.storage import open_storage
 
 NAME = "_unmirrored.json"
 
@@ -16,13 +16,10 @@ NAME = "_unmirrored.json"
 def record_unmirrored(lake: Path, found: Sequence[Unmirrored]) -> None:
     """Record the objects, if they differ from the recorded ones."""
     if tuple(found) != recorded_unmirrored(lake):
-        write_whole(lake / NAME, json.dumps([asdict(each) for each in found], indent=1))
+        open_storage(lake).write(NAME, json.dumps([asdict(each) for each in found], indent=1).encode())
 
 
 def recorded_unmirrored(lake: Path) -> tuple[Unmirrored, ...]:
     """Return the recorded objects."""
-    try:
-        plain = json.loads((lake / NAME).read_bytes())
-    except FileNotFoundError:
-        return ()
-    return tuple(Unmirrored(**each) for each in plain)
+    data = open_storage(lake).read(NAME)
+    return tuple(Unmirrored(**each) for each in json.loads(data)) if data is not None else ()

@@ -35,7 +35,7 @@ from tidemark.lake.commits import (
     schema_of,
 )
 from tidemark.lake.files import DataFile
-from tidemark.lake.points import FailPoint, reached
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 VERSIONS = "versions"
 BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
@@ -178,7 +178,7 @@ def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
     present = read_generation(lake, path)
     if present is not None and present.base < lsn:
         VersionTable(lake / path / VERSIONS).rewrite((), present.stored, lsn, lsn, anew=True)
-        reached(FailPoint.VERSIONS_ENDED)
+        fail_point(FailPoint.VERSIONS_ENDED)
         present = read_generation(lake, path)
     return present.delta_version if present is not None else None
 

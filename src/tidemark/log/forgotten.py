@@ -11,23 +11,24 @@ from pathlib import Path
 
 from tidemark.clock import Xid8
 from tidemark.errors import LogDamaged
-from tidemark.log.disk import Disk, write_whole
+from tidemark.log.disk import Disk
+from tidemark.storage.local import LocalStorage
 
 NAME = "forgotten.json"
 
 
 def read_forgotten(folder: Path, disk: Disk) -> Xid8:
     """The highest removed transaction ID: no commit with a higher one was removed; 0 if none was."""
-    path = folder / NAME
-    if not path.exists():
+    data = LocalStorage(folder, disk).read(NAME)
+    if data is None:
         return Xid8(0)
     try:
-        return Xid8.parse(json.loads(disk.read(path))["highest_xid"])
+        return Xid8.parse(json.loads(data)["highest_xid"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{path} is damaged", "Restore the file from a backup.") from error
+        raise LogDamaged(f"{folder / NAME} is damaged", "Restore the file from a backup.") from error
 
 
 def write_forgotten(folder: Path, disk: Disk, highest: Xid8) -> None:
     """Record that commits up to this transaction ID may be removed; the recorded ID never decreases."""
     if highest > read_forgotten(folder, disk):
-        write_whole(disk, folder / NAME, json.dumps({"highest_xid": str(highest)}).encode() + b"\n")
+        LocalStorage(folder, disk).write(NAME, json.dumps({"highest_xid": str(highest)}).encode() + b"\n")

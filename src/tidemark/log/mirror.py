@@ -12,8 +12,9 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import RESYNC_ALL, LogDamaged
-from tidemark.log.disk import Disk, write_whole
+from tidemark.log.disk import Disk
 from tidemark.postgres.identity import Identity, Switch
+from tidemark.storage.local import LocalStorage
 
 NAME = "mirror.json"
 
@@ -38,11 +39,11 @@ class LogMirror:
 
 def read_mirror(folder: Path, disk: Disk) -> LogMirror | None:
     """The mirror that the log in this directory belongs to, or None."""
-    path = folder / NAME
-    if not path.exists():
+    data = LocalStorage(folder, disk).read(NAME)
+    if data is None:
         return None
     try:
-        plain = json.loads(disk.read(path))
+        plain = json.loads(data)
         history = plain["history"]
         switches = None if history is None else tuple(Switch(line, Lsn.parse(lsn)) for line, lsn in history)
         identity = Identity(
@@ -52,7 +53,7 @@ def read_mirror(folder: Path, disk: Disk) -> LogMirror | None:
         complete = Lsn.parse(plain["complete"])
         return LogMirror(identity, plain["name"], start, dict(plain["marks"]), complete, plain["segment"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{path} is damaged", f"Restore the file from a backup. {RESYNC_ALL}") from error
+        raise LogDamaged(f"{folder / NAME} is damaged", f"Restore the file from a backup. {RESYNC_ALL}") from error
 
 
 def write_mirror(folder: Path, disk: Disk, mirror: LogMirror) -> None:
@@ -71,4 +72,4 @@ def write_mirror(folder: Path, disk: Disk, mirror: LogMirror) -> None:
         "complete": str(mirror.complete),
         "segment": mirror.segment,
     }
-    write_whole(disk, folder / NAME, json.dumps(plain, indent=2).encode() + b"\n")
+    LocalStorage(folder, disk).write(NAME, json.dumps(plain, indent=2).encode() + b"\n")

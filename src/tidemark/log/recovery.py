@@ -22,8 +22,7 @@ from tidemark.log.tail import LogTail
 from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, LogLock, LogWriter, Segment, begin_segment
 from tidemark.pgoutput.assembly import Where
 from tidemark.pgoutput.rows import Assembled
-
-_NEW = ".new"
+from tidemark.storage.disk import TEMPORARY
 
 
 def open_log(
@@ -66,7 +65,7 @@ def last_position(folder: Path, disk: Disk | None = None) -> Lsn | None:
 def _recovered(folder: Path, disk: Disk) -> LogTail | None:
     names = disk.names(folder)
     for name in names:
-        if name.endswith(_NEW):
+        if name.endswith(TEMPORARY):
             disk.remove(folder / name)
     found = numbers(names, SEGMENT)
     if found and not _begun(folder, disk, found[-1]):
@@ -199,17 +198,10 @@ def _write_again(folder: Path, disk: Disk, number: int, read: _Read) -> None:
 
 
 def _rebuild_index(folder: Path, disk: Disk, number: int, read: _Read) -> None:
-    path = index_path(folder, number)
-    new = path.with_suffix(_NEW)
     rows = IndexPart(Assembled.joined([part.rows for part in read.parts]), read.end).packed()
-    file = disk.create(new)
-    try:
-        header = packed(BlockKind.INDEX, number, 0, read.stamp, rows)
-        disk.append(file, header, rows, packed(BlockKind.SYNCED, number, len(header) + len(rows), read.stamp, b""))
-        disk.sync(file)
-    finally:
-        disk.close(file)
-    disk.replace(new, path)
+    header = packed(BlockKind.INDEX, number, 0, read.stamp, rows)
+    end = packed(BlockKind.SYNCED, number, len(header) + len(rows), read.stamp, b"")
+    disk.write_atomically(index_path(folder, number), header, rows, end)
 
 
 def _segments(folder: Path, disk: Disk, last: int) -> dict[int, Segment]:

@@ -7,8 +7,6 @@ can be torn.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,12 +17,15 @@ from typing import Self
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, BlockKind, BlockStamp, packed, view
-from tidemark.log.disk import Disk, File, failure
+from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart
 from tidemark.log.segment import Head, index_path, segment_path
 from tidemark.log.tail import LogTail
 from tidemark.pgoutput.assembly import Where
 from tidemark.pgoutput.rows import Assembled, Rows
+from tidemark.storage.disk import File
+from tidemark.storage.interface import read_owner
+from tidemark.storage.local import LocalStorage
 from tidemark.values.kernels import Bytes
 
 LOCK = "lock"
@@ -63,23 +64,17 @@ class LogLock:
     """The write lock of a log, which the operating system releases when the process ends for any reason."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / LOCK
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise failure(error, "open", path) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._descriptor, 32).decode().strip() or "unknown"
-            os.close(self._descriptor)
-            raise LogInUse(f"the log in {folder} is in use by process {holder}", "Stop that process first.") from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        storage = LocalStorage(folder, Disk())
+        lock = storage.lock(LOCK)
+        if lock is None:
+            owner = read_owner(storage, LOCK)
+            pid = owner.pid if owner is not None else "unknown"
+            raise LogInUse(f"the log in {folder} is in use by process {pid}", "Stop that process first.")
+        self._lock = lock
 
     def release(self) -> None:
         """Release the lock."""
-        os.close(self._descriptor)
+        self._lock.close()
 
 
 class LogWriter:

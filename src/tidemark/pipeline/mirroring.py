@@ -62,6 +62,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import tables_unreadable
 from tidemark.schema.reasons import copy_failed
 from tidemark.spark import has_ended, tasks_beside, what_failed
+from tidemark.storage import open_storage
 
 LOG = "_log"
 REQUESTS_S = 1.0
@@ -167,7 +168,7 @@ class Mirroring:
         log = options.log_folder
         require_log(options.lake, log)
         require_plain(options.lake)
-        options.lake.mkdir(parents=True, exist_ok=True)
+        open_storage(options.lake).create_root()
         self._receive = options.receive
         with ExitStack() as held:
             if not has_begun(log):

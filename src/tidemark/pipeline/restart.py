@@ -40,7 +40,6 @@ from tidemark.lake.commits import applied, is_there, opened
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
 from tidemark.log.disk import Disk
@@ -60,6 +59,7 @@ from tidemark.schema.history import TableHistory
 from tidemark.schema.reasons import restarted
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.watermarks import SchemaLsns
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 _PAUSE_S = 0.2
@@ -132,11 +132,11 @@ class _Restarting:
             self._tables.restart(after, restarted(str(after), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
-            reached(FailPoint.LOG_EMPTIED)
+            fail_point(FailPoint.LOG_EMPTIED)
             drop_slot_when_free(session, names.slot)
-            reached(FailPoint.SLOT_DROPPED)
+            fail_point(FailPoint.SLOT_DROPPED)
         start = self._begun(source)
-        reached(FailPoint.LOG_BEGUN)
+        fail_point(FailPoint.LOG_BEGUN)
         self._cycles.tell(Cycle(start, after))
         Restart.remove(self._lake.path)
         self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
@@ -148,7 +148,7 @@ class _Restarting:
         cause, same_history = self._cause(session)
         after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
         replace(request, after=after, cause=cause).write(self._lake.path)
-        reached(FailPoint.RESTART_DECIDED)
+        fail_point(FailPoint.RESTART_DECIDED)
         return after, cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:

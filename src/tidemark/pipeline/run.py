@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, Stopped, TidemarkError
-from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.lake import Lake
 from tidemark.lake.paths import local_path, require_plain
 from tidemark.lake.requests import read_restart
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
@@ -229,7 +229,7 @@ def run_sync(plan: SyncPlan, spark: Callable[[], SparkSession], emit: Emit, stop
     mirroring_options = options.mirroring(meant.names)
     restart = RestartOptions(mirroring_options.receive, options.lake)
     if not plan.polled:
-        publish(meant, tell, begun=(options.lake / NAME).exists())
+        publish(meant, tell, begun=Lake.exists(options.lake))
         start_over(restart, tell, stopping)
         require_log(options.lake, mirroring_options.log_folder)
     session = spark()
@@ -420,7 +420,7 @@ def _choice(options: SyncOptions, present: Mode | None, meant: Meant) -> Choice:
 
 def _mode_of(lake: Path) -> Mode | None:
     """The mode in which a lake was last written; None if it is empty."""
-    if not (lake / NAME).exists():
+    if not Lake.exists(lake):
         return None
     from tidemark.lake.registers import read_cycle, read_seen  # here, because they import Delta
 

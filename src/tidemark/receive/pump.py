@@ -18,8 +18,8 @@ from tidemark.clock import Lsn
 from tidemark.errors import SourceError
 from tidemark.receive.connection import Replication
 from tidemark.receive.drain import Dry
-from tidemark.receive.points import ReceiveFailPoint, reached
 from tidemark.receive.station import IDLE_S, Station
+from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 from tidemark.units import format_size
 from tidemark.values.kernels import Bytes
 
@@ -149,7 +149,7 @@ class Pump:
             wishes.reply = False
             if durable > self._confirmed:
                 self._confirmed = durable
-                reached(ReceiveFailPoint.CONFIRMED)
+                fail_point(ReceiveFailPoint.CONFIRMED)
         replication.require_alive()
 
     def _durable(self) -> Lsn:

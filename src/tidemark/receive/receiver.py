@@ -28,11 +28,11 @@ from tidemark.receive.connection import Plugin, Replication
 from tidemark.receive.conversion import Conversion
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
-from tidemark.receive.points import ReceiveFailPoint, reached
 from tidemark.receive.pump import Pump
 from tidemark.receive.station import Station, stop_signal
 from tidemark.receive.watch import drop_if_told, not_published, stated
 from tidemark.receive.writing import LogProgress
+from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
@@ -102,7 +102,7 @@ class Receiver:
 
     def _finished(self, station: Station) -> Lsn:
         progress, endpos = station.writing.finish(), self._options.endpos
-        reached(ReceiveFailPoint.ENDED)
+        fail_point(ReceiveFailPoint.ENDED)
         if endpos is None or station.stopped:
             return progress.durable
         self._become(replace(self._mirror, complete=max(endpos, self._mirror.complete)))
@@ -128,7 +128,7 @@ class Receiver:
                     raise
                 pause_s = PAUSE_S if station.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
                 station.become(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
-                reached(ReceiveFailPoint.CONNECTION_LOST)
+                fail_point(ReceiveFailPoint.CONNECTION_LOST)
                 station.pause(pause_s)
 
     def _in_use_too_long(self, error: SourceError) -> bool:
@@ -164,12 +164,12 @@ class Receiver:
                 formats.approve if binary else None,
                 conversion.frames if conversion is not None else None,
             )
-            reached(ReceiveFailPoint.SESSION_BEGUN)
+            fail_point(ReceiveFailPoint.SESSION_BEGUN)
             timeouts = Timeouts(statement_s=0)
             session = opened.enter_context(Session.open(self._options.source, "receive", timeouts, replication=True))
             slot, silence_s = self._options.names.slot, self._options.silence_s
             replication = Replication(session, slot, station.position, plugin, silence_s)
-            reached(ReceiveFailPoint.STREAM_STARTED)
+            fail_point(ReceiveFailPoint.STREAM_STARTED)
             self._tell(f"streaming from {station.position}, {'binary' if plugin.binary else 'text'}")
             self._in_use_since = None
             with Session.open(self._options.source, "check") as check:

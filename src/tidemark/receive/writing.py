@@ -21,7 +21,7 @@ from tidemark.clock import Lsn, Xid8
 from tidemark.errors import SourceError
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
 from tidemark.receive.options import BUFFER_BYTES, BUFFERS
-from tidemark.receive.points import ReceiveFailPoint, reached
+from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 from tidemark.values.kernels import Bytes, read_only
 
 
@@ -193,13 +193,13 @@ class Writing:
         self._ended = appended.ended
         self._commits += len(appended.commits)
         self._unsynced_since = self._unsynced_since or time.monotonic()
-        reached(ReceiveFailPoint.BLOCK_APPENDED)
+        fail_point(ReceiveFailPoint.BLOCK_APPENDED)
 
     def _sync(self) -> None:
         self._log.sync()
         self._durable_commit = self._log.last_commit
         self._unsynced_since = None
-        reached(ReceiveFailPoint.SYNCED)
+        fail_point(ReceiveFailPoint.SYNCED)
 
     def _progress(self) -> LogProgress:
         log = self._log

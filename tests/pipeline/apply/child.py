@@ -22,9 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.clock import Lsn
-from tidemark.lake import points
 from tidemark.lake.lock import WRITING, LakeLock
-from tidemark.lake.points import FailPoint
 from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
@@ -33,6 +31,8 @@ from tidemark.pipeline.fold.folder import Folder
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
+from tidemark.storage import fail_points
+from tidemark.storage.fail_points import AnyFailPoint, FailPoint
 
 CONNECT = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -70,11 +70,11 @@ def from_json(text: str) -> tuple[ApplyOptions, Lsn, Lsn | None]:
     return ApplyOptions(**{**plain, **typed}), upto, Lsn.parse(before) if before else None
 
 
-def killer(name: str, times: int, *victims: int) -> Callable[[FailPoint], None]:
+def killer(name: str, times: int, *victims: int) -> Callable[[AnyFailPoint], None]:
     """Kills these processes, and its own, at the n-th time that it is told of a point."""
-    seen: Counter[FailPoint] = Counter()
+    seen: Counter[AnyFailPoint] = Counter()
 
-    def observe(point: FailPoint) -> None:
+    def observe(point: AnyFailPoint) -> None:
         seen[point] += 1
         if point is FailPoint(name) and seen[point] >= times:
             for pid in (*victims, os.getpid()):
@@ -86,17 +86,17 @@ def killer(name: str, times: int, *victims: int) -> Callable[[FailPoint], None]:
 def kill_at(name: str, times: str, job: Any = apply_job) -> None:
     """Be killed there. A file is written by a task of the job, in a process of Spark's: it kills us, and itself."""
     if FailPoint(name) is not FailPoint.FILE_WRITTEN:
-        points.attach(killer(name, int(times)))
+        fail_points.attach(killer(name, int(times)))
         return
     driver, original = os.getpid(), job._run
 
     def run(*given: Any) -> Iterator[pa.RecordBatch]:
         observe = killer(name, int(times), driver)
-        points.attach(observe)
+        fail_points.attach(observe)
         try:
             yield from original(*given)
         finally:
-            points._attached.remove(observe)  # the process may get other tasks
+            fail_points.detach(observe)  # the process may get other tasks
 
     job._run = run
 

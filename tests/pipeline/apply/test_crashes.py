@@ -29,8 +29,8 @@ from tests.conftest import NEWEST
 from tests.pipeline.apply.child import as_json
 from tests.striking import striking
 from tidemark.clock import Lsn
-from tidemark.lake.points import FailPoint
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.storage.fail_points import FailPoint
 
 pytestmark = pytest.mark.quick
 

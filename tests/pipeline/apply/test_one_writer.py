@@ -28,12 +28,13 @@ from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import DataFile
-from tidemark.lake.lock import WRITING, LakeLock, Owner, is_held, read_owner
+from tidemark.lake.lock import WRITING, LakeLock, has_writer, last_writer
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.table import Persistence
+from tidemark.storage.interface import Owner
 
 pytestmark = pytest.mark.quick
 
@@ -55,8 +56,8 @@ def another(lake: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_path: Path) -> None:
     with another(tmp_path) as process:
-        assert is_held(tmp_path)
-        owner = read_owner(tmp_path)
+        assert has_writer(tmp_path)
+        owner = last_writer(tmp_path)
         assert owner is not None
         assert owner.pid == process.pid
         with pytest.raises(
@@ -68,25 +69,25 @@ def test_a_second_writer_is_refused_by_name_and_age_while_the_first_lives(tmp_pa
             LakeLock(tmp_path, WRITING)
         process.kill()
         process.wait()
-        assert not is_held(tmp_path)
+        assert not has_writer(tmp_path)
         with LakeLock(tmp_path, WRITING):
-            now = read_owner(tmp_path)
+            now = last_writer(tmp_path)
             assert now is not None
             assert now.pid == os.getpid()
-            assert is_held(tmp_path)
-    assert not is_held(tmp_path)
+            assert has_writer(tmp_path)
+    assert not has_writer(tmp_path)
 
 
 def test_an_owner_is_printed_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.lake.lock.time.time", lambda: 1000.0)
+    monkeypatch.setattr("tidemark.storage.interface.time.time", lambda: 1000.0)
     assert str(Owner("host", 7, "tidemark apply", 910.0)) == "pid 7 on host (tidemark apply), for 1 min 30 s"
 
 
 def test_a_lake_nobody_wrote_has_no_owner(tmp_path: Path) -> None:
-    assert read_owner(tmp_path) is None
-    assert not is_held(tmp_path)
+    assert last_writer(tmp_path) is None
+    assert not has_writer(tmp_path)
     (tmp_path / WRITING).write_text("not ours")
-    assert read_owner(tmp_path) is None
+    assert last_writer(tmp_path) is None
 
 
 def file_of(folder: Path, lsn: int) -> DataFile:
@@ -207,7 +208,7 @@ def test_a_file_for_which_there_is_no_room_is_not_given(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as disk:
-        disk.setattr(f"tidemark.lake.files.os.{name}", full)
+        disk.setattr(f"tidemark.storage.disk.os.{name}", full)
         with pytest.raises(LakeDiskFull, match="No space left on device on the file system mounted at /"):
             file_of(changes.folder, 20)
     assert held(changes.folder) == [10]
@@ -224,7 +225,7 @@ def test_a_commit_that_may_not_be_on_the_disk_is_not_relied_on_and_not_made_twic
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as disk:
-        disk.setattr("tidemark.lake.files.os.fsync", broken)
+        disk.setattr("tidemark.storage.disk.os.fsync", broken)
         with pytest.raises(CommitUnknown, match="cannot flush a commit"):
             changes.append([file], Lsn(20))
     again = ChangeTable(changes.folder)

@@ -21,7 +21,6 @@ from tests.pipeline.sync.load import create, writing
 from tests.striking import striking
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable, NotPermitted, ObjectExists
-from tidemark.lake.points import FailPoint
 from tidemark.lake.status import status_of
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
@@ -30,6 +29,7 @@ from tidemark.pipeline.poll.handover import Handover
 from tidemark.pipeline.poll.poller import Polled
 from tidemark.pipeline.publishing import Meant
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -200,7 +200,7 @@ def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
     publish(db, *TABLES)
     with polling(db, tmp_path, spark) as mirror:
         mirror.poll(*TABLES)
-    for point in (FailPoint.PLANNED, FailPoint.TABLE_COMMITTED, FailPoint.HISTORY_TOLD):
+    for point in (FailPoint.PLANNED, FailPoint.TABLE_COMMITTED, FailPoint.EVENTS_COMMITTED):
         db.run("update keyed set v = v || '!'", "delete from bag where id in (select min(id) from bag)")
         with polling(db, tmp_path, spark) as cut, striking(point):
             attempt(cut)
@@ -209,7 +209,7 @@ def test_cut_off_anywhere_it_is_polled_still_or_follows_the_stream(
         with polling(db, tmp_path, spark) as again:
             again.require_news(*TABLES)
     db.run("update keyed set v = v || '?'")
-    with polling(db, tmp_path, spark) as cut, striking(FailPoint.CYCLE_TOLD):
+    with polling(db, tmp_path, spark) as cut, striking(FailPoint.CYCLE_COMMITTED):
         attempt(cut)
     assert status_of(tmp_path / "lake").last_poll is None
     with syncing(db, tmp_path, spark, folds=False) as synced:

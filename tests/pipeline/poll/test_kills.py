@@ -27,11 +27,11 @@ from tests.pipeline.poll.child import as_json
 from tests.striking import striking
 from tidemark.clock import Xid8
 from tidemark.errors import Retry, SourceError, TableChanged, policy_of
-from tidemark.lake.points import FailPoint
 from tidemark.pipeline.poll import cycle, following
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.poller import Poller
 from tidemark.spark import Stopped
+from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -41,10 +41,10 @@ POINTS = (
     FailPoint.COLUMNS_ADDED,
     FailPoint.GENERATION_COMMITTED,
     FailPoint.ALL_COMMITTED,
-    FailPoint.HISTORY_TOLD,
-    FailPoint.CYCLE_TOLD,
+    FailPoint.EVENTS_COMMITTED,
+    FailPoint.CYCLE_COMMITTED,
 )
-FEW_POINTS = (FailPoint.TABLE_COMMITTED, FailPoint.CYCLE_TOLD)
+FEW_POINTS = (FailPoint.TABLE_COMMITTED, FailPoint.CYCLE_COMMITTED)
 KILLED = ("locked:1", "file written:1", "table committed:3", "events committed:1")
 
 
@@ -86,7 +86,7 @@ def held(db: Database, tables: list[str]) -> dict[str, object]:
 @pytest.mark.full
 def test_the_first_poll_is_struck(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db)
-    for point in (FailPoint.GENERATION_COMMITTED, FailPoint.HISTORY_TOLD):
+    for point in (FailPoint.GENERATION_COMMITTED, FailPoint.EVENTS_COMMITTED):
         with striking(point), polling(db, tmp_path, spark) as mirror:
             mirror.poll()
         work(db, list(FailPoint).index(point) + 1)
@@ -108,7 +108,7 @@ def test_struck_at_every_point_the_next_poll_is_exact(
         now = held(db, tables)
         with striking(point), polling(db, tmp_path, spark) as mirror:
             mirror.poll()
-        if point is FailPoint.CYCLE_TOLD:
+        if point is FailPoint.CYCLE_COMMITTED:
             before = now
         assert shown(lake, spark, list(before)) == before, point
     with polling(db, tmp_path, spark) as mirror:

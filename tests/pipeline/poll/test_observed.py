@@ -33,12 +33,12 @@ from tests.mirror.conftest import SETTINGS, set_in
 from tests.pipeline.sync.load import create, writing
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
-from tidemark.lake.holds import Handed, SnapshotRequest
 from tidemark.lake.polls import read_polls
+from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.pipeline.poll.glimpse import glimpse
-from tidemark.pipeline.poll.holds import Holds
 from tidemark.pipeline.poll.run import PollRunOptions, run_polls
+from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
 from tidemark.pipeline.publishing import Meant
 from tidemark.postgres.capability import Mode
 from tidemark.schema.selection import Selection
@@ -317,7 +317,7 @@ def holders(db: Database) -> list[tuple[Any, ...]]:
     return db.admin("select pid from pg_stat_activity where application_name = 'tidemark hold'")
 
 
-def count_by(db: Database, handed: Handed) -> int:
+def count_by(db: Database, handed: ExportedSnapshot) -> int:
     """The rows of a table in a snapshot that was handed over."""
     with db.session() as session, session.transaction(snapshot_id=handed.snapshot_id):
         (count,) = session.row("select count(*) from public.t")
@@ -329,28 +329,32 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
 ) -> None:
     db = create_database(plain.server)
     db.run("create table t (id int primary key)", "insert into t values (1)")
-    with Holds(tmp_path, db.dsn()) as holds:
-        assert not holds.wanted()
+    with SnapshotExports(tmp_path, db.dsn()) as exports:
+        assert not exports.wanted()
         with SnapshotRequest(tmp_path) as asked:
-            assert holds.wanted()
+            assert exports.wanted()
             assert asked.answer() is None
             with glimpse(db.dsn()) as seen:
-                holds.shown(seen, Lsn(7))
+                exports.shown(seen, Lsn(7))
             db.run("insert into t values (2)")
-            assert not holds.wanted()
+            assert not exports.wanted()
             handed = asked.answer()
             assert handed is not None
             assert (handed.lsn, handed.snapshot) == (Lsn(7), seen.snapshot)
-            holds.let_go()
+            exports.close_unused()
             assert count_by(db, handed) == 1, "as the poll saw it, which is over"
-        holds.let_go()
+        exports.close_unused()
         assert not list((tmp_path / "_requests").iterdir())
         eventually(lambda: not holders(db))
         with pytest.raises(ObjectMissing):
             count_by(db, handed)
-    with Holds(tmp_path, db.dsn(), limit_s=0) as slow, SnapshotRequest(tmp_path) as asked, glimpse(db.dsn()) as seen:
+    with (
+        SnapshotExports(tmp_path, db.dsn(), limit_s=0) as slow,
+        SnapshotRequest(tmp_path) as asked,
+        glimpse(db.dsn()) as seen,
+    ):
         slow.shown(seen, Lsn(8))
-        slow.let_go()
+        slow.close_unused()
         handed = asked.answer()
         assert handed is not None
         eventually(lambda: not holders(db))
@@ -361,21 +365,21 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
 
 def test_a_request_of_a_dead_process_is_nobodys(plain: Database, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from tidemark.lake.holds import SnapshotRequest; "
+        "import sys, time; from pathlib import Path; from tidemark.lake.snapshot_requests import SnapshotRequest; "
         "asked = SnapshotRequest(Path(sys.argv[1])); print('asked', flush=True); time.sleep(600)"
     )
     with (
-        Holds(tmp_path, plain.dsn()) as holds,
+        SnapshotExports(tmp_path, plain.dsn()) as exports,
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process,
     ):
         assert process.stdout is not None
         assert process.stdout.readline() == "asked\n"
         with glimpse(plain.dsn()) as seen:
-            holds.shown(seen, Lsn(7))
+            exports.shown(seen, Lsn(7))
         assert holders(plain)
         process.kill()
         process.wait()
-        holds.let_go()
+        exports.close_unused()
         eventually(lambda: not holders(plain))
         assert not list((tmp_path / "_requests").iterdir())
 

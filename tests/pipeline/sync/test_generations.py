@@ -17,16 +17,16 @@ from harness.outside import path_of
 from harness.syncing import syncing
 from tests.conftest import NEWEST, quick_only
 from tidemark.errors import LakeInUse, NotAnswerable
-from tidemark.lake import points
-from tidemark.lake.points import FailPoint
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 from tidemark.pipeline.fold.folder import Folder
+from tidemark.storage import fail_points
+from tidemark.storage.fail_points import AnyFailPoint, FailPoint
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
-POINTS = (FailPoint.GENERATION_COMMITTED, FailPoint.HISTORY_TOLD)
+POINTS = (FailPoint.GENERATION_COMMITTED, FailPoint.EVENTS_COMMITTED)
 
 
 class Crash(BaseException):
@@ -35,15 +35,15 @@ class Crash(BaseException):
 
 @contextmanager
 def crashing_at(point: FailPoint) -> Iterator[None]:
-    def crash(reached: FailPoint) -> None:
+    def crash(reached: AnyFailPoint) -> None:
         if reached is point:
             raise Crash
 
-    points.attach(crash)
+    fail_points.attach(crash)
     try:
         yield
     finally:
-        points._attached.remove(crash)
+        fail_points.detach(crash)
 
 
 def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(

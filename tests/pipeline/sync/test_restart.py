@@ -30,12 +30,12 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.lake.lake import Lake
-from tidemark.lake.points import FailPoint
 from tidemark.lake.requests import ask_for_restart, read_restart
 from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
 from tidemark.pipeline.restart import RestartOptions, start_over
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.slot import drop_slot_when_free
+from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -174,11 +174,11 @@ def test_a_mirror_that_cannot_go_on_is_started_over(
 
 POINTS = (
     FailPoint.RESTART_DECIDED,
-    FailPoint.HISTORY_TOLD,
+    FailPoint.EVENTS_COMMITTED,
     FailPoint.LOG_EMPTIED,
     FailPoint.SLOT_DROPPED,
     FailPoint.LOG_BEGUN,
-    FailPoint.CYCLE_TOLD,
+    FailPoint.CYCLE_COMMITTED,
 )
 
 
@@ -205,7 +205,7 @@ def test_a_mirror_is_started_over_while_its_tables_are_still_copied_again(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = mirrored(db, spark, tmp_path)
-    points = {FailPoint.GENERATION_COMMITTED: 2, FailPoint.HISTORY_TOLD: 2, FailPoint.CYCLE_TOLD: 1}
+    points = {FailPoint.GENERATION_COMMITTED: 2, FailPoint.EVENTS_COMMITTED: 2, FailPoint.CYCLE_COMMITTED: 1}
     for turn, (point, times) in enumerate(points.items(), 3):
         ask_for_restart(before.options.lake)
         assert restart(db, tmp_path)

@@ -1,7 +1,7 @@
 """The snapshot for a polled mirror: that of a poll, because for another one it is not known which rows it includes.
 
-The polling process hands over the snapshot of its next poll (`lake.holds`). If no process polls, the source must be
-unchanged since the last poll: on a primary an equal snapshot proves that, on a standby nothing does.
+The polling process hands over the snapshot of its next poll (`lake.snapshot_requests`). If no process polls, the source
+must be unchanged since the last poll: on a primary an equal snapshot proves that, on a standby nothing does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import NotAnswerable, ObjectMissing
-from tidemark.lake.holds import Handed, SnapshotRequest
-from tidemark.lake.lock import is_held, read_owner
+from tidemark.lake.lock import has_writer, last_writer
 from tidemark.lake.polls import Poll
+from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
 from tidemark.mirror.compare.holding import Held
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
@@ -59,13 +59,14 @@ class HeldPoll(Held):
         lake, missing = self._mirror._lake.path, ""
         for _ in range(_ATTEMPTS):
             try:
-                handed = self._handed_over(until) if is_held(lake) else None
+                handed = self._handed_over(until) if has_writer(lake) else None
             except ObjectMissing as error:  # the polling process has ended, or the server is another one
                 missing = error.message
             else:
                 return handed if handed is not None else self._last()
         raise NotAnswerable(
-            f"the snapshot of {read_owner(lake)} cannot be imported: {missing}", "Connect to the server that is polled."
+            f"the snapshot of {last_writer(lake)} cannot be imported: {missing}",
+            "Connect to the server that is polled.",
         )
 
     def _handed_over(self, until: float) -> Lsn | None:
@@ -73,7 +74,7 @@ class HeldPoll(Held):
         lake = self._mirror._lake.path
         look_at = time.monotonic() + _LOOK_S
         with SnapshotRequest(lake) as asked:
-            while is_held(lake):
+            while has_writer(lake):
                 handed = asked.answer()
                 if handed is not None:
                     self._take_over(handed)
@@ -84,13 +85,13 @@ class HeldPoll(Held):
                         raise NotAnswerable(f"{lake} changed from polling to logical decoding", "Retry the command.")
                 if time.monotonic() >= until:
                     raise NotAnswerable(
-                        f"timed out waiting for the next poll of {read_owner(lake)}",
+                        f"timed out waiting for the next poll of {last_writer(lake)}",
                         "Use a longer `--wait`, or retry the command later.",
                     )
                 time.sleep(_PAUSE_S)
         return None
 
-    def _take_over(self, handed: Handed) -> None:
+    def _take_over(self, handed: ExportedSnapshot) -> None:
         session, _ = self._opened()
         session.begin(snapshot_id=handed.snapshot_id)
         if (found := _seen_by(session)) != handed.snapshot:

@@ -25,7 +25,6 @@ from tidemark.lake.commits import ChangeTable, is_there
 from tidemark.lake.lake import Lake
 from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.shared import shared_folder
 from tidemark.log.mapped import sync_segments
 from tidemark.log.slices import SlicePlan
@@ -34,6 +33,7 @@ from tidemark.pipeline.apply.job import PassedOver, Work, Written, write_changes
 from tidemark.schema.reasons import ALTERED_UNSEEN, undecodable
 from tidemark.schema.relation import Relation
 from tidemark.schema.stream_tracker import StreamTracker
+from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.types import Types
 
 COMMITTERS = 8
@@ -68,7 +68,7 @@ class ChangeTables:
         """Create the `changes` of a table, with the columns of the files that were written for it."""
         columns = dict.fromkeys(column for each in written for column in each.columns)
         self._open[path] = ChangeTable.create(self._lake / path / CHANGES, list(columns))
-        reached(FailPoint.TABLE_CREATED)
+        fail_point(FailPoint.TABLE_CREATED)
         return self._open[path]
 
     def applied(self, path: str) -> Lsn:
@@ -90,20 +90,20 @@ def run_cycle(
     oids = {layout.oid for layout in layouts.values()}
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
     types = Types(tables.types, lake.version_num)
-    reached(FailPoint.PLANNED)
+    fail_point(FailPoint.PLANNED)
     told = write_changes(
         spark, Work(shared_folder(lake.log), shared_folder(lake.path), types, layouts, applied), plan.slices
     )
     written = [each for each in told if isinstance(each, Written)]
     sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
-    reached(FailPoint.WRITTEN)
+    fail_point(FailPoint.WRITTEN)
     _give_up([each for each in told if isinstance(each, PassedOver)], plan.after, tables)
     by_table: dict[int, list[Written]] = defaultdict(list)
     for each in written:
         by_table[each.oid].append(each)
     with ThreadPoolExecutor(COMMITTERS) as pool:
         list(pool.map(lambda item: _commit(tables.path(item[0]), item[1], plan.upto, changes), by_table.items()))
-    reached(FailPoint.ALL_COMMITTED)
+    fail_point(FailPoint.ALL_COMMITTED)
     for oid, files in by_table.items():
         if not tables.may_be_truncated(oid):
             continue

@@ -23,7 +23,6 @@ from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.layout import Layout
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.rows import change_rows
 from tidemark.lake.shared import SharedFolder
 from tidemark.log.mapped import decoded
@@ -31,6 +30,7 @@ from tidemark.log.slices import Slice
 from tidemark.pgoutput.changes import ChangeBatch, Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.schema.relation import Relation
+from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.types import Types
 
 GATHERED_BYTES = 128 << 20  # rows that all tables of a task buffer before they are written as row groups
@@ -105,7 +105,7 @@ class _Open:
     def finished(self) -> Iterator[Written]:
         for (oid, _, _), (writer, columns) in self.files.items():
             yield Written(oid, writer.close(), columns)
-            reached(FailPoint.FILE_WRITTEN)
+            fail_point(FailPoint.FILE_WRITTEN)
 
 
 def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:

@@ -35,7 +35,6 @@ from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, LakeLock
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
@@ -57,6 +56,7 @@ from tidemark.schema.reasons import open_transactions
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.watermarks import SchemaLsns
 from tidemark.spark import require_pinned
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 BLOCKING_S = 2.0
 _PATIENCE = 20
@@ -79,7 +79,7 @@ class LakeWriter:
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
             self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
-            reached(FailPoint.LOCKED)
+            fail_point(FailPoint.LOCKED)
             self._cycles = Cycles(options.lake)
             self.cycle = self._cycles.last
             require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
@@ -139,7 +139,7 @@ class LakeWriter:
         self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
         self.source_position = look.lsn, look.time
         self._source_times.append(self.source_position)
-        reached(FailPoint.LOOKED)
+        fail_point(FailPoint.CATALOG_READ)
         return True
 
     def apply(self) -> Applied | None:
@@ -196,7 +196,7 @@ class LakeWriter:
             table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
         except LakeInUse:
             return None  # a fold committed at this moment; the copy is added later
-        reached(FailPoint.GENERATION_COMMITTED)
+        fail_point(FailPoint.GENERATION_COMMITTED)
         self.tables.add_copy(generation.fingerprint, base, generation.snapshot)
         return True
 

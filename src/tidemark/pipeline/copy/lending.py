@@ -15,7 +15,6 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tidemark.errors import in_short
-from tidemark.lake.files import room_in
 from tidemark.pipeline.copy.drain import CHUNK_BYTES
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery
@@ -23,6 +22,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.spark import Stopped
+from tidemark.storage.disk import room_in
 from tidemark.values.copy import CopyBatch, CopyDecoder
 from tidemark.values.types import Decoding
 

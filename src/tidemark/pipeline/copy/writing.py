@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.versions import prefix, version_schema
 from tidemark.pipeline.copy.hashing import buckets_of, by_bucket
+from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
 
@@ -56,7 +56,7 @@ class BucketFiles:
         """Close the files; each is durable when it is returned."""
         for writer in self._open.values():
             yield writer.close()
-            reached(FailPoint.FILE_WRITTEN)
+            fail_point(FailPoint.FILE_WRITTEN)
 
     def discard(self) -> None:
         """Discard the files."""

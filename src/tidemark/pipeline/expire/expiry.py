@@ -28,13 +28,13 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Vacuums, read_retained, read_times
 from tidemark.lake.versions import VERSIONS, ends_before, read_versions
 from tidemark.log.trimming import forget
 from tidemark.pipeline.expire.rules import spans_from, unneeded
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.history import TableHistory
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 ORPHAN_S = 24 * 3600.0  # a file that no table lists may belong to a running job
 FORGOTTEN_S = 7 * 86400.0  # after that, a table no longer records when a file was removed
@@ -121,7 +121,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
         ):
             if gone and not dry_run:
                 let_go(lake.path / history.path / folder, gone)
-                reached(FailPoint.LET_GO)
+                fail_point(FailPoint.FILES_REMOVED)
             if gone:
                 yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
 

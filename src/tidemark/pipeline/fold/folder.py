@@ -26,7 +26,6 @@ from tidemark.lake.columns import UNCHANGED
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, LakeLock
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import read_retained
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
@@ -42,6 +41,7 @@ from tidemark.reads.versions import version_rows
 from tidemark.schema.history import Span, TableHistory, types_of
 from tidemark.schema.table import Column
 from tidemark.spark import require_pinned
+from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.types import Types
 
 SMALL_BYTES, MANY_FILES = 8 << 20, 8
@@ -174,7 +174,7 @@ class Folder:
             raise LakeInUse(f"table {table.name} was folded by another process at the same time", "Retry the command.")
         way = _way(table.versions, layout)
         done = self._written(table, shown, layout, way, retired) if table.files else []
-        reached(FailPoint.FOLD_WRITTEN)
+        fail_point(FailPoint.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]
         if way.anew:
             target.rewrite(adds, layout.columns, table.upto, table.span.base.lsn)
@@ -183,7 +183,7 @@ class Folder:
             gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
             target.replace(adds, gone, table.upto, table.span.base.lsn)
         self._folded = True
-        reached(FailPoint.FOLDED)
+        fail_point(FailPoint.FOLDED)
         size = sum(file.size_bytes for file in adds)
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
 
@@ -192,7 +192,7 @@ class Folder:
     ) -> list[FoldedBucket]:
         """The files for every bucket that has changes."""
         events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
-        reached(FailPoint.FOLD_PLANNED)
+        fail_point(FailPoint.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
         shared = shared_folder(self._lake.path)
         work = FoldWork(shared, folder, layout, events.how, _names(way.merged), _names(way.joined))

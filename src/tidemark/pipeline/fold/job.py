@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tidemark.lake.files import DataFile, FileWriter
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.rows import TRUNCATED
 from tidemark.lake.shared import SharedFolder
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, prefix, version_schema
 from tidemark.pipeline.fold.events import BUCKET
 from tidemark.pipeline.fold.layout import VersionLayout
 from tidemark.pipeline.fold.merge import BEGIN, END, EVENTS, Merging, merge
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 GROUP_ROWS = 1 << 17
 
@@ -92,7 +92,7 @@ def _written(work: FoldWork, bucket: int, rows: pa.Table, *, live: bool) -> Iter
     for start in range(0, len(named), GROUP_ROWS):
         writer.write(named.slice(start, GROUP_ROWS))
     yield writer.close()
-    reached(FailPoint.FILE_WRITTEN)
+    fail_point(FailPoint.FILE_WRITTEN)
 
 
 def _cells(layout: VersionLayout) -> pa.Schema:

@@ -42,8 +42,9 @@ from tidemark.receive.client import ReceiveClient
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.storage import Storage, open_storage
 
-MARK = "_handover"  # file in the lake that contains the log directory of an attempt
+MARK = "_handover"  # contains the log directory of an attempt that has not ended
 AGAIN_S = 60.0
 SLOT_WAIT_S, LOG_WAIT_S, DROP_WAIT_S = 10.0, 60.0, 10.0
 _LOOK_S = 0.05
@@ -84,23 +85,24 @@ class Handover:
 
     def discard(self) -> None:
         """Drop the slot and remove the log of an unfinished attempt, while the lake is in poll mode."""
-        if not self._mark.exists():
+        data = self._storage.read(MARK)
+        if data is None:
             return
         if self._follows_the_stream():
-            self._mark.unlink()
+            self._storage.delete(MARK)
             return
         with Session.open(self._meant.source, "handover") as session:
             drop_slot_when_free(session, self._meant.names.slot, DROP_WAIT_S)
-        shutil.rmtree(self._mark.read_text(), ignore_errors=True)
-        self._mark.unlink()
+        shutil.rmtree(data.decode(), ignore_errors=True)
+        self._storage.delete(MARK)
 
     def _follows_the_stream(self) -> bool:
         lake = self._poller.lake.path
         return read_cycle(lake).safe > Lsn.ZERO and read_seen(lake) is None
 
     @property
-    def _mark(self) -> Path:
-        return self._poller.lake.path / MARK
+    def _storage(self) -> Storage:
+        return open_storage(self._poller.lake.path)
 
     def _is_able(self) -> bool:
         source, names = self._meant.source, self._meant.names
@@ -136,7 +138,7 @@ class Handover:
                 )
 
     def _last_poll(self) -> Polled:
-        self._mark.write_text(str(self._log))
+        mark_attempt(self._storage, self._log)
         done: list[Polled] = []
         try:
             self._poll_beside_the_log(done)
@@ -145,7 +147,7 @@ class Handover:
                 self.tidy()
                 raise
             self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll is recorded
-        self._mark.unlink()
+        self._storage.delete(MARK)
         self._tell(f"changed from polling to logical decoding at {done[0].upto}")
         return done[0]
 
@@ -174,3 +176,8 @@ class Handover:
             if receiving.process.poll() is not None:
                 receiving.wait()
             time.sleep(_LOOK_S)
+
+
+def mark_attempt(lake: Storage, log: Path) -> None:
+    """Record an attempt before it creates the slot and the log, so that the next process can remove them."""
+    lake.write(MARK, str(log).encode())

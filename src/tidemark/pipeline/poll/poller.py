@@ -29,7 +29,6 @@ from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
 from tidemark.lake.shared import shared_folder
@@ -51,6 +50,7 @@ from tidemark.schema.history import TableEvent
 from tidemark.schema.poll_tracker import PollPlan, PollPosition, PollTracker
 from tidemark.schema.reasons import Reason, undecodable
 from tidemark.spark import require_pinned
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 IDLE_TOLD_S = 60.0
 UNREADABLE_S = 3600.0  # until a table with a value that cannot be decoded is read again; a resync does not wait
@@ -83,7 +83,7 @@ class Poller:
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
             self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
-            reached(FailPoint.LOCKED)
+            fail_point(FailPoint.LOCKED)
             require_reach(spark, shared_folder(options.lake))
             self._cycles = Cycles(options.lake)
             register = Tables(options.lake)
@@ -238,7 +238,7 @@ class Poller:
             raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
         catalog = seen.catalog()
         plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
-        reached(FailPoint.LOOKED)
+        fail_point(FailPoint.CATALOG_READ)
         for said in plan.messages:
             self._tell(said)
         for history, why in plan.copied.values():
@@ -247,13 +247,13 @@ class Poller:
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
         altered = {event.fingerprint.oid for event in plan.events}
         had = {oid: each for oid, each in had.items() if oid not in altered}
-        reached(FailPoint.PLANNED)
+        fail_point(FailPoint.PLANNED)
         found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
         self._leave_out(plan, found, here)
         seen.wait_until_durable()
-        reached(FailPoint.WRITTEN)
+        fail_point(FailPoint.WRITTEN)
         self._commit(found, here)
-        reached(FailPoint.ALL_COMMITTED)
+        fail_point(FailPoint.ALL_COMMITTED)
         names, more = self._options.names, list[TableEvent]()
         if published is not None:
             more = self.tables.handed_over(plan, catalog, names.all_publications, published, here)
@@ -288,7 +288,7 @@ class Poller:
         table = self._changes.find(path) or self._changes.create(path, written)
         table.require_columns([column for each in written for column in each.columns])
         table.append([each.file for each in written], lsn)
-        reached(FailPoint.TABLE_COMMITTED)
+        fail_point(FailPoint.TABLE_COMMITTED)
 
     def _begin(self, generation: Generation, here: PollPosition) -> None:
         folder = self._options.lake / self.tables.copied(generation.fingerprint, here).path / VERSIONS
@@ -300,7 +300,7 @@ class Poller:
                 if attempt + 1 == _ATTEMPTS:
                     raise
             else:
-                reached(FailPoint.GENERATION_COMMITTED)
+                fail_point(FailPoint.GENERATION_COMMITTED)
                 return
 
     def _tell_tables(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:

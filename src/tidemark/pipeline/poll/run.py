@@ -18,10 +18,10 @@ from tidemark.pipeline.events import Emit, Message, PollApplied
 from tidemark.pipeline.fold.beside import FoldingBeside
 from tidemark.pipeline.mirroring import emit_fold
 from tidemark.pipeline.poll.handover import Handover
-from tidemark.pipeline.poll.holds import Holds
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.pipeline.poll.polling import Polling
+from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
 from tidemark.pipeline.publishing import Meant, UnmirroredRecord
 from tidemark.postgres.capability import Mode
 from tidemark.schema.history import tables_unreadable
@@ -83,9 +83,9 @@ def run_polls(
         poller = held.enter_context(Poller(poll_options, spark, tell, stopping))
         if options.folds:
             held.enter_context(FoldingBeside(lake, spark, tell, partial(emit_fold, emit)))
-        holds = held.enter_context(Holds(lake, meant.source))
-        held.enter_context(_watched(lambda: watch(poller.cycle.safe, poller.progress), holds.let_go))
-        polling = Polling(poller, spark, options.interval_s, stopping, holds.shown, holds.wanted)
+        exports = held.enter_context(SnapshotExports(lake, meant.source))
+        held.enter_context(_watched(lambda: watch(poller.cycle.safe, poller.progress), exports.close_unused))
+        polling = Polling(poller, spark, options.interval_s, stopping, exports.shown, exports.wanted)
         insists = options.mode is Mode.LOGICAL
         handover = Handover(poller, meant, options.log, tell, insists=insists)
         handover.tidy()

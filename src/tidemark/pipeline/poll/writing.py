@@ -30,12 +30,12 @@ from tidemark.lake.columns import (
     stored_columns,
 )
 from tidemark.lake.files import FileWriter
-from tidemark.lake.points import FailPoint, reached
 from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
 from tidemark.lake.shared import SharedFolder
 from tidemark.pipeline.apply.job import Written
 from tidemark.pipeline.poll.hashing import hashes_of
 from tidemark.pipeline.poll.mirrored import Hashes
+from tidemark.storage.fail_points import FailPoint, fail_point
 
 KIND, TEXT = "kind", "text"
 _TASK_ROWS = 1 << 40  # ordinals per task, so that (commit, ordinal) is unique
@@ -128,7 +128,7 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         writers[key].write(rows)
     files = tuple(Written(work.oid, writer.close(), columns[key]) for key, writer in writers.items())
     for _ in files:
-        reached(FailPoint.FILE_WRITTEN)
+        fail_point(FailPoint.FILE_WRITTEN)
     told = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
     yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
 

@@ -1,4 +1,6 @@
-"""Fail points: named places in a writer at which a test can kill it. In production no observer is attached.
+"""Fail points: named places at which a test can kill a process. In production no observer is attached.
+
+Of the processes that write a lake:
 
 locked                 the process has the lake's lock
 catalog read           the source's catalog was read
@@ -23,19 +25,30 @@ restart decided        the restart request contains the LSN of the gap and the c
 log emptied            the restart of all tables is recorded, the old log is removed, the old slot is not
 slot dropped           the old slot is dropped, there is no new one
 log begun              the new slot and the new log exist, `_cycles` does not contain their position yet
+
+Of the receiver:
+
+session begun          a new session is recorded in the log, and the replication connection is not open yet
+stream started         the server has accepted START_REPLICATION
+block appended         frames are in the log, not synced
+synced                 the log is durable, not confirmed
+confirmed              the flushed LSN was reported to the server
+connection lost        before the next attempt
+ended                  endpos was reached or the receiver was stopped, and the parent is not notified yet
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeAlias
 
 
 class FailPoint(Enum):
-    """A fail point."""
+    """A fail point of a process that writes a lake."""
 
     LOCKED = "locked"
-    LOOKED = "catalog read"
+    CATALOG_READ = "catalog read"
     PLANNED = "planned"
     FILE_WRITTEN = "file written"
     WRITTEN = "written"
@@ -43,31 +56,49 @@ class FailPoint(Enum):
     COLUMNS_ADDED = "columns added"
     TABLE_COMMITTED = "table committed"
     ALL_COMMITTED = "all committed"
-    CYCLE_TOLD = "cycle committed"
-    HISTORY_TOLD = "events committed"
+    CYCLE_COMMITTED = "cycle committed"
+    EVENTS_COMMITTED = "events committed"
     FOLD_PLANNED = "fold planned"
     FOLD_WRITTEN = "fold written"
     FOLDED = "folded"
     GENERATION_COMMITTED = "generation committed"
     VERSIONS_ENDED = "versions ended"
     CATALOG_WRITTEN = "catalog written"
-    WINDOW_TOLD = "retention committed"
-    LET_GO = "files removed"
+    RETENTION_COMMITTED = "retention committed"
+    FILES_REMOVED = "files removed"
     RESTART_DECIDED = "restart decided"
     LOG_EMPTIED = "log emptied"
     SLOT_DROPPED = "slot dropped"
     LOG_BEGUN = "log begun"
 
 
-_attached: list[Callable[[FailPoint], None]] = []
+class ReceiveFailPoint(Enum):
+    """A fail point of the receiver."""
+
+    SESSION_BEGUN = "session begun"
+    STREAM_STARTED = "stream started"
+    BLOCK_APPENDED = "block appended"
+    SYNCED = "synced"
+    CONFIRMED = "confirmed"
+    CONNECTION_LOST = "connection lost"
+    ENDED = "ended"
 
 
-def attach(observer: Callable[[FailPoint], None]) -> None:
+AnyFailPoint: TypeAlias = FailPoint | ReceiveFailPoint
+_attached: list[Callable[[AnyFailPoint], None]] = []
+
+
+def attach(observer: Callable[[AnyFailPoint], None]) -> None:
     """Call an observer at every fail point from now on."""
     _attached.append(observer)
 
 
-def reached(point: FailPoint) -> None:
-    """Notify the observers that a fail point was reached."""
+def detach(observer: Callable[[AnyFailPoint], None]) -> None:
+    """No longer call an observer."""
+    _attached.remove(observer)
+
+
+def fail_point(point: AnyFailPoint) -> None:
+    """Call the observers at a fail point."""
     for observer in _attached:
         observer(point)

@@ -1,4 +1,4 @@
-"""Snapshots of polls, kept open for the processes that requested one until they have imported it (`lake.holds`).
+"""Snapshots of polls that are exported to the processes that requested one (`lake.snapshot_requests`).
 
 Each snapshot is kept open by its own session, which imports it while the poll's transaction is open. So the poll ends
 as usual, and the requesting process has time to import the snapshot in turn. After `LIMIT_S` seconds it is closed.
@@ -15,7 +15,13 @@ from typing import Self
 
 from tidemark.clock import Lsn
 from tidemark.errors import SourceError
-from tidemark.lake.holds import Handed, forget, hand, read_asked, refuse
+from tidemark.lake.snapshot_requests import (
+    ExportedSnapshot,
+    answer_request,
+    delete_answer,
+    read_requests,
+    refuse_request,
+)
 from tidemark.pipeline.poll.glimpse import HOLDING, PollSnapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
@@ -24,7 +30,7 @@ LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
+class _Export:
     """The answer to a request; without a session the request was refused."""
 
     session: Session | None
@@ -35,66 +41,68 @@ class _Hold:
             self.session.close()
 
 
-class Holds:
-    """All open snapshots, until `close`; while one thread polls, another may call `let_go`."""
+class SnapshotExports:
+    """All open snapshots, until `close`; while one thread polls, another may call `close_unused`."""
 
     def __init__(self, lake: Path, source: Dsn, limit_s: float = LIMIT_S) -> None:
         self._lake, self._source, self._limit_s = lake, source, limit_s
-        self._held: dict[Path, _Hold] = {}
+        self._exports: dict[str, _Export] = {}
         self._one_at_a_time = threading.Lock()
 
     def wanted(self) -> bool:
         """Whether there is a request without an answer."""
-        return any(request not in self._held for request in read_asked(self._lake))
+        return any(request not in self._exports for request in read_requests(self._lake))
 
     def shown(self, seen: PollSnapshot, lsn: Lsn) -> None:
         """Answer all requests with the snapshot of a poll, while that is open."""
         with self._one_at_a_time:
-            for request in read_asked(self._lake):
-                if request not in self._held:
-                    self._held[request] = _Hold(self._answered(request, seen, lsn), time.monotonic())
+            for request in read_requests(self._lake):
+                if request not in self._exports:
+                    self._exports[request] = _Export(self._answered(request, seen, lsn), time.monotonic())
 
-    def let_go(self) -> None:
+    def close_unused(self) -> None:
         """Close the snapshots whose request was withdrawn, whose client has ended, or whose time has expired."""
         with self._one_at_a_time:
-            asked = set(read_asked(self._lake)) if self._held else set()
-            for request, hold in list(self._held.items()):
-                if request not in asked:
+            requests = set(read_requests(self._lake)) if self._exports else set()
+            for request, export in list(self._exports.items()):
+                if request not in requests:
                     self._end(request)
-                elif time.monotonic() - hold.since > self._limit_s:
-                    hold.close()
+                elif time.monotonic() - export.since > self._limit_s:
+                    export.close()
 
     def close(self) -> None:
         """Close all snapshots."""
         with self._one_at_a_time:
-            for request in list(self._held):
+            for request in list(self._exports):
                 self._end(request)
 
-    def _answered(self, request: Path, seen: PollSnapshot, lsn: Lsn) -> Session | None:
+    def _answered(self, request: str, seen: PollSnapshot, lsn: Lsn) -> Session | None:
         if seen.shared.name is None:
-            refuse(request, "a standby cannot export a snapshot while transactions are running on its primary")
+            refuse_request(
+                self._lake, request, "a standby cannot export a snapshot while transactions are running on its primary"
+            )
             return None
         try:
             session = Session.open(self._source, "hold", HOLDING)
         except SourceError as error:
-            refuse(request, error.message)
+            refuse_request(self._lake, request, error.message)
             return None
         try:
             session.begin(snapshot_id=seen.shared.name)
             (name,) = session.row("select pg_export_snapshot()")
-            hand(request, Handed(name, seen.snapshot, lsn))
+            answer_request(self._lake, request, ExportedSnapshot(name, seen.snapshot, lsn))
         except SourceError as error:
             session.close()
-            refuse(request, error.message)
+            refuse_request(self._lake, request, error.message)
             return None
         except BaseException:
             session.close()
             raise
         return session
 
-    def _end(self, request: Path) -> None:
-        self._held.pop(request).close()
-        forget(request)
+    def _end(self, request: str) -> None:
+        self._exports.pop(request).close()
+        delete_answer(self._lake, request)
 
     def __enter__(self) -> Self:
         return self
