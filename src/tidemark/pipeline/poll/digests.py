@@ -93,7 +93,8 @@ class Digests:
         return rows, totals
 
 
-Among = tuple[int, frozenset[int]] | None  # the number of bits, and the ranges; None for all
+Ranges = tuple[int, frozenset[int]]  # the number of bits, and the numbers of the ranges
+Among = Ranges | None  # None for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def mirror_digests(rows: DataFrame, bits: int, among: Among) -> Digests:
     return Digests.of(numbers, counts, np.array([int(row[2]) % _WRAP for row in found], np.uint64))
 
 
-def within(rows: DataFrame, among: tuple[int, frozenset[int]]) -> DataFrame:
+def within(rows: DataFrame, among: Ranges) -> DataFrame:
     """The rows whose `hash` is in one of these ranges."""
     bits, ranges = among
     wanted = rows.sparkSession.createDataFrame(pa.table({"wanted": pa.array(sorted(ranges), pa.int64())}))
@@ -186,7 +187,7 @@ def hashed(rows: DataFrame, text: Text) -> DataFrame:
     return rows.withColumn("text", text.in_mirror()).withColumn("hash", text_hash("text"))
 
 
-def _within(among: tuple[int, frozenset[int]]) -> sql.Composed:
+def _within(among: Ranges) -> sql.Composed:
     bits, ranges = among
     return sql.SQL("(h >> {}) = any({}::bigint[])").format(
         sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")

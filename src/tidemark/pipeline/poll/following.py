@@ -21,10 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from tidemark.lake.rows import DELETED
-from tidemark.pipeline.poll.apart import Apart
-from tidemark.pipeline.poll.digests import RangeDigest, hashed, within
+from tidemark.pipeline.poll.digests import RangeDigest, Ranges, hashed, within
 from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
-from tidemark.pipeline.poll.reconcile import SourceTable
+from tidemark.pipeline.poll.reconcile import DifferingRanges, SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
 from tidemark.pipeline.poll.writing import WrittenChanges, joined
 from tidemark.reads.changes import celled
@@ -98,17 +97,17 @@ class Following:
         With `at_once`, if rows were deleted at the last poll, the digests of ranges are requested at once: rows are
         probably deleted again.
         """
-        apart = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
-        theirs = apart.all_theirs if apart is not None else self._source.digest()
+        differing = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
+        theirs = differing.source_whole if differing is not None else self._source.digest()
         if theirs == _digest(has):
             return Followed(joined([]), has)
         if not theirs.rows:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         count = max(theirs.rows, _digest(has).rows)
         if isinstance(has, Kept):
-            removed, missed = self._apart_here(has, apart or self._source.differing(has, count))
+            removed, missed = self._reconciled(has, differing or self._source.differing(has, count))
         else:
-            removed, missed = self._apart_on_spark(staged, wanted, count)
+            removed, missed = self._reconciled_by_spark(staged, wanted, count)
         rest = joined([removed, self._missed(missed)])
         return Followed(rest, self._required(theirs, _with(has, rest)))
 
@@ -121,7 +120,7 @@ class Following:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         table, shape = self._table, self._shape(None)
         mirror = has if isinstance(has, Kept) else MirroredRows(hashed(self._early(shape), table.text(shape)))
-        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).ranges
+        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).all
         wanted = StagedRead(table.fingerprint, table.columns, table.text().in_range(*ranges))
         staged = self._stage(wanted)
         shape = self._shape(staged)
@@ -129,25 +128,24 @@ class Following:
         done = self._written(net(early, table.staged(staged, wanted, shape), shape), shape)
         return Followed(done, self._required(theirs, _with(has, done)))
 
-    def _apart_here(self, has: Kept, apart: Apart) -> tuple[WrittenChanges, list[int]]:
+    def _reconciled(self, has: Kept, differing: DifferingRanges) -> tuple[WrittenChanges, list[int]]:
         """Write the deleted rows, and return the hashes that the mirror lacks, both by the hashes kept in memory.
 
-        Hashes are read from the source for the ranges where digests do not identify the deleted rows.
+        Hashes are read from the source for the ranges that have rows there.
         """
-        gone, unclear = apart.gone(has)
-        missed: list[int] = []
-        if len(unclear.numbers):
-            staged = self._stage(self._hashes_in(unclear.ranges))
+        gone, missed = has.within(*differing.emptied), Hashes.joined([])
+        bits, occupied = differing.bits, differing.all[1] - differing.emptied[1]
+        if occupied:
+            staged = self._stage(self._hashes_in((bits, occupied)))
             theirs = Kept.of(Hashes.joined(map(_staged_hashes, staged.paths))).has
-            ours = has.within(*unclear.ranges)
-            gone = Hashes.joined([gone, only_in(ours, theirs.hashes)])
-            missed = only_in(theirs, ours.hashes).hashes.tolist()
+            ours = has.within(bits, occupied)
+            gone, missed = Hashes.joined([gone, only_in(ours, theirs.hashes)]), only_in(theirs, ours.hashes)
         if has.has.shares_any(gone):
             raise NeedsWhole(self._table.fingerprint.oid, "two keys have the same hash, and one of them was deleted")
         if not len(gone.hashes):
-            return joined([]), missed
+            return joined([]), missed.hashes.tolist()
         shape = self._shape(None)
-        return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed
+        return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed.hashes.tolist()
 
     def _with_hashes(self, gone: Hashes, shape: Shape) -> DataFrame:
         """The mirror's keys that have these hashes, with their digested text."""
@@ -161,7 +159,7 @@ class Following:
         few = F.broadcast(wanted) if len(gone.hashes) <= MANY else wanted
         return self._hashed_keys(shape).join(few, F.col("hash") == F.col("wanted"), "left_semi")
 
-    def _apart_on_spark(self, staged: Staged, wanted: StagedRead, count: int) -> tuple[WrittenChanges, list[int]]:
+    def _reconciled_by_spark(self, staged: Staged, wanted: StagedRead, count: int) -> tuple[WrittenChanges, list[int]]:
         """Do the same with Spark, for a table with too many hashes to keep in memory."""
         shape = self._shape(staged)
         early = self._hashed_keys(shape)
@@ -169,7 +167,7 @@ class Following:
         if staged.rows:
             late = hashed(self._table.staged(staged, wanted, shape).select(*shape.key_cells), self._table.text(shape))
             ours = early.unionByName(late.join(early.select("hash"), "hash", "left_anti"))
-        ranges = self._source.differing(MirroredRows(ours), count).ranges
+        ranges = self._source.differing(MirroredRows(ours), count).all
         asked = self._hashes_in(ranges)
         theirs = staged_rows(self._table.spark, self._stage(asked), asked, self._table.types)
         gone = within(early, ranges).join(theirs, "hash", "left_anti")
@@ -193,7 +191,7 @@ class Following:
         late = table.staged(staged, wanted, shape)
         return self._written(table.changed(self._early(shape), late, staged, shape), shape)
 
-    def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> StagedRead:
+    def _hashes_in(self, ranges: Ranges) -> StagedRead:
         text = self._table.text()
         return StagedRead(self._table.fingerprint, (), text.in_range(*ranges), text.hash_at_source())
 
