@@ -26,19 +26,18 @@ from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import HOLD_S, Lease, require_hold
 from tidemark.lake.paths import local_path
-from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.status import TableStatus, tables_of
 from tidemark.log.reader import LogReader
 from tidemark.mirror.gate import LIMIT_S, Passed, pass_gate
 from tidemark.mirror.html import mirror_html
 from tidemark.mirror.moment import Moment
+from tidemark.mirror.open_lake import OpenLake
 from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
 from tidemark.mirror.present import Present
 from tidemark.mirror.times import Committed, position_of, time_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.look import CatalogSnapshot
-from tidemark.reads.snapshot import LakeView, log_reader
-from tidemark.spark import SparkOptions, require_pinned, spark_session
+from tidemark.spark import SparkOptions, spark_session
 
 _PAUSE_S = 0.05
 _PAGE_HEADER_BYTES = 40
@@ -59,13 +58,9 @@ class Mirror:
     """
 
     def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
-        require_pinned(spark)
         self._hold_s = require_hold(hold_s)
-        self._lake = Lake.open(lake)
-        self._spark = spark
-        self._reader = log_reader(self._lake)
-        self._present = Present(source, self._lake, self._reader) if source is not None else None
-        self._streamed_from: Lsn | None = None
+        self._opened = OpenLake(lake, spark)
+        self._present = Present(source, self._opened.lake, self._opened.reader) if source is not None else None
 
     def __enter__(self) -> Self:
         return self
@@ -79,28 +74,28 @@ class Mirror:
             self._present.close()
 
     def __repr__(self) -> str:
-        return f"<Mirror of database {self._lake.database} in {self.path}>"
+        return f"<Mirror of {self._opened}>"
 
     def _repr_html_(self) -> str:
         """The latest position and the tables, for notebooks."""
-        view = self._view()
-        committed = self._committed(view.answerable)
-        return mirror_html(self._lake, view.answerable, committed.time if committed is not None else None, self.tables)
+        latest = self._opened.view().answerable
+        committed = self._opened.committed(latest)
+        return mirror_html(self._opened.lake, latest, committed.time if committed is not None else None, self.tables)
 
     @property
     def path(self) -> Path:
         """The directory of the lake."""
-        return self._lake.path
+        return self._opened.lake.path
 
     @property
     def spark(self) -> SparkSession:
         """The Spark session of all DataFrames."""
-        return self._spark
+        return self._opened.spark
 
     @property
     def tables(self) -> tuple[TableStatus, ...]:
         """The tables of the mirror: whether each can be read, its columns, and otherwise the reason and the remedy."""
-        return tuple(tables_of(self._lake))
+        return tuple(tables_of(self._opened.lake))
 
     def at(
         self,
@@ -139,7 +134,7 @@ class Mirror:
         if when == NOW:
             self._require_stream()
             return self._seen_by(self._now, limit_s)
-        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._view()))
+        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._opened.view()))
         return self._moment(boundary)
 
     def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
@@ -201,46 +196,8 @@ class Mirror:
         Commit times are not in the order of LSNs. `latest` of the result is the greatest commit time up to there: a
         read at that time includes everything that a read at the position includes.
         """
-        view = self._view()
+        view = self._opened.view()
         return time_of(when.lsn if isinstance(when, Boundary) else position_of(when, view), view)
-
-    def _committed(self, lsn: Lsn) -> Committed | None:
-        """The last commit at or before a position, if its time is known."""
-        try:
-            return time_of(lsn, self._view())
-        except NotAnswerable:
-            return None
-
-    def _boundary_of(self, when: Position) -> Boundary:
-        """Return the boundary of a position, without a check that it can be read."""
-        if isinstance(when, Boundary):
-            return when
-        if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
-            with self.at(NOW) as now:
-                return now.boundary
-        return Boundary(position_of(when, self._view()))
-
-    @property
-    def _last_poll(self) -> Poll | None:
-        """The last poll, or None if the mirror is not polled."""
-        return read_polls(self._lake.path).last
-
-    @property
-    def _streamed_above(self) -> Lsn | None:
-        """The LSN at which streaming replaced polling, zero if the mirror was never polled.
-
-        None while the mirror is polled or has no cycle yet. A mirror that streams does not return to polling, so the
-        polls and cycles are read only until the LSN is known.
-        """
-        if self._streamed_from is None:
-            polls = read_polls(self._lake.path)
-            if len(polls) and polls.last is None:
-                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
-        return self._streamed_from
-
-    def _view(self) -> LakeView:
-        """The lake and the log as they are now."""
-        return LakeView(self._lake, self._reader)
 
     def _seen_by(
         self,
@@ -253,13 +210,13 @@ class Mirror:
         If the condition lasts longer than `limit_s`, the tables that it affects are refused, and all others can be
         read. `looking` takes a catalog snapshot, and `forget` is called with each one that is no longer needed.
         """
-        reader = self._log()
+        reader = self._opened.log()
         until = time.monotonic() + limit_s
         taken: Moment | None = None
         while True:
             look = looking()
             try:
-                passed = pass_gate(reader, self._lake.log, _needed(look), max(0.0, until - time.monotonic()))
+                passed = pass_gate(reader, self._opened.lake.log, _needed(look), max(0.0, until - time.monotonic()))
             except NotAnswerable:
                 if taken is None:
                     raise
@@ -289,11 +246,11 @@ class Mirror:
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float) -> Moment:
         """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
-        reader = self._log()
+        reader = self._opened.log()
         until = time.monotonic() + limit_s
-        passed = pass_gate(reader, self._lake.log, lsn, limit_s)
+        passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
         boundary = reader.given(snapshot, passed.lsn)
-        while self._view().answerable < boundary.lsn and time.monotonic() < until:
+        while self._opened.view().answerable < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
         return self._moment(boundary, passed=passed, snapshot=snapshot)
 
@@ -304,33 +261,25 @@ class Mirror:
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
-        view = self._view()  # before the lease: watermarks only advance; the retention is checked under the lease
+        # The view is before the lease: watermarks only advance, and the retention is checked under the lease.
+        view = self._opened.view()
         # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
         needed = boundary.floor if look is None else min(boundary.floor, view.cycle.known)
-        lease = Lease(self._lake.path, needed, self._hold_s)
+        lease = Lease(self._opened.lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
-            return Moment(self, boundary, lease, view, look, passed, snapshot)
+            return Moment(self._opened, self.at, boundary, lease, view, look, passed, snapshot)
         except BaseException:
             lease.close()
             raise
 
     def _require_stream(self) -> None:
         """Refuse a read that requires the stream if the mirror is polled."""
-        if self._streamed_above is None and (poll := self._last_poll) is not None:
+        if self._opened.streamed_above is None and (poll := self._opened.last_poll) is not None:
             raise NotAnswerable(
                 f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
                 "Use `latest`, an LSN or a time; `tidemark sync` polls the source again.",
             )
-
-    def _log(self) -> LogReader:
-        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have a log by now
-        if self._reader is None:
-            raise NotAnswerable(
-                f"the log directory {self._lake.log} cannot be read, and `now` and snapshots require it",
-                "Use `latest`, or run the command on the host of the log.",
-            )
-        return self._reader
 
 
 def _needed(look: CatalogSnapshot) -> Lsn:

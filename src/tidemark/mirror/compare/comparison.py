@@ -99,7 +99,7 @@ class Comparison:
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
         self._mirror, self._options = mirror, options
-        kind = HeldLook if mirror._last_poll is None else HeldPoll
+        kind = HeldLook if mirror._opened.last_poll is None else HeldPoll
         self._held: Held = kind(source, mirror, options.timeout_s)
         self.boundary: Boundary | None = None
         self.observed: Poll | None = None
@@ -145,7 +145,7 @@ class Comparison:
             yield SourceSide(session, table, utf8=session.stores_utf8)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
-        lake = self._mirror._lake
+        lake = self._mirror._opened.lake
         types = Types(types_of(lake.tables().values()), lake.version_num)
         columns = {
             column.attnum: ComparedColumn(
