@@ -18,11 +18,11 @@ from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
 from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
-from tidemark.reads.hashing import bucket_of, can_hash
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
 from tidemark.reads.text import quoted
 from tidemark.spark.types import spark_type
+from tidemark.values.hashes import spark_hash
 
 BEGIN, END = "begin", "end"
 
@@ -67,13 +67,12 @@ def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> K
 
 def files_with(key: Key, versions: Versions) -> tuple[VersionFile, ...]:
     """Return the files that may contain the row with a key: those of its bucket."""
-    return tuple(file for file in versions.files if file.bucket == bucket_of(key, file.buckets))
+    hashed = spark_hash(key)
+    return tuple(file for file in versions.files if file.bucket == hashed % file.buckets)
 
 
 def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
     """Return the value of a literal in a column of this type, or None if it is not certain."""
-    if not can_hash(kind):
-        return None
     if literal.kind is LiteralKind.INTEGER and pa.types.is_signed_integer(kind):
         value = int(literal.text)
         return value if -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1) else None

@@ -16,16 +16,18 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+from pyspark.sql.types import LongType
 
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import rows_of
-from tidemark.pipeline.poll.hashing import text_hash
 from tidemark.postgres.session import Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.sqlstate import translated
 from tidemark.postgres.table_lock import require_same
 from tidemark.reads.canonical import ComparedColumn, mirror_row, source_row
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.values.hashes import text_hashes
 from tidemark.values.kernels import Longs
 
 BITS = 64
@@ -183,8 +185,16 @@ def within(rows: DataFrame, among: Ranges) -> DataFrame:
 
 
 def hashed(rows: DataFrame, text: Text) -> DataFrame:
-    """Add the digested `text` and its `hash` to rows."""
+    """Add the digested `text` and its `hash` to rows.
+
+    The UDF is created here and not at import, when it is not known whether the session is a remote one.
+    """
+    text_hash = arrow_udf(_text_hash, LongType())
     return rows.withColumn("text", text.in_mirror()).withColumn("hash", text_hash("text"))
+
+
+def _text_hash(texts: pa.Array) -> pa.Array:
+    return pa.array(text_hashes(texts))
 
 
 def _within(among: Ranges) -> sql.Composed:
