@@ -16,7 +16,7 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.history import TableHistory, types_of
 from tidemark.lake.polls import Poll
-from tidemark.mirror.compare.digest import WHOLE, RowDigest
+from tidemark.mirror.compare.digest import WHOLE
 from tidemark.mirror.compare.holding import Held
 from tidemark.mirror.compare.looking import HeldLook
 from tidemark.mirror.compare.mirror_side import MirrorSide
@@ -29,6 +29,7 @@ from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.dsn import Dsn
 from tidemark.reads.canonical import ComparedColumn
+from tidemark.reads.digests import RowDigest
 from tidemark.reads.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.values.types import Types, decoding_of
@@ -128,11 +129,12 @@ class Comparison:
             with self._there(members, table) as there:
                 source = there.whole()
             mirror = digesting.result()
-            if source.is_same(mirror):
-                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror, only=only)
+            digests = source.digest, mirror.digest
+            if source.digest == mirror.digest:
+                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, *digests, only=only)
             with self._there(members, table) as there:
                 found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
-            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found, only=only)
+            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, *digests, found, only=only)
         except TidemarkError as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error), only=only)
         except PySparkException as error:

@@ -21,13 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from tidemark.lake.rows import DELETED
-from tidemark.pipeline.poll.digests import RangeDigest, Ranges, hashed, within
+from tidemark.pipeline.poll.digests import Ranges, hashed, within
 from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
 from tidemark.pipeline.poll.reconcile import DifferingRanges, SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
 from tidemark.pipeline.poll.writing import WrittenChanges, joined
 from tidemark.reads.changes import celled
 from tidemark.reads.difference import net
+from tidemark.reads.digests import RowDigest
 from tidemark.reads.shape import MANY, Shape
 
 MOST_MISSED = 100_000
@@ -43,7 +44,7 @@ class Followed:
     """
 
     written: WrittenChanges
-    has: Kept | RangeDigest | None
+    has: Kept | RowDigest | None
 
 
 class NeedsWhole(Exception):
@@ -61,7 +62,7 @@ class Following:
     """
 
     def __init__(
-        self, source: SourceTable, had: Kept | RangeDigest | None, room: Room, stage: Stage, write: Write
+        self, source: SourceTable, had: Kept | RowDigest | None, room: Room, stage: Stage, write: Write
     ) -> None:
         self._source, self._table = source, source.table
         self._had, self._room, self._stage, self._write = had, room, stage, write
@@ -91,7 +92,7 @@ class Following:
             raise NeedsWhole(self._table.fingerprint.oid, "the keys in the mirror differ from those of the last poll")
         return Followed(joined([upserts, rest.written]), rest.has)
 
-    def _rest(self, has: Kept | RangeDigest, staged: Staged, wanted: StagedRead, *, at_once: bool = False) -> Followed:
+    def _rest(self, has: Kept | RowDigest, staged: Staged, wanted: StagedRead, *, at_once: bool = False) -> Followed:
         """Write deleted rows and rows that the read by `xmin` missed; `has` includes the staged rows.
 
         With `at_once`, if rows were deleted at the last poll, the digests of ranges are requested at once: rows are
@@ -214,7 +215,7 @@ class Following:
     def _early(self, shape: Shape) -> DataFrame:
         return celled(self._rows, shape, {})
 
-    def _mirrored(self) -> Kept | RangeDigest:
+    def _mirrored(self) -> Kept | RowDigest:
         """The hashes or the digest of the mirror's rows; computed from its files if not known."""
         if self._had is not None:
             return self._had
@@ -228,7 +229,7 @@ class Following:
     def _written(self, rows: DataFrame, shape: Shape) -> WrittenChanges:
         return self._write(rows.withColumn("text", self._table.text(shape).in_mirror()))
 
-    def _required(self, theirs: RangeDigest, has: Kept | RangeDigest) -> Kept | RangeDigest:
+    def _required(self, theirs: RowDigest, has: Kept | RowDigest) -> Kept | RowDigest:
         """Return `has` if the changes found explain every difference; otherwise the table needs a copy."""
         if theirs != _digest(has):
             why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
@@ -236,11 +237,11 @@ class Following:
         return has
 
 
-def _digest(has: Kept | RangeDigest) -> RangeDigest:
+def _digest(has: Kept | RowDigest) -> RowDigest:
     return has.digest() if isinstance(has, Kept) else has
 
 
-def _with(has: Kept | RangeDigest, written: WrittenChanges) -> Kept | RangeDigest:
+def _with(has: Kept | RowDigest, written: WrittenChanges) -> Kept | RowDigest:
     """The hashes or the digest of the mirror's rows after some changes."""
     if isinstance(has, Kept):
         return has.plus(written.inserted).minus(written.removed)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemark.pipeline.poll.digests import Among, Digests, RangeDigest, Ranges, source_digests
+from tidemark.pipeline.poll.digests import Among, Digests, Ranges, source_digests
 from tidemark.pipeline.poll.mirrored import Kept, MirroredRows
 from tidemark.pipeline.poll.table import PolledTable
 from tidemark.postgres.shared import SharedSnapshot
+from tidemark.reads.digests import RowDigest
 from tidemark.values.kernels import Longs
 
 RANGE_ROWS = 32  # rows per range when rows are read
@@ -26,7 +27,7 @@ class DifferingRanges:
     numbers: Longs
     source_rows: Longs
     mirror_rows: Longs
-    source_whole: RangeDigest
+    source_whole: RowDigest
 
     @classmethod
     def between(
@@ -63,7 +64,7 @@ class SourceTable:
     source: SharedSnapshot
     tasks: int
 
-    def digest(self) -> RangeDigest:
+    def digest(self) -> RowDigest:
         """The digest of all rows."""
         return self._digests(0, None).whole()
 
