@@ -20,7 +20,7 @@ from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
-from tidemark.reads.text import quoted
+from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 from tidemark.values.hashes import spark_hash
 
@@ -116,7 +116,7 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
     interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
     homes = plain_homes(table, versions.stored)
     if homes is not None:  # expressions as text need one call to the JVM instead of several per column
-        return rows.selectExpr(*(f"{quoted(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
+        return rows.selectExpr(*(f"{backticked(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
     return rows.select(*values, *(F.expr(text) for text in interval))
 

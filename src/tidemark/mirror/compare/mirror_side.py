@@ -13,7 +13,7 @@ from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
 from tidemark.mirror.compare.table import ComparedTable
 from tidemark.reads.canonical import mirror_row
 from tidemark.reads.digests import spark_md5, spark_sums
-from tidemark.reads.text import quoted
+from tidemark.schema.display import backticked
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MirrorSide:
 
     def _position(self) -> Column:
         if (key := self.table.by_value) is not None:
-            return F.col(quoted(key.name))
+            return F.col(backticked(key.name))
         return spark_md5(mirror_row(self.table.located))
 
 
