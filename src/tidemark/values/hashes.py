@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.values.kernels import Bytes, Flags, Ints, Longs, kernel
+from tidemark.values.kernels import Bytes, Flags, Ints, Longs, kernel, le32, le64
 
 Hashes64: TypeAlias = npt.NDArray[np.uint64]
 
@@ -149,22 +149,6 @@ def _rotated(value: int, by: int) -> int:
 
 
 @kernel
-def _le32(data: Bytes, at: Any) -> Any:
-    word = np.uint32(0)
-    for n in range(4):
-        word |= np.uint32(data[np.uint64(at) + np.uint64(n)]) << np.uint32(8 * n)
-    return word
-
-
-@kernel
-def _le64(data: Bytes, at: Any) -> Any:
-    word = np.uint64(0)
-    for n in range(8):
-        word |= np.uint64(data[np.uint64(at) + np.uint64(n)]) << np.uint64(8 * n)
-    return word
-
-
-@kernel
 def _rotated64(value: Any, by: Any) -> Any:
     return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
 
@@ -234,10 +218,10 @@ def _xxhash64(data: Bytes, at: int, end: int, seed: Any) -> Any:
     if end - at >= 32:
         a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
         while end - at >= 32:
-            a = _rotated64(a + _le64(data, at) * _P2, 31) * _P1
-            b = _rotated64(b + _le64(data, at + 8) * _P2, 31) * _P1
-            c = _rotated64(c + _le64(data, at + 16) * _P2, 31) * _P1
-            d = _rotated64(d + _le64(data, at + 24) * _P2, 31) * _P1
+            a = _rotated64(a + le64(data, at) * _P2, 31) * _P1
+            b = _rotated64(b + le64(data, at + 8) * _P2, 31) * _P1
+            c = _rotated64(c + le64(data, at + 16) * _P2, 31) * _P1
+            d = _rotated64(d + le64(data, at + 24) * _P2, 31) * _P1
             at += 32
         value = _rotated64(a, 1) + _rotated64(b, 7) + _rotated64(c, 12) + _rotated64(d, 18)
         for lane in (a, b, c, d):
@@ -246,10 +230,10 @@ def _xxhash64(data: Bytes, at: int, end: int, seed: Any) -> Any:
         value = seed + _P5
     value += size
     while end - at >= 8:
-        value = _with_long(value, _le64(data, at))
+        value = _with_long(value, le64(data, at))
         at += 8
     if end - at >= 4:
-        value = _with_int(value, np.uint64(_le32(data, at)))
+        value = _with_int(value, np.uint64(le32(data, at)))
         at += 4
     while at < end:
         value = _rotated64(value ^ (np.uint64(data[at]) * _P5), 11) * _P1
@@ -271,9 +255,9 @@ def _hash_bytes_extended(data: Bytes, at: Any, end: Any) -> Any:
     a = b = c = np.uint32(_START + np.uint32(end - at))
     while end - at >= np.uint64(12):
         a, b, c = _mixed32(
-            np.uint32(a + _le32(data, at)),
-            np.uint32(b + _le32(data, at + np.uint64(4))),
-            np.uint32(c + _le32(data, at + np.uint64(8))),
+            np.uint32(a + le32(data, at)),
+            np.uint32(b + le32(data, at + np.uint64(4))),
+            np.uint32(c + le32(data, at + np.uint64(8))),
         )
         at += np.uint64(12)
     left = np.int64(end - at)
