@@ -30,7 +30,6 @@ from tidemark.mirror.positions import NOW, Position, parse_position
 from tidemark.mirror.sql import bind
 from tidemark.mirror.times import position_of
 from tidemark.postgres.look import CatalogSnapshot
-from tidemark.reads.changes import seen
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.names import find, names_at, parsed
@@ -39,6 +38,7 @@ from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
 from tidemark.reads.union import shared_equalities, together
+from tidemark.reads.visible import seen
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.spark import require_pinned
 from tidemark.values.types import Types

@@ -15,9 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
-from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.columns import COMMIT_VERSION, OURS, StoredColumn
+from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.reads.shape import Shape
 from tidemark.reads.shown import Shown, ShownTable
 from tidemark.reads.tail import change_schema
@@ -51,21 +50,6 @@ def file_changes(
 def no_changes(spark: SparkSession, table: ShownTable) -> DataFrame:
     """Return an empty DataFrame with the columns of changes."""
     return spark.createDataFrame([], change_schema(table))
-
-
-def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:
-    """Return the changes visible at `boundary` and not at `base`; filters that file statistics satisfy are omitted."""
-    commit = F.col(COMMIT_VERSION)
-    if files is None or any(file.greatest > boundary.lsn for file in files):
-        changes = changes.where(commit <= boundary.lsn.value)
-    if boundary.excluded:
-        changes = changes.where(~commit.isin(sorted(lsn.value for lsn in boundary.excluded)))
-    if files is None or any(file.least <= base.lsn for file in files):
-        above = commit > base.lsn.value
-        changes = changes.where(
-            above | commit.isin(sorted(lsn.value for lsn in base.excluded)) if base.excluded else above
-        )
-    return changes
 
 
 def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFrame:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
@@ -20,6 +20,7 @@ from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
+from tidemark.reads.visible import spark_sees
 from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 from tidemark.values.hashes import spark_hash
@@ -91,7 +92,7 @@ def base_of(
         frames.append(version_rows(spark, table, versions, found.clean).select(*cells))
     if found.asked:
         asked = version_rows(spark, table, versions, found.asked)
-        begun, ended = (_sees(boundary, F.col(name)) for name in (BEGIN, END))
+        begun, ended = (spark_sees(boundary, F.col(name)) for name in (BEGIN, END))
         not_ended = F.col(END).isNull() | ~ended
         frames.append(asked.where(begun & not_ended).select(*cells))
         if not table.key and boundary.excluded:
@@ -119,9 +120,3 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
         return rows.selectExpr(*(f"{backticked(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
     return rows.select(*values, *(F.expr(text) for text in interval))
-
-
-def _sees(boundary: Boundary, commit: Column) -> Column:
-    seen = commit <= boundary.lsn.value
-    hidden = sorted(lsn.value for lsn in boundary.excluded)
-    return seen & ~commit.isin(hidden) if hidden else seen
