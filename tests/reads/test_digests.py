@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from harness.database import Database, create_database
 from harness.postgres import Server
-from tests.conftest import NEWEST
 from tidemark.reads.digests import (
     RowDigest,
     contributions,
@@ -30,7 +29,7 @@ from tidemark.reads.digests import (
 )
 from tidemark.values.hashes import text_hashes
 
-pytestmark = [pytest.mark.quick, NEWEST]
+pytestmark = pytest.mark.quick
 
 EDGES = (0, -1, 1, 1 << 31, (1 << 31) - 1, -(1 << 31), (1 << 32) - 1, 1 << 32, -(1 << 63), (1 << 63) - 1)
 HASHES = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(-(1 << 63), (1 << 63) - 1)), max_size=20)
