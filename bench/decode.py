@@ -20,10 +20,10 @@ import pyarrow.csv
 
 from bench.figures import best_cpu_s, report
 from harness.database import Database, add_roles, create_database
+from harness.decoding import StreamDecoder
 from harness.postgres import installs, start_server
 from harness.recorded import Recording, record
 from tidemark.pgoutput.changes import ChangeBatch
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.values.copy import CopyDecoder
 from tidemark.values.types import Decoding, Types, decoding_of
 

@@ -11,8 +11,8 @@ import tidemark.values
 from harness.database import Database
 from harness.recorded import decode
 from tests.pgoutput.corpus import ARRAYS, SCALARS
+from tests.pgoutput.warming import warm
 from tests.values.test_values import by_copy, fill
-from tidemark.pgoutput.warm import warm
 
 pytestmark = pytest.mark.quick
 

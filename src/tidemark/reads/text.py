@@ -96,12 +96,6 @@ def require_found(wanted: Iterable[tuple[str, ...]], found: Iterable[tuple[str, 
             )
 
 
-def plain_columns(rows: DataFrame) -> list[str]:
-    """Return the columns without text fallbacks."""
-    there = set(rows.columns)
-    return [name for name in rows.columns if not (name.endswith(TEXT_SUFFIX) and _typed(name) in there)]
-
-
 def read_as_text(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return the rows with these columns as PostgreSQL's text, and without their text fallbacks."""
     wanted, there = set(names), set(rows.columns)
