@@ -20,10 +20,10 @@ import pyarrow.csv
 
 from bench.figures import best_cpu_s, report
 from harness.database import Database, add_roles, create_database
+from harness.decoding import StreamDecoder
 from harness.postgres import installs, start_server
 from harness.recorded import Recording, record
 from tidemark.pgoutput.changes import ChangeBatch
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.values.copy import CopyDecoder
 from tidemark.values.types import Decoding, Types, decoding_of
 
@@ -140,7 +140,7 @@ def _joined(pieces: list[bytes], size: int) -> list[bytes]:
 
 def _first_call_s(cache: str) -> float:
     """Wall time of a new process until every kernel is ready, with this cache directory."""
-    program = "from tidemark.pgoutput.warm import warm; warm()"
+    program = "from harness.warming import warm; warm()"
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_CACHE_DIR": cache})
     return time.monotonic() - begin

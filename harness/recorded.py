@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.database import Database
+from harness.decoding import StreamDecoder
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.table import PgType
 from tidemark.values.kernels import Bytes

@@ -334,11 +334,11 @@ MUTATIONS = (
         ("tests/pipeline/poll/test_horizon.py", "-k", "became_visible"),
     ),
     Mutation(
-        "poll: of two rows with one hash both are deleted when one is gone",
-        "pipeline/poll/apart.py",
-        "minlength=len(self.numbers)) == fewer)",
-        "minlength=len(self.numbers)) >= fewer)",
-        ("tests/pipeline/poll/test_apart.py", "-k", "there_twice"),
+        "poll: of two rows with one hash none is deleted while one is left",
+        "pipeline/poll/mirrored.py",
+        "return ones.chosen(~_found(others, ones.hashes))",
+        "return ones.chosen(~np.isin(ones.hashes, others))",
+        ("tests/pipeline/poll/test_reconcile.py", "-k", "rows_with_one_hash"),
     ),
     Mutation(
         "poll: deleted rows are looked for one poll late",

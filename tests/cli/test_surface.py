@@ -20,7 +20,6 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
 from tidemark.mirror.compare.comparison import Compared, Verdict
-from tidemark.mirror.compare.digest import RowDigest
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
 from tidemark.pipeline.events import (
     Copies,
@@ -35,6 +34,7 @@ from tidemark.pipeline.events import (
 from tidemark.pipeline.run import SyncOptions
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.names import MirrorNames
+from tidemark.reads.digests import RowDigest
 from tidemark.receive.options import WalPolicy
 from tidemark.units import format_duration, format_size, parse_duration, parse_size
 

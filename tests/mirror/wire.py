@@ -9,11 +9,11 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from harness.decoding import StreamDecoder
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.rows import change_rows
 from tidemark.pgoutput.changes import ChangeBatch
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.values.types import Types
 
 OID = 7

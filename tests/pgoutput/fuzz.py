@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from harness.database import Database, add_roles, create_database
+from harness.decoding import StreamDecoder
 from harness.postgres import installs, start_server
 from harness.recorded import record, types_of
 from tests.pgoutput.corpus import ARRAYS, SCALARS
 from tidemark.errors import DecodeError, MalformedValue
 from tidemark.pgoutput.changes import Undecodable
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.schema.table import PgType
 from tidemark.values.copy import CopyDecoder
 from tidemark.values.types import Decoding, Types, decoding_of

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.decoding import StreamDecoder
 from harness.recorded import Recording, decode
 from tidemark.clock import Lsn
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue
 from tidemark.pgoutput.changes import ChangeBatch, Undecodable
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.values.cells import Cells
 from tidemark.values.copy import SIGNATURE, CopyDecoder
 from tidemark.values.types import Types, decoding_of

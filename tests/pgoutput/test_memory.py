@@ -20,9 +20,9 @@ ROW = b"\0\0\0\1N\0\1b\0\0\0\4\0\0\0\7"
 # What is decoded lies in a file that is mapped, and is dropped as it comes; private memory is looked at each time.
 PROGRAM = """
 import sys, numpy as np
-from tidemark.pgoutput.stream import StreamDecoder
+from harness.decoding import StreamDecoder
 from tidemark.values.types import Types
-from tidemark.pgoutput.warm import warm
+from harness.warming import warm
 
 def private_kb():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))

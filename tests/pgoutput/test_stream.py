@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness.database import Database
+from harness.decoding import StreamDecoder
 from harness.printed import printed
 from harness.recorded import Recording, decode, record
 from tidemark.clock import Lsn
@@ -15,7 +16,6 @@ from tidemark.errors import MalformedMessage, UnknownRelation, UnsupportedMessag
 from tidemark.pgoutput.changes import ChangeBatch, Limits
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.frames import framed
-from tidemark.pgoutput.stream import StreamDecoder
 from tidemark.schema.relation import Relation
 from tidemark.values.types import Types
 

@@ -10,9 +10,9 @@ import tidemark.pgoutput
 import tidemark.values
 from harness.database import Database
 from harness.recorded import decode
+from harness.warming import warm
 from tests.pgoutput.corpus import ARRAYS, SCALARS
 from tests.values.test_values import by_copy, fill
-from tidemark.pgoutput.warm import warm
 
 pytestmark = pytest.mark.quick
 

@@ -14,13 +14,14 @@ from harness.postgres import Install, Server, start_server
 from harness.postgres.server import free_port
 from harness.proxy import Proxy
 from tests.conftest import NEWEST, Start
+from tests.postgres.test_publication import bring_about
 from tidemark import errors
 from tidemark.errors import Retry, policy_of
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.facts import ServerFacts, read_facts
-from tidemark.postgres.publication import bring_about, wanted
+from tidemark.postgres.publication import wanted
 from tidemark.postgres.requirements import SourceState, first_unmet, server_requirements, version_requirement
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, create_slot

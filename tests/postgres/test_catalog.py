@@ -20,8 +20,12 @@ def catalog(db: Database, role: str | None = None) -> Catalog:
         return read_catalog(session, role)
 
 
+def named(seen: Catalog) -> dict[tuple[str, str], Table]:
+    return {(each.schema, each.name): each for each in seen.tables}
+
+
 def table(db: Database, name: str, schema: str = "public") -> Table:
-    return catalog(db).by_name[schema, name]
+    return named(catalog(db))[schema, name]
 
 
 def test_columns_go_by_attnum_through_drops_and_renames(db: Database) -> None:
@@ -147,14 +151,14 @@ def test_partitions_know_their_place(db: Database) -> None:
         "alter table root detach partition loose",
     )
     seen = catalog(db)
-    root = seen.by_name["public", "root"]
+    root = named(seen)["public", "root"]
     assert (root.kind, root.filenode, root.parent) == (RelationKind.PARTITIONED, 0, None)
     assert [child.name for child in root.children] == ["public.low", "public.high"]
-    assert [child.name for child in seen.by_name["public", "high"].children] == ["public.high1"]
-    low = seen.by_name["public", "low"]
+    assert [child.name for child in named(seen)["public", "high"].children] == ["public.high1"]
+    low = named(seen)["public", "low"]
     assert low.parent == root.oid
-    assert low.bound != seen.by_name["public", "high"].bound
-    assert seen.by_name["public", "loose"].parent is None
+    assert low.bound != named(seen)["public", "high"].bound
+    assert named(seen)["public", "loose"].parent is None
     assert seen.by_oid[low.oid] is low
 
 
@@ -195,9 +199,9 @@ def test_unlogged_foreign_and_temporary_tables(db: Database) -> None:
     with db.connect() as owner:
         owner.execute("create temporary table hidden (a int)")
         seen = catalog(db)
-    assert seen.by_name["public", "u"].persistence is Persistence.UNLOGGED
-    assert not seen.by_name["public", "u"].streams
-    assert seen.by_name["public", "f"].kind is RelationKind.FOREIGN
+    assert named(seen)["public", "u"].persistence is Persistence.UNLOGGED
+    assert not named(seen)["public", "u"].streams
+    assert named(seen)["public", "f"].kind is RelationKind.FOREIGN
     assert "hidden" not in {t.name for t in seen.tables}
 
 
@@ -223,10 +227,10 @@ def test_rights_are_those_of_the_role_asked_about(db: Database) -> None:
 def test_row_security_counts_only_where_it_hides_rows_from_us(db: Database) -> None:
     db.run("create table t (a int)", "alter table t enable row level security")
     assert table(db, "t").row_security
-    assert not catalog(db, "app").by_name["public", "t"].row_security, "the owner is exempt"
-    assert not catalog(db, "postgres").by_name["public", "t"].row_security, "and so is a superuser"
+    assert not named(catalog(db, "app"))["public", "t"].row_security, "the owner is exempt"
+    assert not named(catalog(db, "postgres"))["public", "t"].row_security, "and so is a superuser"
     db.run("alter table t force row level security")
-    assert catalog(db, "app").by_name["public", "t"].row_security
+    assert named(catalog(db, "app"))["public", "t"].row_security
     with db.session() as session:
         assert session.row("select row_security_active('public.t')") == (True,), "PostgreSQL agrees"
 
@@ -250,7 +254,7 @@ def test_names_that_bite_are_only_names(db: Database) -> None:
         db.run(f"create schema {quoted}", f"create table {quoted}.{quoted} ({quoted} int primary key)")
     seen = catalog(db)
     for name in names:
-        found = seen.by_name[name, name]
+        found = named(seen)[name, name]
         assert found.columns[0].name == name
         assert found.primary_key is not None
         assert found.primary_key.attnums == (1,)

@@ -1,5 +1,7 @@
 """Publications: explicit, minimal, ours alone, and harmless to the application."""
 
+from collections.abc import Iterable
+
 import pytest
 from psycopg import sql
 
@@ -11,7 +13,6 @@ from tidemark.postgres.names import MirrorNames, require_ours
 from tidemark.postgres.publication import (
     Published,
     WantedPublication,
-    bring_about,
     differences,
     mending,
     read_publication,
@@ -34,6 +35,23 @@ def wants(session: Session, names: MirrorNames) -> tuple[WantedPublication, ...]
     return publication.wanted(names, tables, session.version_num)
 
 
+def verify(session: Session, wants: Iterable[WantedPublication]) -> None:
+    """Refuse a publication that is not in the required state."""
+    wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
+    if wrong:
+        raise PublicationDiffers("; ".join(wrong), publication.PRINT_SETUP)
+
+
+def bring_about(session: Session, wants: Iterable[WantedPublication]) -> None:
+    """Create and alter the publications in one transaction, and verify the result."""
+    everything = tuple(wants)
+    with session.transaction(read_only=False):
+        for want in everything:
+            for statement in mending(want, read_publication(session, want.name)):
+                session.execute(statement, f"publication {want.name}")
+        verify(session, everything)
+
+
 def published(session: Session, name: str) -> Published:
     found = read_publication(session, name)
     assert found is not None
@@ -44,7 +62,7 @@ def test_the_owner_brings_both_about_and_the_mirror_verifies_them(db: Database) 
     db.run(*TABLES)
     with db.session(OWNER) as owner, db.session() as mirror:
         bring_about(owner, wants(owner, db.names))
-        publication.verify(mirror, wants(mirror, db.names))
+        verify(mirror, wants(mirror, db.names))
         listed = mirror.rows("select pubname, tablename from pg_publication_tables order by 1, 2")
     assert listed == [
         (db.names.publication, "keyed"),
@@ -67,7 +85,7 @@ def test_a_role_without_the_right_changes_nothing_and_is_told_so(db: Database) -
             bring_about(mirror, wants(mirror, db.names))
         assert "tidemark setup SOURCE --print" in caught.value.hint
         with pytest.raises(PublicationDiffers, match="does not exist"):
-            publication.verify(mirror, wants(mirror, db.names))
+            verify(mirror, wants(mirror, db.names))
 
 
 BROKEN = {
@@ -111,7 +129,7 @@ def test_whatever_is_wrong_with_it_is_named_and_mended(db: Database, subtests: p
 def assert_named_and_mended(db: Database, owner: Session, want: WantedPublication) -> None:
     assert differences(want, published(owner, want.name))
     with pytest.raises(PublicationDiffers, match=want.name):
-        publication.verify(owner, [want])
+        verify(owner, [want])
     for statement in mending(want, published(owner, want.name)):
         db.admin(statement.as_string(None))
     db.admin(f"alter publication {want.name} owner to {OWNER}")
@@ -167,10 +185,10 @@ def test_nothing_without_our_prefix_is_touched(db: Database) -> None:
     db.run("create table t (id int primary key)", "create publication theirs for table t")
     with db.session(OWNER) as owner:
         with pytest.raises(NotOurs, match="'theirs' was not created by Tidemark"):
-            publication.drop(owner, "theirs")
+            publication.drop_statement("theirs")
         with pytest.raises(NotOurs):
             mending(WantedPublication("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)
-        publication.drop(owner, "tidemark_not_there")
+        owner.execute(publication.drop_statement("tidemark_not_there"), "dropping a publication that does not exist")
         assert owner.row("select count(*) from pg_publication where pubname = 'theirs'") == (1,)
     with pytest.raises(NotOurs):
         require_ours("tidemark_")

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.cli.printing import print_objects, print_texts
 from tidemark.mirror.failures import explaining
+from tidemark.schema.display import backticked
 
 _JSON = {  # Spark's default formats have only milliseconds
     "ignoreNullFields": "false",
@@ -38,14 +39,14 @@ def print_frame(frame: DataFrame, form: str, lsns: Collection[str] = ()) -> None
 
 def _with_lsns(frame: DataFrame, lsns: Collection[str]) -> DataFrame:
     for name in lsns:
-        value = F.col(_quoted(name))
+        value = F.col(backticked(name))
         halves = F.hex(F.shiftrightunsigned(value, 32)), F.hex(value.bitwiseAND(F.lit(0xFFFFFFFF)))
         frame = frame.withColumn(name, F.concat(halves[0], F.lit("/"), halves[1]))
     return frame
 
 
 def _objects(frame: DataFrame) -> Iterator[str]:
-    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)), _JSON)
+    whole = F.to_json(F.struct(*(F.col(backticked(name)) for name in frame.columns)), _JSON)
     return (row[0] for row in frame.select(whole).toLocalIterator())
 
 
@@ -55,7 +56,7 @@ def _texts(frame: DataFrame) -> Iterator[tuple[str | None, ...]]:
 
 
 def _text(name: str, kind: str) -> Column:
-    value: Any = F.col(_quoted(name))
+    value: Any = F.col(backticked(name))
     if kind == "binary":
         value = F.concat(F.lit("\\x"), F.lower(F.hex(value)))
     elif kind == "timestamp":
@@ -64,7 +65,3 @@ def _text(name: str, kind: str) -> Column:
         value = F.to_json(value, _JSON)
     text: Column = value.cast("string")
     return text
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -26,22 +26,22 @@ from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import HOLD_S, Lease, require_hold
 from tidemark.lake.paths import local_path
-from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.status import TableStatus, tables_of
 from tidemark.log.reader import LogReader
 from tidemark.mirror.gate import LIMIT_S, Passed, pass_gate
 from tidemark.mirror.html import mirror_html
 from tidemark.mirror.moment import Moment
+from tidemark.mirror.open_lake import OpenLake
 from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
 from tidemark.mirror.present import Present
 from tidemark.mirror.sql import bind
 from tidemark.mirror.times import Committed, position_of, time_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.reads.names import names_at, oids_of
-from tidemark.reads.snapshot import LakeView, log_reader
+from tidemark.reads.snapshot import LakeView
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.display import quoted
-from tidemark.spark import SparkOptions, require_pinned, spark_session
+from tidemark.spark import SparkOptions, spark_session
 
 _PAUSE_S = 0.05
 _PAGE_HEADER_BYTES = 40
@@ -62,13 +62,9 @@ class Mirror:
     """
 
     def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
-        require_pinned(spark)
         self._hold_s = require_hold(hold_s)
-        self._lake = Lake.open(lake)
-        self._spark = spark
-        self._reader = log_reader(self._lake)
-        self._present = Present(source, self._lake, self._reader) if source is not None else None
-        self._streamed_from: Lsn | None = None
+        self._opened = OpenLake(lake, spark)
+        self._present = Present(source, self._opened.lake, self._opened.reader) if source is not None else None
 
     def __enter__(self) -> Self:
         return self
@@ -82,28 +78,28 @@ class Mirror:
             self._present.close()
 
     def __repr__(self) -> str:
-        return f"<Mirror of database {self._lake.database} in {self.path}>"
+        return f"<Mirror of {self._opened}>"
 
     def _repr_html_(self) -> str:
         """The latest position and the tables, for notebooks."""
-        view = self._view()
-        committed = self._committed(view.answerable)
-        return mirror_html(self._lake, view.answerable, committed.time if committed is not None else None, self.tables)
+        latest = self._opened.view().answerable
+        committed = self._opened.committed(latest)
+        return mirror_html(self._opened.lake, latest, committed.time if committed is not None else None, self.tables)
 
     @property
     def path(self) -> Path:
         """The directory of the lake."""
-        return self._lake.path
+        return self._opened.lake.path
 
     @property
     def spark(self) -> SparkSession:
         """The Spark session of all DataFrames."""
-        return self._spark
+        return self._opened.spark
 
     @property
     def tables(self) -> tuple[TableStatus, ...]:
         """The tables of the mirror: whether each can be read, its columns, and otherwise the reason and the remedy."""
-        return tuple(tables_of(self._lake))
+        return tuple(tables_of(self._opened.lake))
 
     def at(
         self,
@@ -149,26 +145,26 @@ class Mirror:
             self._require_stream()
             return self._seen_by(self._now, limit_s, tables=tables)
         if when == LATEST:
-            return self._moment(Boundary(self._latest(self._view(), tables)))
-        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._view()))
+            return self._moment(Boundary(self._latest(self._opened.view(), tables)))
+        boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._opened.view()))
         return self._moment(boundary)
 
     def named_in(self, statement: str) -> Iterator[str]:
         """The tables that a query in Spark's SQL names, for `tables` of `at`."""
-        names = names_at(self._lake.tables().values(), self._view().answerable)
+        names = names_at(self._opened.lake.tables().values(), self._opened.view().answerable)
         for schema, name in bind(statement, list(names)).tables.values():
             yield f"{quoted(schema)}.{quoted(name)}"
 
     def _known_upto(self, tables: Iterable[str] | None) -> Lsn:
         """Return the latest position at which these tables can be read, or all tables."""
-        view = self._view()
+        view = self._opened.view()
         return min([view.answerable, *view.cycle.behind.values()]) if tables is None else self._latest(view, tables)
 
     def _latest(self, view: LakeView, tables: Iterable[str] | None) -> Lsn:
         """Return the latest position at which these tables can be read, or all tables that are not behind."""
         if tables is None or not view.cycle.behind:
             return view.answerable
-        oids = oids_of(tables, self._lake.tables(), view.answerable)
+        oids = oids_of(tables, self._opened.lake.tables(), view.answerable)
         return min([view.answerable, *(view.cycle.schema_lsn(oid) for oid in oids)])
 
     def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
@@ -230,46 +226,8 @@ class Mirror:
         Commit times are not in the order of LSNs. `latest` of the result is the greatest commit time up to there: a
         read at that time includes everything that a read at the position includes.
         """
-        view = self._view()
+        view = self._opened.view()
         return time_of(when.lsn if isinstance(when, Boundary) else position_of(when, view), view)
-
-    def _committed(self, lsn: Lsn) -> Committed | None:
-        """The last commit at or before a position, if its time is known."""
-        try:
-            return time_of(lsn, self._view())
-        except NotAnswerable:
-            return None
-
-    def _boundary_of(self, when: Position) -> Boundary:
-        """Return the boundary of a position, without a check that it can be read."""
-        if isinstance(when, Boundary):
-            return when
-        if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
-            with self.at(NOW) as now:
-                return now.boundary
-        return Boundary(position_of(when, self._view()))
-
-    @property
-    def _last_poll(self) -> Poll | None:
-        """The last poll, or None if the mirror is not polled."""
-        return read_polls(self._lake.path).last
-
-    @property
-    def _streamed_above(self) -> Lsn | None:
-        """The LSN at which streaming replaced polling, zero if the mirror was never polled.
-
-        None while the mirror is polled or has no cycle yet. A mirror that streams does not return to polling, so the
-        polls and cycles are read only until the LSN is known.
-        """
-        if self._streamed_from is None:
-            polls = read_polls(self._lake.path)
-            if len(polls) and polls.last is None:
-                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
-        return self._streamed_from
-
-    def _view(self) -> LakeView:
-        """The lake and the log as they are now."""
-        return LakeView(self._lake, self._reader)
 
     def _seen_by(
         self,
@@ -284,13 +242,13 @@ class Mirror:
         are refused, and all others can be read. `looking` takes a catalog snapshot, and `forget` is called with each
         one that is no longer needed.
         """
-        reader, asked = self._log(), _Asked(tables)
+        reader, asked = self._opened.log(), _Asked(tables)
         until = time.monotonic() + limit_s
         taken: Moment | None = None
         while True:
             look = looking()
             try:
-                passed = pass_gate(reader, self._lake.log, _needed(look), max(0.0, until - time.monotonic()))
+                passed = pass_gate(reader, self._opened.lake.log, _needed(look), max(0.0, until - time.monotonic()))
             except NotAnswerable:
                 if taken is None:
                     raise
@@ -321,9 +279,9 @@ class Mirror:
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float, tables: Iterable[str] | None) -> Moment:
         """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
         wanted = tuple(tables) if tables is not None else None
-        reader = self._log()
+        reader = self._opened.log()
         until = time.monotonic() + limit_s
-        passed = pass_gate(reader, self._lake.log, lsn, limit_s)
+        passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
         boundary = reader.given(snapshot, passed.lsn)
         while self._known_upto(wanted) < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
@@ -336,34 +294,26 @@ class Mirror:
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
-        view = self._view()  # before the lease: watermarks only advance; the retention is checked under the lease
+        # The view is before the lease: watermarks only advance, and the retention is checked under the lease.
+        view = self._opened.view()
         # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
         certain = (view.cycle.known, *view.cycle.behind.values()) if look is not None else ()
         needed = min([boundary.floor, *certain])
-        lease = Lease(self._lake.path, needed, self._hold_s)
+        lease = Lease(self._opened.lake.path, needed, self._hold_s)
         try:
             view.require(boundary, defined=look is not None)
-            return Moment(self, boundary, lease, view, look, passed, snapshot)
+            return Moment(self._opened, self.at, boundary, lease, view, look, passed, snapshot)
         except BaseException:
             lease.close()
             raise
 
     def _require_stream(self) -> None:
         """Refuse a read that requires the stream if the mirror is polled."""
-        if self._streamed_above is None and (poll := self._last_poll) is not None:
+        if self._opened.streamed_above is None and (poll := self._opened.last_poll) is not None:
             raise NotAnswerable(
                 f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
                 "Use `latest`, an LSN or a time; `tidemark sync` polls the source again.",
             )
-
-    def _log(self) -> LogReader:
-        self._reader = self._reader or log_reader(self._lake)  # a mirror that was polled may have a log by now
-        if self._reader is None:
-            raise NotAnswerable(
-                f"the log directory {self._lake.log} cannot be read, and `now` and snapshots require it",
-                "Use `latest`, or run the command on the host of the log.",
-            )
-        return self._reader
 
 
 class _Asked:

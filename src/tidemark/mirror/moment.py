@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -24,9 +24,10 @@ from tidemark.mirror.failures import explaining
 from tidemark.mirror.gate import Passed
 from tidemark.mirror.html import moment_html
 from tidemark.mirror.lives import BEFORE, COPIED
-from tidemark.mirror.positions import Position
+from tidemark.mirror.open_lake import OpenLake
+from tidemark.mirror.positions import NOW, Position, parse_position
 from tidemark.mirror.sql import bind
-from tidemark.reads.changes import seen
+from tidemark.mirror.times import position_of
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.names import find, names_at, oids_of, parsed
@@ -35,15 +36,13 @@ from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
 from tidemark.reads.union import shared_equalities, together
+from tidemark.reads.visible import seen
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.history import Span, TableEventKind, TableHistory, types_of
 from tidemark.schema.reasons import being_altered
 from tidemark.spark import require_pinned
 from tidemark.values.types import Types
-
-if TYPE_CHECKING:
-    from tidemark.mirror.mirror import Mirror
 
 _KINDS = {True: "partitions", False: "inheritance children"}
 _OF_PARTITIONS = "Read it for each partition; `tidemark tables LAKE` lists them."
@@ -63,7 +62,8 @@ class Moment:
 
     def __init__(
         self,
-        mirror: Mirror,
+        opened: OpenLake,
+        at: Callable[[Position], Moment],  # returns another moment of the same mirror
         boundary: Boundary,
         lease: Lease,
         view: LakeView,
@@ -72,14 +72,14 @@ class Moment:
         snapshot: Snapshot | None = None,
     ) -> None:
         self.boundary, self._look, self._passed, self._snapshot = boundary, look, passed, snapshot
-        self._mirror, self._lease = mirror, lease
+        self._opened, self._at, self._lease = opened, at, lease
         self._behind = view.cycle.behind if look is None else {}
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
-        self._histories = mirror._lake.tables()
+        self._histories = opened.lake.tables()
         self._names = names_at(self._histories.values(), boundary.lsn)
         types, defined = types_of(self._histories.values()), look is not None
-        self._reading = TableReader(mirror.spark, mirror._view, types, boundary, lease, view, defined=defined)
+        self._reading = TableReader(opened.spark, opened.view, types, boundary, lease, view, defined=defined)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"the mirror was polled at {boundary.lsn} and has only {self.observed}, not other snapshots",
@@ -97,12 +97,12 @@ class Moment:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Moment at {self.boundary} of {self._mirror!r}>"
+        return f"<Moment at {self.boundary} of <Mirror of {self._opened}>>"
 
     def _repr_html_(self) -> str:
         """The position, its time and the tables, for notebooks."""
         tables = [(f"{schema}.{name}", self._described(history)) for (schema, name), history in self._names.items()]
-        return moment_html(self._mirror._lake, self.boundary, self.time, sorted(tables))
+        return moment_html(self._opened.lake, self.boundary, self.time, sorted(tables))
 
     def _described(self, history: TableHistory) -> str:
         """Return the columns of a table, or the reason why it cannot be read."""
@@ -120,14 +120,14 @@ class Moment:
     @cached_property
     def time(self) -> datetime | None:
         """The time of the last commit at or before the position, or of the poll; None if it is not known."""
-        committed = self._mirror._committed(self.lsn)
+        committed = self._opened.committed(self.lsn)
         return committed.time if committed is not None else None
 
     @cached_property
     def observed(self) -> Poll | None:
         """The poll whose rows are read here; None where the mirror uses logical decoding."""
         told = any(event.observed for history in self._histories.values() for event in history.events)
-        return read_polls(self._mirror.path).at(self.lsn) if told else None
+        return read_polls(self._opened.lake.path).at(self.lsn) if told else None
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ class Moment:
             )
         require_found(wanted, found, "the tables of the query")
         with explaining(bound):
-            frame = self._mirror.spark.sql(bound.text, **frames)
+            frame = self._opened.spark.sql(bound.text, **frames)
         vars(frame)["_tidemark_statement"] = bound
         return self._remembering(frame)
 
@@ -237,10 +237,10 @@ class Moment:
         span = self._span(history)
         if (why := self._redefined(history, span)) is not None:
             raise NotAnswerable(f"{table} {why}", _LATER)
-        retained = read_retained(self._mirror.path)
+        retained = read_retained(self._opened.lake.path)
         begun_empty = not (span.copied or span.emptied) and span.base == history.spans()[0].base
         earliest = max(retained, Lsn.ZERO if begun_empty else span.base.lsn)
-        since = Boundary(earliest) if from_ is None else self._mirror._boundary_of(from_)
+        since = Boundary(earliest) if from_ is None else self._boundary_of(from_)
         spans = [
             each for each in history.spans() if each.begin <= self.lsn and (each.end is None or each.end > since.lsn)
         ]
@@ -251,10 +251,19 @@ class Moment:
                 f"Read the changes from {earliest} on.",
             )
         rows = self._reading.changes(history, span)
-        if since.floor < (retained := read_retained(self._mirror.path)):  # it may have advanced in the meantime
+        if since.floor < (retained := read_retained(self._opened.lake.path)):  # it may have advanced in the meantime
             raise NotAnswerable(f"changes of {table} are kept from {retained} on", "Retry the command.")
         rows = seen(rows, since, self.boundary, None)
         return self._remembering(guarded(self._with_text(rows, key, wanted), key))
+
+    def _boundary_of(self, when: Position) -> Boundary:
+        """Return the boundary of a position, without a check that it can be read."""
+        if isinstance(when, Boundary):
+            return when
+        if isinstance(when, str) and parse_position(when, datetime.now(UTC)) == NOW:
+            with self._at(NOW) as now:
+                return now.boundary
+        return Boundary(position_of(when, self._opened.view()))
 
     def history(self, table: str, key: object, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
         """Every version of one row up to this position, oldest first.
@@ -285,17 +294,17 @@ class Moment:
         return self._remembering(self._with_text(versions, name, wanted))
 
     def _versions(self, history: TableHistory, span: Span, key: object) -> DataFrame:
-        types = Types(types_of(self._histories.values()), self._mirror._lake.version_num)
+        types = Types(types_of(self._histories.values()), self._opened.lake.version_num)
         row = Biography(span.fingerprint, types, key)
-        retained = read_retained(self._mirror.path)
+        retained = read_retained(self._opened.lake.path)
         if not span.copied and retained <= span.base.floor:
             first = First(span.base.floor, BEFORE, None)
-            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+            return row.versions(self._opened.spark, first, self._reading.changes(history, span))
         lsn = max(span.base.lsn, retained)
-        with self._mirror.at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
+        with self._at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
             kind = COPIED if span.copied and lsn == span.base.lsn else BEFORE
             first = First(lsn, kind, early._reading.table(history, span, row.equalities))
-            return row.versions(self._mirror.spark, first, self._reading.changes(history, span))
+            return row.versions(self._opened.spark, first, self._reading.changes(history, span))
 
     def diff(self, table: str, from_: Position, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
         """The net difference of a table between `from_` and this position.
@@ -310,7 +319,7 @@ class Moment:
         """
         self._require_usable()
         key, wanted = parsed(table), text_columns(text)
-        early = self._mirror.at(from_)
+        early = self._at(from_)
         if early.lsn > self.lsn:
             raise InvalidValue(f"{early.lsn} is after {self.lsn}", "Give the earlier position first.")
         history = find(self._names, key)
@@ -328,13 +337,13 @@ class Moment:
             changes = self._reading.changes(history, span).where(F.col(COMMIT_VERSION) > early.lsn.value)
         names = {column for frame in rows for column in frame.columns}
         keyed = replace(span.fingerprint, key=()) if inherited else span.fingerprint
-        shape = shape_of(keyed, self._mirror._lake.version_num, names)
+        shape = shape_of(keyed, self._opened.lake.version_num, names)
         return self._remembering(self._with_text(difference(*rows, changes, shape), key, wanted), early)
 
     def _require_usable(self) -> None:
         """Raise if the lease has expired, or if an option of the Spark session can now change a result."""
         self._lease.require_in_force()
-        require_pinned(self._mirror.spark)
+        require_pinned(self._opened.spark)
 
     def _remembering(self, frame: DataFrame, *others: Moment) -> DataFrame:
         vars(frame)["_tidemark_moment"] = self, *others
@@ -366,11 +375,11 @@ class Moment:
     def _columns_of(self, key: Key) -> list[str]:
         """Return the columns of a table as readers see them."""
         columns = self._span(find(self._names, key)).fingerprint.columns
-        return [name for _, name in shown_names(columns, self._mirror._lake.version_num)]
+        return [name for _, name in shown_names(columns, self._opened.lake.version_num)]
 
     def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
         """Return the rows of a table and, unless `only`, of all tables below it, with the table's own columns."""
-        span, spark, version_num = self._clear(history), self._mirror.spark, self._mirror._lake.version_num
+        span, spark, version_num = self._clear(history), self._opened.spark, self._opened.lake.version_num
         if not history.is_union and (only or not span.fingerprint.children):
             return self._reading.table(history, span, equalities)
         root = span.fingerprint
@@ -411,7 +420,7 @@ class Moment:
         Only differences that the log does not record are checked: polls, copies and definitions.
         """
         # A poll does not record commits, so no commit can be excluded from its rows.
-        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._mirror._streamed_above or Lsn.ZERO))
+        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._opened.streamed_above or Lsn.ZERO))
         if polled:
             return f"was polled with the commit at {polled[0]}, which is not visible here"
         if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):

@@ -28,7 +28,7 @@ from tidemark.pgoutput.letters import (
     TYPE,
     UPDATE,
 )
-from tidemark.values.kernels import OK, Bytes, Longs, kernel
+from tidemark.values.kernels import OK, Bytes, Longs, be32, be64, kernel
 
 
 class FrameEventKind(IntEnum):
@@ -53,14 +53,6 @@ NOBODY, SOMEONE = -2, -1  # values of an event's xid: outside of any transaction
 _E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (
     int(kind) for kind in FrameEventKind
 )
-
-
-@kernel
-def _number(buffer: Bytes, at: int, size: int) -> Any:
-    value = np.int64(0)
-    for i in range(size):
-        value = value << 8 | np.int64(buffer[at + i])
-    return value
 
 
 @kernel
@@ -95,16 +87,16 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
         elif letter == BEGIN:
             if mode != _OUTSIDE or length != 21:
                 return count, at, at, False
-            if _number(buffer, body + 1, 8) >= endpos:  # start of the commit record; the commit LSN is its end
+            if np.int64(be64(buffer, body + 1)) >= endpos:  # start of the commit record; the commit LSN is its end
                 beyond = True
                 break
-            state[_MODE], state[_FINAL], state[_CHANGES] = _PLAIN, _number(buffer, body + 1, 8), 0
-            state[_XID] = _number(buffer, body + 17, 4)
+            state[_MODE], state[_FINAL], state[_CHANGES] = _PLAIN, np.int64(be64(buffer, body + 1)), 0
+            state[_XID] = np.int64(be32(buffer, body + 17))
             begun = at
         elif letter == COMMIT:
-            if mode != _PLAIN or length != 26 or buffer[body + 1] or _number(buffer, body + 2, 8) != state[_FINAL]:
+            if mode != _PLAIN or length != 26 or buffer[body + 1] or np.int64(be64(buffer, body + 2)) != state[_FINAL]:
                 return count, at, at, False
-            lsn, micros = _number(buffer, body + 10, 8), _number(buffer, body + 18, 8)
+            lsn, micros = np.int64(be64(buffer, body + 10)), np.int64(be64(buffer, body + 18))
             if lsn < 0:
                 return count, at, at, False
             if lsn > endpos:
@@ -115,7 +107,7 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
         elif letter == STREAM_START:
             if mode != _OUTSIDE or length != 6 or buffer[body + 5] > 1:
                 return count, at, at, False
-            state[_MODE], state[_XID], state[_CHANGES] = _STREAM, _number(buffer, body + 1, 4), 0
+            state[_MODE], state[_XID], state[_CHANGES] = _STREAM, np.int64(be32(buffer, body + 1)), 0
             count = _emit(events, count, _E_START, at, stop, 0, state[_XID], 0, buffer[body + 5])
             begun = stop
         elif letter == STREAM_STOP:
@@ -126,24 +118,24 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
         elif letter == STREAM_COMMIT:
             if mode != _OUTSIDE or length != 30 or buffer[body + 5]:
                 return count, at, at, False
-            lsn, micros = _number(buffer, body + 14, 8), _number(buffer, body + 22, 8)
+            lsn, micros = np.int64(be64(buffer, body + 14)), np.int64(be64(buffer, body + 22))
             if lsn < 0:
                 return count, at, at, False
             if lsn > endpos:
                 beyond = True
                 break
-            count = _emit(events, count, _E_STREAM_COMMIT, at, stop, 0, _number(buffer, body + 1, 4), lsn, micros)
+            count = _emit(events, count, _E_STREAM_COMMIT, at, stop, 0, np.int64(be32(buffer, body + 1)), lsn, micros)
         elif letter == STREAM_ABORT:
             if mode != _OUTSIDE or (length != 9 and length != 25):
                 return count, at, at, False
-            top, sub = _number(buffer, body + 1, 4), _number(buffer, body + 5, 4)
+            top, sub = np.int64(be32(buffer, body + 1)), np.int64(be32(buffer, body + 5))
             count = _emit(events, count, _E_ABORT, at, stop, 0, top, 0, sub)
         elif letter == RELATION:
             skip = 5 if mode == _STREAM else 1
             if length < skip + 4:
                 return count, at, at, False
             owner = NOBODY if mode == _OUTSIDE else (SOMEONE if mode == _PLAIN else state[_XID])
-            count = _emit(events, count, _E_RELATION, at, stop, 0, owner, 0, _number(buffer, body + skip, 4))
+            count = _emit(events, count, _E_RELATION, at, stop, 0, owner, 0, np.int64(be32(buffer, body + skip)))
         elif letter == MESSAGE:
             if mode == _OUTSIDE:
                 count = _emit(events, count, _E_SAID, at, stop, 0, NOBODY, 0, 0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tidemark.values.failure import bad_message
-from tidemark.values.kernels import OK, Bytes, Longs, kernel, read_only
+from tidemark.values.kernels import OK, Bytes, Longs, kernel, le32, read_only
 
 HEAD = 4
 
@@ -50,12 +50,7 @@ def frame_length(buffer: Bytes, at: int, end: int) -> Any:
     """Return the length of the frame's message, or -1 if no complete, nonempty frame ends at or before `end`."""
     if end - at < HEAD:
         return np.int64(-1)
-    length = (
-        np.int64(buffer[at])
-        | np.int64(buffer[at + 1]) << 8
-        | np.int64(buffer[at + 2]) << 16
-        | np.int64(buffer[at + 3]) << 24
-    )
+    length = np.int64(le32(buffer, at))
     if length < 1 or length > end - at - HEAD:
         return np.int64(-1)
     return length

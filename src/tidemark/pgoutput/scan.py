@@ -28,7 +28,7 @@ from tidemark.pgoutput.letters import (
 )
 from tidemark.values.cells import NULL, UNCHANGED
 from tidemark.values.failure import bad_message
-from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
+from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +131,6 @@ def find_values(messages: Messages, columns: int) -> RowCells:
 
 
 @kernel
-def _uint32(buffer: Bytes, at: int) -> Any:
-    return (
-        np.int64(buffer[at]) << 24
-        | np.int64(buffer[at + 1]) << 16
-        | np.int64(buffer[at + 2]) << 8
-        | np.int64(buffer[at + 3])
-    )
-
-
-@kernel
 def _classify(
     buffer: Bytes,
     starts: Longs,
@@ -158,12 +148,12 @@ def _classify(
         if streamed:
             if end - at < 4:
                 return i
-            xids[i] = _uint32(buffer, at)
+            xids[i] = np.int64(be32(buffer, at))
             at += 4
         if letter == INSERT or letter == UPDATE or letter == DELETE:
             if end - at < 4:
                 return i
-            relations[i] = _uint32(buffer, at)
+            relations[i] = np.int64(be32(buffer, at))
             at += 4
         elif letter != RELATION and letter != TYPE and letter != TRUNCATE and letter != MESSAGE:
             return i
@@ -177,7 +167,7 @@ def _row(
 ) -> Any:
     """Read a row; return its end, or -1 if it is malformed. Only a `partial` row may omit unchanged TOAST values."""
     columns = offsets.shape[0]
-    if end - at < 2 or np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1]) != columns:
+    if end - at < 2 or np.int64(be16(buffer, at)) != columns:
         return np.int64(-1)
     at += 2
     for k in range(columns):
@@ -188,7 +178,7 @@ def _row(
         if kind == 116 or kind == 98:  # t, b
             if end - at < 4:
                 return np.int64(-1)
-            size = _uint32(buffer, at)
+            size: Any = np.int64(be32(buffer, at))
             at += 4
             if size > end - at:
                 return np.int64(-1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from tidemark.errors import PublicationDiffers
 from tidemark.postgres.names import MirrorNames, require_ours
 from tidemark.postgres.session import Session
 from tidemark.schema.table import Table
@@ -199,25 +198,3 @@ _MARKS = """
     select p.pubname || ' oid ' || r.prrelid, r.oid || '/' || r.xmin
       from pg_publication_rel r join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)
 """
-
-
-def verify(session: Session, wants: Iterable[WantedPublication]) -> None:
-    """Raise PublicationDiffers if a publication is not in the required state."""
-    wrong = [line for want in wants for line in differences(want, read_publication(session, want.name))]
-    if wrong:
-        raise PublicationDiffers("; ".join(wrong), PRINT_SETUP)
-
-
-def bring_about(session: Session, wants: Iterable[WantedPublication]) -> None:
-    """Create and alter the publications in one transaction and verify the result; raises if the role may not."""
-    everything = tuple(wants)
-    with session.transaction(read_only=False):
-        for want in everything:
-            for statement in mending(want, read_publication(session, want.name)):
-                session.execute(statement, f"publication {want.name}")
-        verify(session, everything)
-
-
-def drop(session: Session, name: str) -> None:
-    """Drop one of Tidemark's publications; does nothing if it does not exist."""
-    session.execute(drop_statement(name), f"dropping publication {name}")

@@ -17,7 +17,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DoubleType
 
-from tidemark.reads.text import postgres_text, quoted
+from tidemark.reads.text import postgres_text
+from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 
 _QUOTED_IN_ROWS = r'^$|["\\(),\s]'
@@ -63,9 +64,9 @@ def _source_bits(value: sql.Identifier, kind: pa.DataType) -> sql.Composed:
 
 
 def _mirror_value(column: ComparedColumn) -> Column:
-    value = F.col(quoted(column.name))
+    value = F.col(backticked(column.name))
     text = postgres_text(value, spark_type(column.type), _mirror_bits)
-    return text if column.text_name is None else F.coalesce(F.col(quoted(column.text_name)), text)
+    return text if column.text_name is None else F.coalesce(F.col(backticked(column.text_name)), text)
 
 
 def _mirror_bits(value: Column, kind: DataType) -> Column:

@@ -15,13 +15,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
-from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.columns import COMMIT_VERSION, OURS, StoredColumn
+from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.reads.shape import Shape
 from tidemark.reads.shown import Shown, ShownTable
 from tidemark.reads.tail import change_schema
-from tidemark.reads.text import quoted
+from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 
 # Options of a read override those of the session. A missing or unreadable file must cause an error.
@@ -53,26 +52,11 @@ def no_changes(spark: SparkSession, table: ShownTable) -> DataFrame:
     return spark.createDataFrame([], change_schema(table))
 
 
-def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:
-    """Return the changes visible at `boundary` and not at `base`; filters that file statistics satisfy are omitted."""
-    commit = F.col(COMMIT_VERSION)
-    if files is None or any(file.greatest > boundary.lsn for file in files):
-        changes = changes.where(commit <= boundary.lsn.value)
-    if boundary.excluded:
-        changes = changes.where(~commit.isin(sorted(lsn.value for lsn in boundary.excluded)))
-    if files is None or any(file.least <= base.lsn for file in files):
-        above = commit > base.lsn.value
-        changes = changes.where(
-            above | commit.isin(sorted(lsn.value for lsn in base.excluded)) if base.excluded else above
-        )
-    return changes
-
-
 def celled(rows: DataFrame, shape: Shape, others: Mapping[str, str]) -> DataFrame:
     """Rename a table's columns to cells, and `others` as given. Text fallbacks that the rows do not have are null."""
     there = set(rows.columns)
     cells = [
-        (F.col(quoted(name)) if name in there else F.lit(None).cast("string")).alias(cell)
+        (F.col(backticked(name)) if name in there else F.lit(None).cast("string")).alias(cell)
         for name, cell in zip(shape.names, shape.cells, strict=True)
     ]
     return rows.select(*cells, *(F.col(name).alias(other) for name, other in others.items()))
@@ -130,8 +114,8 @@ def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[Colu
     A read of the past uses the type that the column had then, although its rows may have been folded since under a
     later type. Values visible to such a read fit the earlier type or have a text; others become null.
     """
-    value = F.col(quoted(home.name))
-    text = F.col(quoted(home.companion().name)) if has_text else F.lit(None).cast("string")
+    value = F.col(backticked(home.name))
+    text = F.col(backticked(home.companion().name)) if has_text else F.lit(None).cast("string")
     if home.type == kind:
         return value, text
     if pa.types.is_string(kind):  # in ANSI mode Spark prints no exponents, like PostgreSQL

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.clock import Boundary
 from tidemark.lake.changes import ChangeFile
 from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, OURS, TRUNCATE, UNCHANGED, StoredColumn
 from tidemark.lake.identities import numbers_of
@@ -66,15 +65,6 @@ def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[S
         homes = tuple(column for column in there if not column.text)
         found.append(shown_rows(rows, homes, table))
     return pa.concat_tables(found)
-
-
-def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
-    """Return the changes visible at `boundary` and not at `since`."""
-    commit = pc.field(COMMIT_VERSION)
-    excluded = pa.array(sorted(lsn.value for lsn in boundary.excluded), pa.int64())
-    early = pa.array(sorted(lsn.value for lsn in since.excluded), pa.int64())
-    rows = rows.filter((commit <= boundary.lsn.value) & ~commit.isin(excluded))
-    return rows.filter((commit > since.lsn.value) | commit.isin(early))
 
 
 def merged_here(rows: pa.Table, shape: Shape) -> Few | None:

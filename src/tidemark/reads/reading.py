@@ -25,16 +25,17 @@ from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.mapped import descriptions
 from tidemark.log.slices import SlicePlan, plan
-from tidemark.reads.changes import file_changes, no_changes, seen
+from tidemark.reads.changes import file_changes, no_changes
 from tidemark.reads.contents import contents
 from tidemark.reads.equalities import Equalities
-from tidemark.reads.few import Few, are_few, merged_here, read_here, seen_here
+from tidemark.reads.few import Few, are_few, merged_here, read_here
 from tidemark.reads.overlay import overlaid
 from tidemark.reads.shape import ChangeFacts, both, facts_of
 from tidemark.reads.shown import ShownTable, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.tail import TailWork, tail_here, tail_of
 from tidemark.reads.versions import base_of, files_with, key_said
+from tidemark.reads.visible import seen, seen_here
 from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.schema.relation import columns_of, fitting
 from tidemark.schema.table import PgType

@@ -7,7 +7,6 @@ the column is read as text; then each value is what PostgreSQL prints.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 
@@ -18,20 +17,12 @@ from pyspark.sql import types as T  # noqa: N812
 from tidemark.errors import InvalidValue
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.reads.names import split_name
+from tidemark.schema.display import backticked, in_quotes, spark_name
 from tidemark.values.exact import float_text
 
 Key = tuple[str, str]
 Floats = Callable[[Column, T.DataType], Column]
 _QUOTED_IN_ARRAYS = r'^$|^(?i:null)$|["\\{},\s]'
-
-
-def quoted(name: str) -> str:
-    """Quote a column name for Spark SQL."""
-    return _in_quotes(name, "`")
-
-
-def _in_quotes(name: str, mark: str) -> str:
-    return mark + name.replace(mark, 2 * mark) + mark
 
 
 def guarded(rows: DataFrame, table: Key) -> DataFrame:
@@ -41,29 +32,28 @@ def guarded(rows: DataFrame, table: Key) -> DataFrame:
     if not exact:
         return rows
     return rows.select(
-        *(_refusing(rows, name, table) if name in exact else F.col(quoted(name)) for name in rows.columns)
+        *(_refusing(rows, name, table) if name in exact else F.col(backticked(name)) for name in rows.columns)
     )
 
 
 def _refusing(rows: DataFrame, name: str, table: Key) -> Column:
-    text, kind = F.col(quoted(name + TEXT_SUFFIX)), rows.schema[name].dataType
+    text, kind = F.col(backticked(name + TEXT_SUFFIX)), rows.schema[name].dataType
     why = F.concat(
         F.lit(f"column {name} of {'.'.join(table)} has a value that Spark's type {_shown(kind)} cannot hold: "),
         text,
         F.lit("\nHint: " + as_text_hint(table, name)),
     )
     refused = F.raise_error(why).cast(kind)
-    return F.when(text.isNotNull(), refused).otherwise(F.col(quoted(name))).alias(name)
+    return F.when(text.isNotNull(), refused).otherwise(F.col(backticked(name))).alias(name)
 
 
 def as_text_hint(table: Key, column: str) -> str:
     """Return a hint on how to read a column as text in Python, on the command line and in SQL."""
     parts = (*(part for part in table[:1] if part != "public"), table[1], column)
-    name = ".".join(_in_quotes(part, '"') if set('."') & set(part) else part for part in parts)
-    in_sql = ".".join(part if re.fullmatch(r"[A-Za-z_]\w*", part) else quoted(part) for part in parts)
+    name = ".".join(in_quotes(part, '"') if set('."') & set(part) else part for part in parts)
     return (
         f"Read the column as PostgreSQL's text: `text=[{name!r}]` in Python, `--text {name}` on the command line, "
-        f"`/*+ TEXT({in_sql}) */` after SELECT in SQL."
+        f"`/*+ TEXT({spark_name(parts)}) */` after SELECT in SQL."
     )
 
 
@@ -106,12 +96,6 @@ def require_found(wanted: Iterable[tuple[str, ...]], found: Iterable[tuple[str, 
             )
 
 
-def plain_columns(rows: DataFrame) -> list[str]:
-    """Return the columns without text fallbacks."""
-    there = set(rows.columns)
-    return [name for name in rows.columns if not (name.endswith(TEXT_SUFFIX) and _typed(name) in there)]
-
-
 def read_as_text(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return the rows with these columns as PostgreSQL's text, and without their text fallbacks."""
     wanted, there = set(names), set(rows.columns)
@@ -120,11 +104,11 @@ def read_as_text(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     columns = []
     for name in rows.columns:
         if name in wanted:
-            value, text = F.col(quoted(name)), quoted(name + TEXT_SUFFIX)
+            value, text = F.col(backticked(name)), backticked(name + TEXT_SUFFIX)
             whole = postgres_text(value, rows.schema[name].dataType)
             columns.append((F.coalesce(F.col(text), whole) if name + TEXT_SUFFIX in there else whole).alias(name))
         elif not (name.endswith(TEXT_SUFFIX) and _typed(name) in wanted):
-            columns.append(F.col(quoted(name)))
+            columns.append(F.col(backticked(name)))
     return rows.select(*columns)
 
 

@@ -12,7 +12,7 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.shown import shown_names
-from tidemark.reads.text import quoted
+from tidemark.schema.display import backticked
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
 from tidemark.values.types import Types, decoding_of
@@ -56,7 +56,7 @@ def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num
         for suffix in ("", TEXT_SUFFIX):
             if own[source] + suffix in there:
                 chosen[own[source] + suffix] = shown + suffix
-    picked = frame.select(*(quoted(name) for name in chosen))
+    picked = frame.select(*(backticked(name) for name in chosen))
     return picked.toDF(*chosen.values())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
@@ -18,11 +18,12 @@ from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
 from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
-from tidemark.reads.hashing import bucket_of, can_hash
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
-from tidemark.reads.text import quoted
+from tidemark.reads.visible import spark_sees
+from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
+from tidemark.values.hashes import spark_hash
 
 BEGIN, END = "begin", "end"
 
@@ -67,13 +68,12 @@ def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> K
 
 def files_with(key: Key, versions: Versions) -> tuple[VersionFile, ...]:
     """Return the files that may contain the row with a key: those of its bucket."""
-    return tuple(file for file in versions.files if file.bucket == bucket_of(key, file.buckets))
+    hashed = spark_hash(key)
+    return tuple(file for file in versions.files if file.bucket == hashed % file.buckets)
 
 
 def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
     """Return the value of a literal in a column of this type, or None if it is not certain."""
-    if not can_hash(kind):
-        return None
     if literal.kind is LiteralKind.INTEGER and pa.types.is_signed_integer(kind):
         value = int(literal.text)
         return value if -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1) else None
@@ -92,7 +92,7 @@ def base_of(
         frames.append(version_rows(spark, table, versions, found.clean).select(*cells))
     if found.asked:
         asked = version_rows(spark, table, versions, found.asked)
-        begun, ended = (_sees(boundary, F.col(name)) for name in (BEGIN, END))
+        begun, ended = (spark_sees(boundary, F.col(name)) for name in (BEGIN, END))
         not_ended = F.col(END).isNull() | ~ended
         frames.append(asked.where(begun & not_ended).select(*cells))
         if not table.key and boundary.excluded:
@@ -117,12 +117,6 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
     interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
     homes = plain_homes(table, versions.stored)
     if homes is not None:  # expressions as text need one call to the JVM instead of several per column
-        return rows.selectExpr(*(f"{quoted(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
+        return rows.selectExpr(*(f"{backticked(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
     return rows.select(*values, *(F.expr(text) for text in interval))
-
-
-def _sees(boundary: Boundary, commit: Column) -> Column:
-    seen = commit <= boundary.lsn.value
-    hidden = sorted(lsn.value for lsn in boundary.excluded)
-    return seen & ~commit.isin(hidden) if hidden else seen

@@ -19,7 +19,7 @@ from tidemark.errors import MalformedMessage
 from tidemark.pgoutput.frames import HEAD
 from tidemark.postgres.compiled import consume_input, copy_memory, free_memory, get_copy_data, link
 from tidemark.postgres.libpq import libpq
-from tidemark.values.kernels import Bytes, Longs, kernel
+from tidemark.values.kernels import Bytes, Longs, be64, kernel
 
 _XLOG_HEADER, _KEEPALIVE = 25, 18
 
@@ -85,14 +85,6 @@ class Drain:
 
 
 @kernel
-def _number(data: Bytes, at: int) -> Any:
-    value = np.int64(0)
-    for i in range(8):
-        value = value << 8 | np.int64(data[at + i])
-    return value
-
-
-@kernel
 def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Bytes) -> Any:
     slot = np.zeros(1, np.int64)
     consumed = False
@@ -125,7 +117,7 @@ def _drain(connection: int, buffer: Bytes, used: int, state: Longs, scratch: Byt
             used += HEAD + size
             state[_POINTER] = 0
         elif scratch[0] == 107 and length == _KEEPALIVE:  # k
-            state[_POSITION] = max(state[_POSITION], _number(scratch, 1))
+            state[_POSITION] = max(state[_POSITION], np.int64(be64(scratch, 1)))
             state[_REPLY] |= scratch[17]
         else:
             free_memory(pointer)

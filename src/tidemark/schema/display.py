@@ -1,14 +1,16 @@
-"""Names as PostgreSQL prints them: identifiers quoted where SQL requires it, types as `format_type` prints them.
+"""Names in SQL: identifiers quoted for PostgreSQL and for Spark, and types as PostgreSQL's `format_type` prints them.
 
-Extension types are printed without their type modifiers, whose formats are defined by functions in the server.
+These are texts for users and for Spark; SQL that is executed in PostgreSQL is composed with `psycopg.sql`. Extension
+types are printed without their type modifiers, whose formats are defined by functions in the server.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import PgType
+from tidemark.schema.table import PgType, Table
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _RESERVED = frozenset((
@@ -25,7 +27,10 @@ _RESERVED = frozenset((
     "character", "coalesce", "dec", "decimal", "exists", "extract", "float", "greatest", "grouping", "inout", "int",
     "integer", "interval", "least", "national", "nchar", "none", "normalize", "nullif", "numeric", "out", "overlay",
     "position", "precision", "real", "row", "setof", "smallint", "substring", "time", "timestamp", "treat", "trim",
-    "values", "varchar",
+    "values", "varchar", "json", "json_array", "json_arrayagg", "json_exists", "json_object", "json_objectagg",
+    "json_query", "json_scalar", "json_serialize", "json_table", "json_value", "merge_action", "xmlattributes",
+    "xmlconcat", "xmlelement", "xmlexists", "xmlforest", "xmlnamespaces", "xmlparse", "xmlpi", "xmlroot",
+    "xmlserialize", "xmltable",
 ))  # fmt: skip
 _NAMES = {
     "bool": "boolean",
@@ -53,10 +58,25 @@ def quoted(name: str) -> str:
     """An identifier, in double quotes if SQL requires them."""
     if _PLAIN.fullmatch(name) and name not in _RESERVED:
         return name
-    return '"' + name.replace('"', '""') + '"'
+    return in_quotes(name, '"')
 
 
-def sql_name(table: Fingerprint) -> str:
+def backticked(name: str) -> str:
+    """An identifier for Spark, in backticks, which allow every character."""
+    return in_quotes(name, "`")
+
+
+def spark_name(parts: Iterable[str]) -> str:
+    """A qualified name for Spark, with backticks where they may be required."""
+    return ".".join(part if _PLAIN.fullmatch(part) else backticked(part) for part in parts)
+
+
+def in_quotes(name: str, mark: str) -> str:
+    """A name between quotation marks, with those inside doubled."""
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def sql_name(table: Fingerprint | Table) -> str:
     """The name of a table with its schema, quoted for use in a SQL statement."""
     return f"{quoted(table.schema)}.{quoted(table.name)}"
 

@@ -106,7 +106,7 @@ def skipped(table: Table, why: str) -> Reason:
     """The table cannot be mirrored in its current state."""
     if table.flaw is not None:
         return not_supported(table.flaw)
-    alter = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} SET LOGGED;"
+    alter = f"ALTER TABLE {sql_name(table)} SET LOGGED;"
     fix = f"Run `{alter}` at the source." if table.persistence is Persistence.UNLOGGED else ""
     return Reason(f"the table cannot be mirrored: {why}", fix)
 
@@ -118,12 +118,11 @@ def restarted(after: str, cause: str) -> Reason:
 
 def not_permitted(table: Table) -> Reason | None:
     """The role of the connection cannot read all rows of the table; None if it can."""
-    name = f"{quoted(table.schema)}.{quoted(table.name)}"
     if not table.schema_usable:
         grant = f"GRANT USAGE ON SCHEMA {quoted(table.schema)} TO role;"
         return Reason("permission denied: the role has no USAGE privilege on the schema", f"Run `{grant}`.")
     if not table.selectable:
-        grant = f"GRANT SELECT ON {name} TO role;"
+        grant = f"GRANT SELECT ON {sql_name(table)} TO role;"
         return Reason("permission denied: the role has no SELECT privilege on the table", f"Run `{grant}`.")
     if table.row_security:
         return Reason("row-level security hides rows of the table from the role", "Run `ALTER ROLE role BYPASSRLS;`.")

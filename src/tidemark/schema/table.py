@@ -208,11 +208,6 @@ class Catalog:
         """Tables by OID."""
         return {table.oid: table for table in self.tables}
 
-    @cached_property
-    def by_name(self) -> Mapping[tuple[str, str], Table]:
-        """Tables by schema and name."""
-        return {(table.schema, table.name): table for table in self.tables}
-
     def ancestors(self, leaf: Table) -> Iterator[Table]:
         """The partitioned tables above a partition, the nearest first."""
         parent = self.by_oid.get(leaf.parent) if leaf.parent is not None else None

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidemark.values.cells import NULL, Cells, DecodedColumn, validity
 from tidemark.values.failure import bad_value, require_good, text_or_bad
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel, read_only
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, int32_at, kernel, read_only
 from tidemark.values.text import as_strings
 
 Decode = Callable[[Cells, bool], DecodedColumn]
@@ -81,14 +81,6 @@ def _flatten_text(cells: Cells, counts: Longs, strange: Flags) -> tuple[Longs, C
 
 
 @kernel
-def _int32(buffer: Bytes, at: int) -> Any:
-    value = np.int64(0)
-    for k in range(4):
-        value = value << 8 | np.int64(buffer[at + k])
-    return value - 4294967296 if value >= 2147483648 else value
-
-
-@kernel
 def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, element_oid: int, counts: Longs, strange: Flags) -> Any:
     for i in range(len(offsets)):
         counts[i] = 0
@@ -97,16 +89,16 @@ def _count_binary(buffer: Bytes, offsets: Longs, lengths: Ints, element_oid: int
         at = offsets[i]
         if lengths[i] < 12:
             return i
-        dimensions, flags = _int32(buffer, at), _int32(buffer, at + 4)
+        dimensions, flags = int32_at(buffer, at), int32_at(buffer, at + 4)
         if dimensions < 0 or dimensions > 6 or flags < 0 or flags > 1 or lengths[i] < 12 + 8 * dimensions:
             return i
-        if _int32(buffer, at + 8) & 0xFFFFFFFF != element_oid:
+        if int32_at(buffer, at + 8) & 0xFFFFFFFF != element_oid:
             return i
         if dimensions == 0:
             if lengths[i] != 12:
                 return i
-        elif dimensions == 1 and _int32(buffer, at + 16) == 1:
-            count = _int32(buffer, at + 12)
+        elif dimensions == 1 and int32_at(buffer, at + 16) == 1:
+            count = int32_at(buffer, at + 12)
             if count < 0 or count > (lengths[i] - 20) // 4:  # bounded by the size of the value
                 return i
             counts[i] = count
@@ -127,13 +119,13 @@ def _place_binary(
     length: Ints,
 ) -> Any:
     for i in range(len(offsets)):
-        if lengths[i] < 0 or strange[i] or _int32(buffer, offsets[i]) == 0:
+        if lengths[i] < 0 or strange[i] or int32_at(buffer, offsets[i]) == 0:
             continue
         at, end = offsets[i] + 20, offsets[i] + lengths[i]
         for k in range(starts[i], starts[i] + counts[i]):
             if at + 4 > end:
                 return i
-            size = _int32(buffer, at)
+            size = int32_at(buffer, at)
             at += 4
             if size < -1 or size > end - at:
                 return i

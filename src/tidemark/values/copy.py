@@ -16,7 +16,7 @@ import numpy as np
 
 from tidemark.values.cells import MOST_CELLS, Cells, DecodedColumn
 from tidemark.values.failure import BatchTooLarge, bad_message, decoding_column
-from tidemark.values.kernels import FOUR, TWO, Bytes, Ints, Longs, be16, be32, kernel
+from tidemark.values.kernels import FOUR, TWO, Bytes, Ints, Longs, be16, int32_at, kernel
 from tidemark.values.types import Decoding
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -155,7 +155,7 @@ def _rows(buffer: Bytes, start: int, offsets: Longs, lengths: Ints) -> Any:
         for k in range(columns):
             if p + FOUR > end:
                 return row, np.int64(at), MORE, np.int64(p + FOUR - at)
-            size = np.int64(np.int32(be32(buffer, p)))
+            size = int32_at(buffer, p)
             p += FOUR
             if size < -1:
                 return row, np.int64(at), BAD, 0

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemark.values.cells import Cells, DecodedColumn, fixed
 from tidemark.values.exact import date_text, timestamp_text
 from tidemark.values.failure import require_good, text_or_bad
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be32, be64, kernel
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be64, int32_at, kernel
 from tidemark.values.text import as_strings
 
 DAYS_TO_2000 = 10957
@@ -75,7 +75,7 @@ def _days(buffer: Bytes, offsets: Longs, lengths: Ints, out: Ints, strange: Flag
             continue
         if lengths[i] != 4:
             return i
-        value = np.int64(np.int32(be32(buffer, offsets[i]))) + DAYS_TO_2000
+        value = int32_at(buffer, offsets[i]) + DAYS_TO_2000
         strange[i] = value < FIRST_DAY or value > LAST_DAY
         out[i] = 0 if strange[i] else np.int32(value)
     return OK

@@ -5,28 +5,36 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from tidemark.errors import DecodeError, MalformedMessage, MalformedValue, in_short
-from tidemark.values.kernels import OK, Bytes
-
-if TYPE_CHECKING:  # cells import Arrow, which assembling transactions does not need
-    from tidemark.values.cells import Cells
+from tidemark.values.kernels import OK, Bytes, Longs
 
 SHOWN = 24
+
+
+class LocatedValues(Protocol):
+    """Values and their offsets: `values.cells`, which imports Arrow; assembling transactions does not need that."""
+
+    @property
+    def offsets(self) -> Longs:
+        """The offset of each value in the input."""
+
+    def raw(self, at: int) -> bytes:
+        """Return the bytes of one value."""
 
 
 class BatchTooLarge(Exception):
     """Signals that a column of this batch would become too large, so that the caller decodes the batch in halves."""
 
 
-def require_good(type_name: str, cells: Cells, bad: int) -> None:
+def require_good(type_name: str, cells: LocatedValues, bad: int) -> None:
     """Raise an error for the cell whose index a kernel returned, unless it returned OK."""
     if bad != OK:
         bad_value(type_name, cells, bad)
 
 
-def bad_value(type_name: str, cells: Cells, at: int) -> NoReturn:
+def bad_value(type_name: str, cells: LocatedValues, at: int) -> NoReturn:
     """Raise the error for a value that is not valid for its type."""
     raw = cells.raw(at)
     shown = raw[:SHOWN].hex(" ") + (" …" if len(raw) > SHOWN else "")
@@ -49,7 +57,7 @@ def decoding_column(name: str) -> Iterator[None]:
         raise MalformedValue(f"column {name}: {in_short(error).message}", _HINT) from error
 
 
-def text_or_bad(type_name: str, cells: Cells, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:
+def text_or_bad(type_name: str, cells: LocatedValues, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:
     """Return PostgreSQL's text of `raw`, a cell's value or part of it; raise an error for the cell if there is none."""
     try:
         return text_of(raw)

@@ -1,4 +1,4 @@
-"""Shared definitions of the kernels: array types, compilation, and the return value for a malformed item."""
+"""Shared definitions of the kernels: array types, compilation, readers of integers, the result for a malformed item."""
 
 from __future__ import annotations
 
@@ -60,4 +60,28 @@ def be64(buffer: Bytes, at: Any) -> Any:
     value = np.uint64(0)
     for k in range(8):
         value = value << np.uint64(8) | np.uint64(buffer[np.uint64(at) + np.uint64(k)])
+    return value
+
+
+@kernel
+def int32_at(buffer: Bytes, at: Any) -> Any:
+    """Read four bytes in network order as a signed integer, which has 64 bits then."""
+    return np.int64(np.int32(be32(buffer, at)))
+
+
+@kernel
+def le32(buffer: Bytes, at: Any) -> Any:
+    """Read four bytes as an unsigned integer whose lowest byte is first."""
+    value = np.uint32(0)
+    for k in range(4):
+        value |= np.uint32(buffer[np.uint64(at) + np.uint64(k)]) << np.uint32(8 * k)
+    return value
+
+
+@kernel
+def le64(buffer: Bytes, at: Any) -> Any:
+    """Read eight bytes as an unsigned integer whose lowest byte is first."""
+    value = np.uint64(0)
+    for k in range(8):
+        value |= np.uint64(buffer[np.uint64(at) + np.uint64(k)]) << np.uint64(8 * k)
     return value

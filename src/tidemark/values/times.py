@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemark.values.cells import Cells, DecodedColumn, variable
 from tidemark.values.failure import require_good
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, kernel
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be64, int32_at, kernel
 from tidemark.values.text import as_strings
 
 DAY = 86_400_000_000
@@ -112,16 +112,6 @@ def _time_texts(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool) -> An
 
 
 @kernel
-def _read(buffer: Bytes, at: int, width: int) -> Any:
-    value = np.int64(0)
-    if buffer[at] >= 128:
-        value = np.int64(-1)
-    for k in range(width):
-        value = value << 8 | np.int64(buffer[at + k])
-    return value
-
-
-@kernel
 def _two(out: Bytes, at: int, value: int) -> Any:
     out[at] = 48 + value // 10
     out[at + 1] = 48 + value % 10
@@ -166,7 +156,7 @@ def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: In
             continue
         if lengths[i] != (12 if zoned else 8):
             return i
-        micros = _read(buffer, offsets[i], 8)
+        micros = np.int64(be64(buffer, offsets[i]))
         if micros < 0 or micros > DAY:
             return i
         at = _two(out, at, micros // 3_600_000_000)
@@ -175,7 +165,7 @@ def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: In
         out[at] = 58
         at = _seconds(out, at + 1, micros % 60_000_000)
         if zoned:
-            west = _read(buffer, offsets[i] + 8, 4)
+            west = int32_at(buffer, offsets[i] + 8)
             if west <= -16 * 3600 or west >= 16 * 3600:
                 return i
             out[at] = 45 if west > 0 else 43
@@ -245,8 +235,8 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, sta
             continue
         if lengths[i] != 16:
             return i
-        micros = _read(buffer, offsets[i], 8)
-        days, months = _read(buffer, offsets[i] + 8, 4), _read(buffer, offsets[i] + 12, 4)
+        micros = np.int64(be64(buffer, offsets[i]))
+        days, months = int32_at(buffer, offsets[i] + 8), int32_at(buffer, offsets[i] + 12)
         lowest = micros == -9223372036854775807 - 1 and days == -2147483648 and months == -2147483648
         highest = micros == 9223372036854775807 and days == 2147483647 and months == 2147483647
         if infinite and (lowest or highest):

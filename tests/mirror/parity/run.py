@@ -168,7 +168,7 @@ class Parity:
     def _await(self, mirror: Mirror, lsn: Lsn) -> None:
         """Until that position is known, which is told when something is committed: what is refused then is for good."""
         deadline = time.monotonic() + STUCK_S
-        while mirror._view().answerable < lsn:
+        while mirror._opened.view().answerable < lsn:
             self.mirror.require_well()
             assert time.monotonic() < deadline, f"{lsn} is not reached; the mirror said {self.mirror.said[-9:]}"
             self.database.run(f"update {ACCOUNT} set v = 'and on' where id = {ACCOUNTS}")

@@ -239,4 +239,4 @@ def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession,
         rounds(side, 1)
         assert vacuum(side.options.lake, ExpireOptions(keep_s=3600.0)).retained == Lsn.ZERO
         done = vacuum(side.options.lake, ExpireOptions(keep_s=0.0))
-        assert done.retained == min(side.open()._lake.cycle().safe, side.open()._lake.cycle().known)
+        assert done.retained == min(side.open()._opened.lake.cycle().safe, side.open()._opened.lake.cycle().known)

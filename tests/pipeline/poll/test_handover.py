@@ -118,7 +118,7 @@ def test_under_load_every_position_before_and_after_is_exact(db: Database, tmp_p
             assert moments.sql("select sum(id) from root").collect()[0][0] == 4
             with pytest.raises(NotAnswerable, match="the mirror was polled at"):
                 moments.at(Boundary(first, frozenset({first})))
-            with moments.at(Boundary(moments._view().answerable, frozenset({Lsn(last.value - 1)}))) as moment:
+            with moments.at(Boundary(moments._opened.view().answerable, frozenset({Lsn(last.value - 1)}))) as moment:
                 with pytest.raises(NotAnswerable, match=r"keyed was polled with the commit at .* not visible here"):
                     moment.table("keyed")
             assert present.at("now").observed is None

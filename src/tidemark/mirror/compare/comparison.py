@@ -15,7 +15,7 @@ from tidemark.clock import Boundary
 from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.polls import Poll
-from tidemark.mirror.compare.digest import WHOLE, RowDigest
+from tidemark.mirror.compare.digest import WHOLE
 from tidemark.mirror.compare.holding import Held
 from tidemark.mirror.compare.looking import HeldLook
 from tidemark.mirror.compare.mirror_side import MirrorSide
@@ -28,6 +28,7 @@ from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.dsn import Dsn
 from tidemark.reads.canonical import ComparedColumn
+from tidemark.reads.digests import RowDigest
 from tidemark.reads.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory, types_of
@@ -99,7 +100,7 @@ class Comparison:
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
         self._mirror, self._options = mirror, options
-        kind = HeldLook if mirror._last_poll is None else HeldPoll
+        kind = HeldLook if mirror._opened.last_poll is None else HeldPoll
         self._held: Held = kind(source, mirror, options.timeout_s)
         self.boundary: Boundary | None = None
         self.observed: Poll | None = None
@@ -129,11 +130,12 @@ class Comparison:
             with self._there(members, table) as there:
                 source = there.whole()
             mirror = digesting.result()
-            if source.is_same(mirror):
-                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, source, mirror, only=only)
+            digests = source.digest, mirror.digest
+            if source.digest == mirror.digest:
+                return Compared(name, Verdict.EQUAL, time.monotonic() - begin, *digests, only=only)
             with self._there(members, table) as there:
                 found = narrowed(there, here, (source, mirror), self._options.limit, values=self._options.values)
-            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, source, mirror, found, only=only)
+            return Compared(name, Verdict.DIFFERENT, time.monotonic() - begin, *digests, found, only=only)
         except TidemarkError as error:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=str(error), only=only)
         except PySparkException as error:
@@ -146,7 +148,7 @@ class Comparison:
             yield SourceSide(session, table, utf8=session.stores_utf8)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
-        lake = self._mirror._lake
+        lake = self._mirror._opened.lake
         types = Types(types_of(lake.tables().values()), lake.version_num)
         columns = {
             column.attnum: ComparedColumn(

@@ -1,8 +1,7 @@
-"""Digests of rows that do not depend on their order: the number of rows, and the sum of their hashes. Pure.
+"""Digests of the rows in a range of positions. Pure.
 
-A hash is the first 60 bits of the md5 of a canonical text: both engines have md5, and neither has the other's own hash
-functions. Rows that differ are found by their position: the key if it is one integer, so that the source can use its
-index for a range; otherwise the hash of the key, or of the row if there is no key.
+Rows that differ are found by their position: the key if it is one integer, so that the source can use its index for a
+range; otherwise the hash of the key, or of the row if there is no key.
 """
 
 from __future__ import annotations
@@ -12,26 +11,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidemark.reads.digests import RowDigest
+
 WAYS = 64  # parts that a range is divided into
-DIGITS = 15  # hexadecimal digits of a hash
 WHOLE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class RowDigest:
-    """The digest of rows: their number, the sum of their hashes, and their lowest and highest position."""
+class LocatedDigest:
+    """The digest of rows, and their lowest and highest position."""
 
-    rows: int = 0
-    total: int = 0
-    low: int = 0
-    high: int = 0
+    digest: RowDigest
+    low: int
+    high: int
 
-    def is_same(self, other: RowDigest) -> bool:
-        """Return whether the number of rows and the sum of their hashes are equal."""
-        return (self.rows, self.total) == (other.rows, other.total)
+    @classmethod
+    def of(cls, rows: int, high_sum: int | None, low_sum: int | None, *ends: int | None) -> LocatedDigest:
+        """The digest from the aggregates of either engine; those of no rows are null."""
+        return cls(RowDigest.of_sums(rows, high_sum, low_sum), *(int(end or 0) for end in ends))
 
-    def __str__(self) -> str:
-        return f"{self.total % 2**64:016x}"
+
+NO_ROWS = LocatedDigest(RowDigest(), 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Range:
     high: int
 
     @classmethod
-    def around(cls, *digests: RowDigest) -> Range:
+    def around(cls, *digests: LocatedDigest) -> Range:
         """Return the smallest range that contains all rows of these digests."""
-        filled = [each for each in digests if each.rows]
+        filled = [each for each in digests if each.digest.rows]
         return cls(min(each.low for each in filled), max(each.high for each in filled))
 
     @property
@@ -64,10 +64,10 @@ class Row:
 class Side(Protocol):
     """The rows of one table in one engine."""
 
-    def whole(self) -> RowDigest:
+    def whole(self) -> LocatedDigest:
         """Return the digest of all rows."""
 
-    def parts(self, within: Range) -> Mapping[int, RowDigest]:
+    def parts(self, within: Range) -> Mapping[int, LocatedDigest]:
         """Return the digest of each part of a range that has rows, by the number of the part."""
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:

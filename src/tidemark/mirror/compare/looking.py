@@ -50,8 +50,8 @@ class HeldLook(Held):
 
     def _look(self) -> CatalogSnapshot:
         """Take a catalog snapshot in a session of its own, whose transaction stays open."""
-        lake = self._mirror._lake
-        session = open_source(self._dsn, "compare", lake, self._mirror._view().reader, self._timeouts)
+        lake = self._mirror._opened.lake
+        session = open_source(self._dsn, "compare", lake, self._mirror._opened.view().reader, self._timeouts)
         try:
             replayed = replayed_by(session)
             session.begin()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemark.mirror.compare.digest import Range, Row, RowDigest, Side
+from tidemark.mirror.compare.digest import NO_ROWS, LocatedDigest, Range, Row, Side
 
 FEW = 10_000  # a range with at most so many rows is listed and not divided
 
@@ -42,19 +42,19 @@ class FoundDifferences:
 
 
 def narrowed(
-    source: Side, mirror: Side, totals: tuple[RowDigest, RowDigest], limit: int, *, values: bool
+    source: Side, mirror: Side, totals: tuple[LocatedDigest, LocatedDigest], limit: int, *, values: bool
 ) -> FoundDifferences:
     """Return at most `limit` rows that differ."""
     found: list[Differing] = []
     waiting = [(Range.around(*totals), totals)]
     while waiting and len(found) <= limit:
         within, both = waiting.pop(0)
-        if max(each.rows for each in both) <= FEW or within.step == 0 or within.low == within.high:
+        if max(each.digest.rows for each in both) <= FEW or within.step == 0 or within.low == within.high:
             found += _listed(source.rows(within, values=values), mirror.rows(within, values=values))
         else:
             there, here = source.parts(within), mirror.parts(within)
-            pairs = ((there.get(n, RowDigest()), here.get(n, RowDigest())) for n in sorted(there.keys() | here.keys()))
-            parts = [(Range.around(*pair), pair) for pair in pairs if not pair[0].is_same(pair[1])]
+            pairs = ((there.get(n, NO_ROWS), here.get(n, NO_ROWS)) for n in sorted(there.keys() | here.keys()))
+            parts = [(Range.around(*pair), pair) for pair in pairs if pair[0].digest != pair[1].digest]
             waiting = [*parts, *waiting]
     return FoundDifferences(tuple(found[:limit]), bool(waiting) or len(found) > limit)
 

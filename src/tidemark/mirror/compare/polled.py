@@ -56,7 +56,7 @@ class HeldPoll(Held):
             yield session
 
     def _settled(self, until: float) -> Lsn:
-        lake, missing = self._mirror._lake.path, ""
+        lake, missing = self._mirror._opened.lake.path, ""
         for _ in range(_ATTEMPTS):
             try:
                 handed = self._handed_over(until) if has_writer(lake) else None
@@ -71,7 +71,7 @@ class HeldPoll(Held):
 
     def _handed_over(self, until: float) -> Lsn | None:
         """Take over the snapshot of the polling process and return its position; None if no process polls."""
-        lake = self._mirror._lake.path
+        lake = self._mirror._opened.lake.path
         look_at = time.monotonic() + _LOOK_S
         with SnapshotRequest(lake) as asked:
             while has_writer(lake):
@@ -81,7 +81,7 @@ class HeldPoll(Held):
                     return handed.lsn
                 if time.monotonic() >= look_at:
                     look_at += _LOOK_S
-                    if self._mirror._last_poll is None:
+                    if self._mirror._opened.last_poll is None:
                         raise NotAnswerable(f"{lake} changed from polling to logical decoding", "Retry the command.")
                 if time.monotonic() >= until:
                     raise NotAnswerable(
@@ -104,7 +104,7 @@ class HeldPoll(Held):
 
     def _last(self) -> Lsn:
         """Take a snapshot and return the position of the last poll; refuse if the snapshots differ."""
-        poll = self._mirror._last_poll
+        poll = self._mirror._opened.last_poll
         session, identity = self._opened()
         if replayed_by(session) is not None:
             raise NotAnswerable(
@@ -121,7 +121,7 @@ class HeldPoll(Held):
         self.close()
         self._session = session = Session.open(self._dsn, "compare", self._timeouts)
         identity = locate(session, self._dsn, may_replicate=False).identity
-        self._mirror._lake.require_own(identity)
+        self._mirror._opened.lake.require_own(identity)
         return session, identity
 
     def _keep(self, session: Session, snapshot: Snapshot) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 from psycopg import sql
 
-from tidemark.mirror.compare.digest import DIGITS, WHOLE, Range, Row, RowDigest
+from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
 from tidemark.mirror.compare.table import ComparedTable
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
-from tidemark.reads.canonical import source_row
+from tidemark.reads.canonical import ComparedColumn, source_row
+from tidemark.reads.digests import source_md5, source_sums
 
 # The table and all tables below it in the session's snapshot. The planner uses the current children of a parent, so it
 # may omit a child that was removed since the snapshot, or include one that was added.
@@ -27,7 +28,7 @@ _TREE = """
      where c.relpersistence <> 't'
      order by c.oid
 """
-_FIGURES = sql.SQL("count(*), coalesce(sum({hash}), 0), coalesce(min(at), 0), coalesce(max(at), 0)")
+_FIGURES = sql.SQL("{}, min(at), max(at)").format(source_sums(sql.SQL("hash")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +39,32 @@ class SourceSide:
     table: ComparedTable
     utf8: bool
 
-    def whole(self) -> RowDigest:
+    def whole(self) -> LocatedDigest:
         """Return the digest of all rows."""
-        ((rows, total, low, high),) = self._rows(sql.SQL("select {} from {}").format(self._figures(), self._from(None)))
-        return RowDigest(rows, int(total), int(low), int(high))
+        (figures,) = self._rows(sql.SQL("select {} from {}").format(_FIGURES, self._from(None)))
+        return LocatedDigest.of(*figures)
 
-    def parts(self, within: Range) -> Mapping[int, RowDigest]:
+    def parts(self, within: Range) -> Mapping[int, LocatedDigest]:
         """Return the digest of each part of a range that has rows."""
         query = sql.SQL("select div(at::numeric - {}, {})::int, {} from {} group by 1").format(
-            sql.Literal(within.low), sql.Literal(within.step), self._figures(), self._from(within)
+            sql.Literal(within.low), sql.Literal(within.step), _FIGURES, self._from(within)
         )
-        return {
-            part: RowDigest(rows, int(total), int(low), int(high)) for part, rows, total, low, high in self._rows(query)
-        }
+        return {part: LocatedDigest.of(*figures) for part, *figures in self._rows(query)}
 
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
         """Return the rows of a range."""
         key = source_row(self.table.key) if self.table.key else sql.SQL("null")
-        said = sql.SQL("row_text") if values else sql.SQL("{}::text").format(self._hash(sql.SQL("row_text")))
-        query = sql.SQL("select {}, {} from {}").format(
-            sql.SQL("key"), said, self._from(within, sql.SQL("{} key").format(key))
+        said = source_row(self.table.columns) if values else sql.SQL("{}::text").format(self._hash(self.table.columns))
+        query = sql.SQL("select key, content from {}").format(
+            self._from(within, sql.SQL("{} key").format(key), sql.SQL("{} content").format(said))
         )
         return Counter(Row(key, said) for key, said in self._rows(query))
 
-    def _figures(self) -> sql.Composed:
-        return _FIGURES.format(hash=self._hash(sql.SQL("row_text")))
+    def _from(self, within: Range | None, *wanted: sql.Composable) -> sql.Composed:
+        """Return a FROM item with these columns of each row, or with its hash and position.
 
-    def _from(self, within: Range | None, also: sql.Composable | None = None) -> sql.Composed:
-        """Return a FROM item with the text and the position of each row, and the column `also` if it is given."""
+        With `offset 0` each is computed once per row.
+        """
         position = self._position()
         conditions: list[sql.Composable] = []
         if within is not None:
@@ -73,14 +72,11 @@ class SourceSide:
                 sql.SQL("{} between {} and {}").format(position, sql.Literal(within.low), sql.Literal(within.high))
             )
         if self.table.sample < WHOLE:
-            located = self._hash(source_row(self.table.located))
-            conditions.append(
-                sql.SQL("{} % {} < {}").format(located, sql.Literal(WHOLE), sql.Literal(self.table.sample))
-            )
-        return sql.SQL("(select {} row_text, {} at{} from {}{}) rows").format(
-            source_row(self.table.columns),
-            position,
-            sql.SQL(", {}").format(also) if also is not None else sql.SQL(""),
+            located, whole = self._hash(self.table.located), sql.Literal(WHOLE)
+            conditions.append(sql.SQL("{} % {} < {}").format(located, whole, sql.Literal(self.table.sample)))
+        figures = sql.SQL("{} hash").format(self._hash(self.table.columns)), sql.SQL("{} at").format(position)
+        return sql.SQL("(select {} from {}{} offset 0) rows").format(
+            sql.SQL(", ").join(wanted or figures),
             self._rows_read(),
             sql.SQL(" where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL(""),
         )
@@ -98,11 +94,10 @@ class SourceSide:
     def _position(self) -> sql.Composable:
         if (key := self.table.by_value) is not None:
             return sql.Identifier(key.source_name)
-        return self._hash(source_row(self.table.located))
+        return self._hash(self.table.located)
 
-    def _hash(self, text: sql.Composable) -> sql.Composed:
-        encoded = text if self.utf8 else sql.SQL("convert_to({}, 'UTF8')").format(text)
-        return sql.SQL("('x0' || left(md5({}), {}))::bit(64)::bigint").format(encoded, sql.Literal(DIGITS))
+    def _hash(self, columns: tuple[ComparedColumn, ...]) -> sql.Composed:
+        return source_md5(source_row(columns), utf8=self.utf8)
 
     def _rows(self, query: sql.Composed) -> list[tuple[Any, ...]]:
         name = f"{self.table.fingerprint.schema}.{self.table.fingerprint.name}"

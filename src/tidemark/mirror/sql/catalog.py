@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from typing import NoReturn
 
 from tidemark.mirror.sql.references import Reference
 from tidemark.mirror.sql.refusal import refuse
+from tidemark.schema.display import spark_name
 
 TableKey = tuple[str, str]
 _FILE_FORMATS = {"parquet", "delta", "iceberg", "orc", "avro", "csv", "json", "text", "xml", "binaryfile"}
@@ -31,7 +31,7 @@ class NameCatalog:
             if len(group) == 1:
                 return group[0]
             if group:
-                names = " and ".join(spelled(key) for key in sorted(group))
+                names = " and ".join(spark_name(key) for key in sorted(group))
                 refuse(
                     self.sql,
                     reference.start,
@@ -65,19 +65,9 @@ class NameCatalog:
         alike = get_close_matches(parts[-1].lower(), {key[1].lower() for key in self.known}, n=3)
         close = same or [key for name in alike for key in sorted(self.known) if key[1].lower() == name]
         if close:
-            return f"Did you mean {' or '.join(spelled(key) for key in close[:5])}?"
-        some = ", ".join(spelled(key) for key in sorted(self.known)[:10])
+            return f"Did you mean {' or '.join(spark_name(key) for key in close[:5])}?"
+        some = ", ".join(spark_name(key) for key in sorted(self.known)[:10])
         more = f" and {len(self.known) - 10} more" if len(self.known) > 10 else ""
         return (
             f"Tables of the mirror: {some}{more}." if some else "Run `tidemark sync` first: no table is mirrored yet."
         )
-
-
-def spelled(key: TableKey) -> str:
-    """Return the name of a table as it can be written in a query."""
-    return ".".join(part if re.fullmatch("[a-z_][a-z0-9_]*", part) else quoted(part) for part in key)
-
-
-def quoted(name: str) -> str:
-    """Return a name in backticks, which allow any character."""
-    return "`" + name.replace("`", "``") + "`"

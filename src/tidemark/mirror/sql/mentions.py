@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemark.mirror.sql.catalog import NameCatalog, TableKey, quoted, spelled
+from tidemark.mirror.sql.catalog import NameCatalog, TableKey
 from tidemark.mirror.sql.references import Reference
 from tidemark.mirror.sql.refusal import refuse
 from tidemark.mirror.sql.tokens import comments, token_end
+from tidemark.schema.display import backticked, spark_name
 
 Edit = tuple[int, int, str]
 
@@ -47,11 +48,11 @@ class Mentions:
             inside = [reference for reference in self._sources(scope) if self._is_bare(reference, key)]
             others += sum(name == table.lower() for name in self._other_names(scope, inside))
             if inside and others:
-                hint = f"Give {spelled(key)} an alias, and qualify the column with it."
+                hint = f"Give {spark_name(key)} an alias, and qualify the column with it."
                 refuse(self.sql, first, f"{schema}.{table} is ambiguous: another relation is named {table}", hint)
             if inside:
                 end = token_end(self.sql, second)
-                yield first, end, quoted(inside[0].known_as) + comments(self.sql, first, end)
+                yield first, end, backticked(inside[0].known_as) + comments(self.sql, first, end)
                 return
             scope = scope.parent_select
 

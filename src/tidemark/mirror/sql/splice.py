@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.mirror.sql.catalog import TableKey, quoted
+from tidemark.mirror.sql.catalog import TableKey
 from tidemark.mirror.sql.mentions import Edit
 from tidemark.mirror.sql.references import Reference
 from tidemark.mirror.sql.tokens import comments
 from tidemark.reads.equalities import Equalities
+from tidemark.schema.display import backticked
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def spliced(
             before, after = _apart(sql, reference)
             edits.append((reference.start, reference.end, before, name, after))
             if reference.alias is None:
-                alias = f" AS {quoted(reference.known_as)}"
+                alias = f" AS {backticked(reference.known_as)}"
                 edits.append((reference.alias_at, reference.alias_at, alias, "", ""))
     text, at, pieces = "", 0, list[Piece]()
     for start, end, before, view, after in sorted(edits, key=lambda edit: edit[:2]):

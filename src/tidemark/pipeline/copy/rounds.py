@@ -12,7 +12,6 @@ from tidemark.lake.columns import StoredColumn
 from tidemark.lake.generation import Generation
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS
-from tidemark.pipeline.copy.hashing import can_hash
 from tidemark.pipeline.copy.job import CopiedPart, CopiedTable, CopyWork
 from tidemark.pipeline.copy.lending import STAGING, Lender
 from tidemark.pipeline.copy.parts import Part, buckets_for, parts_of
@@ -27,6 +26,7 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.reads.shown import is_streamed, shown_table
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
+from tidemark.values.hashes import can_hash
 from tidemark.values.types import Types
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,11 @@ from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.versions import prefix, version_schema
-from tidemark.pipeline.copy.hashing import buckets_of, by_bucket
 from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
+from tidemark.values.hashes import buckets_of
+from tidemark.values.kernels import Ints, Longs, kernel
 
 GATHERED_BYTES = 96 << 20  # rows that all buckets buffer before they are written as row groups
 
@@ -95,6 +97,22 @@ def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -
         arrays = [pc.take(array, order, boundscheck=False) for array in arrays]
     begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
     return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
+
+
+def by_bucket(buckets: Ints, count: int) -> tuple[Longs, Longs]:
+    """The row numbers ordered by bucket, and the offset of each bucket in them; the last offset is the end."""
+    borders = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=count), out=borders[1:])
+    return _placed(buckets, borders[:-1].copy()), borders
+
+
+@kernel
+def _placed(buckets: Ints, next_at: Longs) -> Any:
+    order = np.empty(len(buckets), np.int64)
+    for row in range(len(buckets)):
+        order[next_at[buckets[row]]] = row
+        next_at[buckets[row]] += 1
+    return order
 
 
 def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:

@@ -33,11 +33,12 @@ from tidemark.pipeline.fold.events import Events, events_of
 from tidemark.pipeline.fold.job import FoldedBucket, FoldWork, fold_buckets
 from tidemark.pipeline.fold.layout import VersionLayout, bucket_count, version_columns
 from tidemark.pipeline.fold.policy import Burden
-from tidemark.reads.changes import file_changes, no_changes, seen
+from tidemark.reads.changes import file_changes, no_changes
 from tidemark.reads.shape import facts_of
 from tidemark.reads.shown import ShownTable, is_streamed, retired_columns, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.versions import version_rows
+from tidemark.reads.visible import seen
 from tidemark.schema.history import Span, TableHistory, types_of
 from tidemark.schema.table import Column
 from tidemark.spark import require_pinned

@@ -30,7 +30,6 @@ from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import CopySnapshot
-from tidemark.pipeline.poll.digests import RangeDigest
 from tidemark.pipeline.poll.following import Followed, Following, Write
 from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.horizon import Horizon
@@ -40,6 +39,7 @@ from tidemark.pipeline.poll.reconcile import SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, StageWork, stage
 from tidemark.pipeline.poll.table import PolledTable
 from tidemark.pipeline.poll.writing import ChangeStamp, ChangeWork, WrittenChanges, write_changes, write_truncate
+from tidemark.reads.digests import RowDigest
 from tidemark.reads.reading import TableReader
 from tidemark.reads.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
@@ -75,7 +75,7 @@ class Task:
     plan: PollPlan
     safe: Lsn
     horizon: Horizon | None
-    had: Mapping[int, Kept | RangeDigest]
+    had: Mapping[int, Kept | RowDigest]
     reconcile: bool
 
 
@@ -90,7 +90,7 @@ class PollResult:
     generations: list[Generation] = field(default_factory=list)
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     written: dict[int, WrittenChanges] = field(default_factory=dict)
-    has: dict[int, Kept | RangeDigest] = field(default_factory=dict)
+    has: dict[int, Kept | RowDigest] = field(default_factory=dict)
 
 
 def run_cycle(setting: Setting, task: Task) -> PollResult:

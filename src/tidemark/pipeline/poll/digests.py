@@ -1,7 +1,6 @@
-"""Digests of a table's rows, by range of their hashes and independent of their order, for source and mirror.
+"""Digests of a table's rows by range of their hashes, for source and mirror; a range is the first bits of a hash.
 
-The digested text is the canonical text of a row's key, or of the whole row if there is no key. Its hash is PostgreSQL's
-hash of texts, which takes a fifth of the time of md5. A range is identified by the first bits of a hash.
+The digested text is the canonical text of a row's key, or of the whole row if there is no key.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import Column, DataFrame
@@ -19,47 +17,26 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import rows_of
-from tidemark.pipeline.poll.hashing import text_hash
 from tidemark.postgres.session import Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.sqlstate import translated
 from tidemark.postgres.table_lock import require_same
 from tidemark.reads.canonical import ComparedColumn, mirror_row, source_row
+from tidemark.reads.digests import (
+    BITS,
+    RowDigest,
+    Totals,
+    source_sums,
+    source_text_hash,
+    spark_hashed_text,
+    spark_sums,
+    spark_text_hash,
+    totals_of,
+)
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.values.kernels import Longs
 
-BITS = 64
-_WRAP = 1 << BITS
 _READING = Timeouts(statement_s=0, idle_in_transaction_s=0)
-_HALF = 1 << 31
-Totals = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class RangeDigest:
-    """The number of rows, and the sum of the contributions of their hashes."""
-
-    rows: int = 0
-    total: int = 0
-
-    @classmethod
-    def of(cls, hashes: Longs) -> RangeDigest:
-        """The digest of rows with these hashes."""
-        return cls(len(hashes), int(added(hashes).sum()))
-
-    def __add__(self, other: RangeDigest) -> RangeDigest:
-        return RangeDigest(self.rows + other.rows, (self.total + other.total) % _WRAP)
-
-    def __sub__(self, other: RangeDigest) -> RangeDigest:
-        return RangeDigest(self.rows - other.rows, (self.total - other.total) % _WRAP)
-
-
-def added(hashes: Longs) -> Totals:
-    """The contribution of each hash to a digest.
-
-    It consists of both 32-bit halves as signed integers, whose sum PostgreSQL computes fastest.
-    """
-    return (hashes - ((hashes & np.int64(_HALF)) << np.int64(1))).view(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +57,9 @@ class Digests:
             return cls(numbers, rows, totals)
         return cls(numbers[starts], np.add.reduceat(rows, starts), np.add.reduceat(totals, starts))
 
-    def whole(self) -> RangeDigest:
+    def whole(self) -> RowDigest:
         """The digest of all ranges together."""
-        return RangeDigest(int(self.rows.sum()), int(self.totals.sum()))
+        return RowDigest(int(self.rows.sum()), int(self.totals.sum()))
 
     def at(self, numbers: Longs) -> tuple[Longs, Totals]:
         """The numbers of rows and the totals of some ranges; zero for a range without rows."""
@@ -93,7 +70,8 @@ class Digests:
         return rows, totals
 
 
-Among = tuple[int, frozenset[int]] | None  # the number of bits, and the ranges; None for all
+Ranges = tuple[int, frozenset[int]]  # the number of bits, and the numbers of the ranges
+Among = Ranges | None  # None for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +85,12 @@ class Text:
     utf8: bool
     integer: bool = False
 
-    def at_source(self) -> sql.Composed:
-        """The text as an SQL expression."""
-        if self.integer:
-            return sql.SQL("{}::text").format(sql.Identifier(self.columns[0].source_name))
-        text = source_row(self.columns)
-        return text if self.utf8 else sql.SQL("encode(convert_to({}, 'UTF8'), 'hex')").format(text)
-
     def hash_at_source(self) -> sql.Composed:
         """The hash of the text as an SQL expression."""
-        return sql.SQL('hashtextextended({} collate "C", 0)').format(self.at_source())
+        if self.integer:
+            key = sql.SQL("{}::text").format(sql.Identifier(self.columns[0].source_name))
+            return source_text_hash(key, utf8=True)
+        return source_text_hash(source_row(self.columns), utf8=self.utf8)
 
     def in_range(self, bits: int, ranges: Collection[int]) -> sql.Composed:
         """The SQL condition that the hash is in one of these ranges."""
@@ -134,25 +108,23 @@ class Text:
         """The text as a Spark expression, on columns that are named by cells."""
         if self.integer:
             return F.col(self.columns[0].name).cast("string")
-        text = mirror_row(self.columns)
-        return text if self.utf8 else F.lower(F.hex(text))
+        return spark_hashed_text(mirror_row(self.columns), utf8=self.utf8)
 
 
 def source_digests(
     source: SharedSnapshot, table: Fingerprint, parts: Iterable[Part], text: Text, bits: int, among: Among, tasks: int
 ) -> Digests:
     """The source's digests by ranges of `bits` bits: of all rows, or of those in coarser ranges."""
-    query = sql.SQL(
-        "select {}, count(*), coalesce(sum((h >> 32)::int4), 0), coalesce(sum((h << 32 >> 32)::int4), 0)"
-        " from (select {} h from {} offset 0) hashed{} group by 1"  # offset 0: the hash is computed once per row
-    )
+    # With `offset 0` the hash is computed once per row. Every group has rows, so that no sum is null.
+    query = sql.SQL("select {}, {} from (select {} h from {} offset 0) hashed{} group by 1")
     where = sql.SQL("") if among is None else sql.SQL(" where {}").format(_within(among))
+    sums = source_sums(sql.SQL("h"))
     wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
 
     def asked(part: Part) -> Longs:
         with source.session("poll", _READING) as session:
             require_same(session, table)
-            statement = query.format(wanted, text.hash_at_source(), rows_of(table, part), where)
+            statement = query.format(wanted, sums, text.hash_at_source(), rows_of(table, part), where)
             with translated(f"digesting {table.schema}.{table.name}"):
                 rows = session.connection.cursor(binary=True).execute(statement).fetchall()
             return np.array(rows, np.int64).reshape(-1, 4)
@@ -160,21 +132,19 @@ def source_digests(
     with ThreadPoolExecutor(tasks, "digest") as pool:
         found = np.concatenate([np.empty((0, 4), np.int64), *pool.map(asked, parts)])
     numbers, rows, high, low = found.T
-    return Digests.of(numbers, rows, ((high << np.int64(32)) + low).view(np.uint64))
+    return Digests.of(numbers, rows, totals_of(high, low))
 
 
 def mirror_digests(rows: DataFrame, bits: int, among: Among) -> Digests:
     """The same digests of the mirror, from rows that have a `hash`."""
     hashes = rows.select("hash") if among is None else within(rows, among).select("hash")
     number = F.lit(0).cast("long") if bits == 0 else F.shiftright("hash", BITS - bits)
-    half = F.shiftleft(F.col("hash").bitwiseAND(F.lit(_HALF)), 1)
-    total = F.sum(F.col("hash").cast("decimal(38,0)") - half.cast("decimal(38,0)"))
-    found = hashes.groupBy(number.alias("range")).agg(F.count(F.lit(1)), total).collect()
-    numbers, counts = (np.array([row[at] for row in found], np.int64) for at in (0, 1))
-    return Digests.of(numbers, counts, np.array([int(row[2]) % _WRAP for row in found], np.uint64))
+    found = hashes.groupBy(number.alias("range")).agg(*spark_sums(F.col("hash"))).collect()
+    numbers, counts, high, low = np.array(found, np.int64).reshape(-1, 4).T
+    return Digests.of(numbers, counts, totals_of(high, low))
 
 
-def within(rows: DataFrame, among: tuple[int, frozenset[int]]) -> DataFrame:
+def within(rows: DataFrame, among: Ranges) -> DataFrame:
     """The rows whose `hash` is in one of these ranges."""
     bits, ranges = among
     wanted = rows.sparkSession.createDataFrame(pa.table({"wanted": pa.array(sorted(ranges), pa.int64())}))
@@ -183,10 +153,10 @@ def within(rows: DataFrame, among: tuple[int, frozenset[int]]) -> DataFrame:
 
 def hashed(rows: DataFrame, text: Text) -> DataFrame:
     """Add the digested `text` and its `hash` to rows."""
-    return rows.withColumn("text", text.in_mirror()).withColumn("hash", text_hash("text"))
+    return rows.withColumn("text", text.in_mirror()).withColumn("hash", spark_text_hash(F.col("text")))
 
 
-def _within(among: tuple[int, frozenset[int]]) -> sql.Composed:
+def _within(among: Ranges) -> sql.Composed:
     bits, ranges = among
     return sql.SQL("(h >> {}) = any({}::bigint[])").format(
         sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")

@@ -21,14 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from tidemark.lake.rows import DELETED
-from tidemark.pipeline.poll.apart import Apart
-from tidemark.pipeline.poll.digests import RangeDigest, hashed, within
+from tidemark.pipeline.poll.digests import Ranges, hashed, within
 from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
-from tidemark.pipeline.poll.reconcile import SourceTable
+from tidemark.pipeline.poll.reconcile import DifferingRanges, SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
 from tidemark.pipeline.poll.writing import WrittenChanges, joined
 from tidemark.reads.changes import celled
 from tidemark.reads.difference import net
+from tidemark.reads.digests import RowDigest
 from tidemark.reads.shape import MANY, Shape
 
 MOST_MISSED = 100_000
@@ -44,7 +44,7 @@ class Followed:
     """
 
     written: WrittenChanges
-    has: Kept | RangeDigest | None
+    has: Kept | RowDigest | None
 
 
 class NeedsWhole(Exception):
@@ -62,7 +62,7 @@ class Following:
     """
 
     def __init__(
-        self, source: SourceTable, had: Kept | RangeDigest | None, room: Room, stage: Stage, write: Write
+        self, source: SourceTable, had: Kept | RowDigest | None, room: Room, stage: Stage, write: Write
     ) -> None:
         self._source, self._table = source, source.table
         self._had, self._room, self._stage, self._write = had, room, stage, write
@@ -92,23 +92,23 @@ class Following:
             raise NeedsWhole(self._table.fingerprint.oid, "the keys in the mirror differ from those of the last poll")
         return Followed(joined([upserts, rest.written]), rest.has)
 
-    def _rest(self, has: Kept | RangeDigest, staged: Staged, wanted: StagedRead, *, at_once: bool = False) -> Followed:
+    def _rest(self, has: Kept | RowDigest, staged: Staged, wanted: StagedRead, *, at_once: bool = False) -> Followed:
         """Write deleted rows and rows that the read by `xmin` missed; `has` includes the staged rows.
 
         With `at_once`, if rows were deleted at the last poll, the digests of ranges are requested at once: rows are
         probably deleted again.
         """
-        apart = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
-        theirs = apart.all_theirs if apart is not None else self._source.digest()
+        differing = self._source.differing(has, len(has)) if at_once and isinstance(has, Kept) else None
+        theirs = differing.source_whole if differing is not None else self._source.digest()
         if theirs == _digest(has):
             return Followed(joined([]), has)
         if not theirs.rows:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         count = max(theirs.rows, _digest(has).rows)
         if isinstance(has, Kept):
-            removed, missed = self._apart_here(has, apart or self._source.differing(has, count))
+            removed, missed = self._reconciled(has, differing or self._source.differing(has, count))
         else:
-            removed, missed = self._apart_on_spark(staged, wanted, count)
+            removed, missed = self._reconciled_by_spark(staged, wanted, count)
         rest = joined([removed, self._missed(missed)])
         return Followed(rest, self._required(theirs, _with(has, rest)))
 
@@ -121,7 +121,7 @@ class Following:
             return Followed(self._write(None), Kept.of(Hashes.joined([])))
         table, shape = self._table, self._shape(None)
         mirror = has if isinstance(has, Kept) else MirroredRows(hashed(self._early(shape), table.text(shape)))
-        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).ranges
+        ranges = self._source.differing(mirror, max(theirs.rows, _digest(has).rows)).all
         wanted = StagedRead(table.fingerprint, table.columns, table.text().in_range(*ranges))
         staged = self._stage(wanted)
         shape = self._shape(staged)
@@ -129,25 +129,24 @@ class Following:
         done = self._written(net(early, table.staged(staged, wanted, shape), shape), shape)
         return Followed(done, self._required(theirs, _with(has, done)))
 
-    def _apart_here(self, has: Kept, apart: Apart) -> tuple[WrittenChanges, list[int]]:
+    def _reconciled(self, has: Kept, differing: DifferingRanges) -> tuple[WrittenChanges, list[int]]:
         """Write the deleted rows, and return the hashes that the mirror lacks, both by the hashes kept in memory.
 
-        Hashes are read from the source for the ranges where digests do not identify the deleted rows.
+        Hashes are read from the source for the ranges that have rows there.
         """
-        gone, unclear = apart.gone(has)
-        missed: list[int] = []
-        if len(unclear.numbers):
-            staged = self._stage(self._hashes_in(unclear.ranges))
+        gone, missed = has.within(*differing.emptied), Hashes.joined([])
+        bits, occupied = differing.bits, differing.all[1] - differing.emptied[1]
+        if occupied:
+            staged = self._stage(self._hashes_in((bits, occupied)))
             theirs = Kept.of(Hashes.joined(map(_staged_hashes, staged.paths))).has
-            ours = has.within(*unclear.ranges)
-            gone = Hashes.joined([gone, only_in(ours, theirs.hashes)])
-            missed = only_in(theirs, ours.hashes).hashes.tolist()
+            ours = has.within(bits, occupied)
+            gone, missed = Hashes.joined([gone, only_in(ours, theirs.hashes)]), only_in(theirs, ours.hashes)
         if has.has.shares_any(gone):
             raise NeedsWhole(self._table.fingerprint.oid, "two keys have the same hash, and one of them was deleted")
         if not len(gone.hashes):
-            return joined([]), missed
+            return joined([]), missed.hashes.tolist()
         shape = self._shape(None)
-        return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed
+        return self._write(self._deleted(self._with_hashes(gone, shape), shape)), missed.hashes.tolist()
 
     def _with_hashes(self, gone: Hashes, shape: Shape) -> DataFrame:
         """The mirror's keys that have these hashes, with their digested text."""
@@ -161,7 +160,7 @@ class Following:
         few = F.broadcast(wanted) if len(gone.hashes) <= MANY else wanted
         return self._hashed_keys(shape).join(few, F.col("hash") == F.col("wanted"), "left_semi")
 
-    def _apart_on_spark(self, staged: Staged, wanted: StagedRead, count: int) -> tuple[WrittenChanges, list[int]]:
+    def _reconciled_by_spark(self, staged: Staged, wanted: StagedRead, count: int) -> tuple[WrittenChanges, list[int]]:
         """Do the same with Spark, for a table with too many hashes to keep in memory."""
         shape = self._shape(staged)
         early = self._hashed_keys(shape)
@@ -169,7 +168,7 @@ class Following:
         if staged.rows:
             late = hashed(self._table.staged(staged, wanted, shape).select(*shape.key_cells), self._table.text(shape))
             ours = early.unionByName(late.join(early.select("hash"), "hash", "left_anti"))
-        ranges = self._source.differing(MirroredRows(ours), count).ranges
+        ranges = self._source.differing(MirroredRows(ours), count).all
         asked = self._hashes_in(ranges)
         theirs = staged_rows(self._table.spark, self._stage(asked), asked, self._table.types)
         gone = within(early, ranges).join(theirs, "hash", "left_anti")
@@ -193,7 +192,7 @@ class Following:
         late = table.staged(staged, wanted, shape)
         return self._written(table.changed(self._early(shape), late, staged, shape), shape)
 
-    def _hashes_in(self, ranges: tuple[int, frozenset[int]]) -> StagedRead:
+    def _hashes_in(self, ranges: Ranges) -> StagedRead:
         text = self._table.text()
         return StagedRead(self._table.fingerprint, (), text.in_range(*ranges), text.hash_at_source())
 
@@ -216,7 +215,7 @@ class Following:
     def _early(self, shape: Shape) -> DataFrame:
         return celled(self._rows, shape, {})
 
-    def _mirrored(self) -> Kept | RangeDigest:
+    def _mirrored(self) -> Kept | RowDigest:
         """The hashes or the digest of the mirror's rows; computed from its files if not known."""
         if self._had is not None:
             return self._had
@@ -230,7 +229,7 @@ class Following:
     def _written(self, rows: DataFrame, shape: Shape) -> WrittenChanges:
         return self._write(rows.withColumn("text", self._table.text(shape).in_mirror()))
 
-    def _required(self, theirs: RangeDigest, has: Kept | RangeDigest) -> Kept | RangeDigest:
+    def _required(self, theirs: RowDigest, has: Kept | RowDigest) -> Kept | RowDigest:
         """Return `has` if the changes found explain every difference; otherwise the table needs a copy."""
         if theirs != _digest(has):
             why = f"the source has {theirs.rows:,} rows, the mirror would have {_digest(has).rows:,}"
@@ -238,11 +237,11 @@ class Following:
         return has
 
 
-def _digest(has: Kept | RangeDigest) -> RangeDigest:
+def _digest(has: Kept | RowDigest) -> RowDigest:
     return has.digest() if isinstance(has, Kept) else has
 
 
-def _with(has: Kept | RangeDigest, written: WrittenChanges) -> Kept | RangeDigest:
+def _with(has: Kept | RowDigest, written: WrittenChanges) -> Kept | RowDigest:
     """The hashes or the digest of the mirror's rows after some changes."""
     if isinstance(has, Kept):
         return has.plus(written.inserted).minus(written.removed)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import DataFrame
 
-from tidemark.pipeline.poll.digests import BITS, Among, Digests, RangeDigest, added, mirror_digests
+from tidemark.pipeline.poll.digests import Among, Digests, mirror_digests
+from tidemark.reads.digests import BITS, RowDigest, contributions
 from tidemark.values.kernels import Flags, Longs
 
 MOST_KEPT = 20_000_000  # hashes of 8 bytes each, in all tables together
@@ -60,9 +61,9 @@ class Hashes:
         first = np.searchsorted(self.hashes, some.hashes, "left")
         return bool((np.searchsorted(self.hashes, some.hashes, "right") - first > 1).any())
 
-    def digest(self) -> RangeDigest:
+    def digest(self) -> RowDigest:
         """The digest of all hashes."""
-        return RangeDigest.of(self.hashes)
+        return RowDigest.of(self.hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,14 @@ class Kept:
     def __len__(self) -> int:
         return len(self.has.hashes)
 
-    def digest(self) -> RangeDigest:
+    def digest(self) -> RowDigest:
         """The digest of all hashes."""
         return self.has.digest()
 
     def digests(self, bits: int, among: Among) -> Digests:
         """The digests by ranges of `bits` bits: of all hashes, or of those in coarser ranges."""
         hashes = self.has.hashes if among is None else self.within(*among).hashes
-        return Digests.of(hashes >> np.int64(BITS - bits), np.ones(len(hashes), np.int64), added(hashes))
+        return Digests.of(hashes >> np.int64(BITS - bits), np.ones(len(hashes), np.int64), contributions(hashes))
 
     def within(self, bits: int, ranges: frozenset[int]) -> Hashes:
         """The hashes in some ranges, sorted."""

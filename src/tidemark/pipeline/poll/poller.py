@@ -39,12 +39,12 @@ from tidemark.pipeline.apply.reach import require_reach
 from tidemark.pipeline.copy.lending import STAGING
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
-from tidemark.pipeline.poll.digests import RangeDigest
 from tidemark.pipeline.poll.following import NeedsWhole
 from tidemark.pipeline.poll.glimpse import PollSnapshot, glimpse
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import LOG, PollOptions
+from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent
 from tidemark.schema.poll_tracker import PollPlan, PollPosition, PollTracker
@@ -96,7 +96,7 @@ class Poller:
             self._requests = Requests(options.lake)
             self.seen = read_seen(options.lake)
             self._last: PollSnapshot | None = None
-            self._had: dict[int, Kept | RangeDigest] = {}
+            self._had: dict[int, Kept | RowDigest] = {}
             self._whole: dict[int | None, str] = {}
             self._unreadable: dict[int, tuple[Reason, float]] = {}
             behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
@@ -227,7 +227,7 @@ class Poller:
         return polled
 
     def _cycled(
-        self, seen: PollSnapshot, had: Mapping[int, Kept | RangeDigest], published: Mapping[int, Fingerprint] | None
+        self, seen: PollSnapshot, had: Mapping[int, Kept | RowDigest], published: Mapping[int, Fingerprint] | None
     ) -> Polled:
         last = published is not None
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)

@@ -33,9 +33,9 @@ from tidemark.lake.files import FileWriter
 from tidemark.lake.rows import DELETED, INSERTED, TRUNCATED
 from tidemark.lake.shared import SharedFolder
 from tidemark.pipeline.apply.job import Written
-from tidemark.pipeline.poll.hashing import hashes_of
 from tidemark.pipeline.poll.mirrored import Hashes
 from tidemark.storage.fail_points import FailPoint, fail_point
+from tidemark.values.hashes import text_hashes
 
 KIND, TEXT = "kind", "text"
 _TASK_ROWS = 1 << 40  # ordinals per task, so that (commit, ordinal) is unique
@@ -138,7 +138,7 @@ def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:
     which = pc.equal(batch.column(KIND), kind)
     cell = work.integer_key
     keys = batch.column(cell).filter(which).cast(pa.int64()).to_numpy() if cell is not None else None
-    return Hashes(hashes_of(batch.column(TEXT).filter(which)), keys)
+    return Hashes(text_hashes(batch.column(TEXT).filter(which)), keys)
 
 
 def _changes(work: ChangeWork, batch: pa.RecordBatch, first: int) -> pa.Table:

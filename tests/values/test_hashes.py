@@ -1,4 +1,4 @@
-"""The bucket of a copied row is the one that Spark gives its key, whatever the key's type."""
+"""Hashes are those of Spark and of PostgreSQL, whatever the type of a value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tidemark.pipeline.copy.hashing import buckets_of, by_bucket, can_hash
+from harness.database import Database
+from tests.conftest import installs_from
+from tidemark.pipeline.copy.writing import by_bucket
+from tidemark.values.hashes import buckets_of, can_hash, spark_hash, spark_hashes, text_hashes
 
 pytestmark = pytest.mark.quick
+
+install = installs_from(14)
 
 BUCKETS = 97
 CHANCE = random.Random(11)  # noqa: S311 - the same every time
@@ -62,6 +69,34 @@ def test_buckets_are_sparks(spark: SparkSession) -> None:
         assert buckets_of(cells, BUCKETS).tolist() == found[f"k{at}"].to_pylist(), key
         sliced = [cell.slice(7, 90) for cell in cells]
         assert buckets_of(sliced, BUCKETS).tolist() == found[f"k{at}"].to_pylist()[7:97], key
+
+
+KEYS = st.lists(
+    st.one_of(
+        st.tuples(st.just(pa.int16()), st.integers(-(2**15), 2**15 - 1)),
+        st.tuples(st.just(pa.int32()), st.integers(-(2**31), 2**31 - 1)),
+        st.tuples(st.just(pa.int64()), st.integers(-(2**63), 2**63 - 1)),
+        st.tuples(st.just(pa.string()), st.text(max_size=70)),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(KEYS)
+def test_the_hash_of_one_key_is_that_of_many(key: list[tuple[pa.DataType, int | str]]) -> None:
+    assert spark_hash(key) == spark_hashes([pa.array([value], kind) for kind, value in key])[0]
+
+
+def test_hashes_of_texts_are_those_of_postgresql(db: Database) -> None:
+    texts = ["".join(CHANCE.choices("abcü€😀 '\\", k=length)) for length in range(80)]
+    with db.connect() as connection:
+        asked = (
+            'select hashtextextended(t collate "C", 0) from unnest(%s::text[]) with ordinality each (t, at) order by at'
+        )
+        found = [row[0] for row in connection.execute(asked, [texts])]
+    assert text_hashes(pa.array(texts)).tolist() == found
+    assert text_hashes(pa.array(texts).slice(7, 30)).tolist() == found[7:37]
 
 
 def test_lists_are_not_hashed() -> None:

@@ -1,0 +1,69 @@
+"""A lake that is open for reading, with its log and a Spark session: all that a mirror and its moments share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import NotAnswerable
+from tidemark.lake.lake import Lake
+from tidemark.lake.polls import Poll, read_polls
+from tidemark.log.reader import LogReader
+from tidemark.mirror.times import Committed, time_of
+from tidemark.reads.snapshot import LakeView, log_reader
+from tidemark.spark import require_pinned
+
+
+class OpenLake:
+    """The lake, the reader of its log, if the log is accessible, and the Spark session of all DataFrames."""
+
+    def __init__(self, path: Path, spark: SparkSession) -> None:
+        require_pinned(spark)
+        self.lake = Lake.open(path)
+        self.spark = spark
+        self.reader = log_reader(self.lake)
+        self._streamed_from: Lsn | None = None
+
+    def __str__(self) -> str:
+        return f"database {self.lake.database} in {self.lake.path}"
+
+    def view(self) -> LakeView:
+        """The lake and the log as they are now."""
+        return LakeView(self.lake, self.reader)
+
+    def log(self) -> LogReader:
+        """The reader of the log; raise NotAnswerable if the log cannot be read."""
+        self.reader = self.reader or log_reader(self.lake)  # a mirror that was polled may have a log by now
+        if self.reader is None:
+            raise NotAnswerable(
+                f"the log directory {self.lake.log} cannot be read, and `now` and snapshots require it",
+                "Use `latest`, or run the command on the host of the log.",
+            )
+        return self.reader
+
+    def committed(self, lsn: Lsn) -> Committed | None:
+        """The last commit at or before a position, if its time is known."""
+        try:
+            return time_of(lsn, self.view())
+        except NotAnswerable:
+            return None
+
+    @property
+    def last_poll(self) -> Poll | None:
+        """The last poll, or None if the mirror is not polled."""
+        return read_polls(self.lake.path).last
+
+    @property
+    def streamed_above(self) -> Lsn | None:
+        """The LSN at which streaming replaced polling, zero if the mirror was never polled.
+
+        None while the mirror is polled or has no cycle yet. A mirror that streams does not return to polling, so the
+        polls and cycles are read only until the LSN is known.
+        """
+        if self._streamed_from is None:
+            polls = read_polls(self.lake.path)
+            if len(polls) and polls.last is None:
+                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
+        return self._streamed_from
