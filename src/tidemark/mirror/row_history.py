@@ -31,7 +31,14 @@ from tidemark.reads.changes import celled, literal
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.shape import REMOVALS, Shape, ShownColumn
 from tidemark.reads.shown import missing_value, shape_of, shown_names
-from tidemark.reads.unchanged import RowValues, in_order, is_unchanged, keys_from_preimages_here, may_be_unchanged
+from tidemark.reads.unchanged import (
+    RowValues,
+    by_row,
+    in_order,
+    is_unchanged,
+    keys_from_preimages_here,
+    may_be_unchanged,
+)
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
 from tidemark.values.kernels import Flags, Longs
@@ -160,8 +167,10 @@ def row_versions(steps: pa.Table, key: pa.Table, shape: Shape) -> pa.Table:
     steps = keys_from_preimages_here(steps, shape)
     keys = pa.concat_tables([steps.select(list(shape.key_cells)), key])
     numbers = numbers_of(keys, shape.key_cells, zeros_apart=False)
-    begins, ends = _intervals(steps, numbers[:-1] == numbers[-1])
-    values = RowValues(steps, numbers[:-1], {column.attnum: column.cells for column in shape.not_in_key})
+    numbers, requested = numbers[:-1], numbers[-1]
+    begins, ends = _intervals(steps, numbers == requested)
+    large = {column.attnum: column.cells for column in shape.not_in_key}
+    values = RowValues(steps, numbers, by_row(steps, numbers), large)
     cells = values.taken(shape.cells, begins)
     commits = (*_commits(steps, pa.array(begins)), *_commits(steps, pa.array(ends, mask=ends < 0)))
     return pa.table([*cells.columns, *commits], names=[*shape.cells, *HISTORY.names])

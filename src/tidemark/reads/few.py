@@ -25,7 +25,7 @@ from tidemark.lake.identities import numbers_of
 from tidemark.reads.shape import META, REMOVALS, Shape
 from tidemark.reads.shown import ShownTable
 from tidemark.reads.tail import arrow_schema, shown_rows
-from tidemark.reads.unchanged import in_order, keys_from_preimages_here, resolved_here
+from tidemark.reads.unchanged import by_row, keys_from_preimages_here, resolved_here
 
 ROWS, BYTES = 200_000, 32 << 20
 
@@ -86,12 +86,11 @@ def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
     except LakeDamaged:
         return None  # the query fails if Spark reads the value
     numbers = numbers_of(steps, shape.key_cells, zeros_apart=False)
-    order = in_order(steps)
-    order = order[np.argsort(numbers[order], kind="stable")]
+    order = by_row(steps, numbers)
     newest = order[np.append(np.diff(numbers[order]) != 0, True)[: len(order)]]
     touched = steps.select(list(shape.key_cells)).take(pa.array(newest))
     gone = pc.is_in(steps["kind"], value_set=pa.array(REMOVALS)).to_numpy()
-    found = resolved_here(steps, numbers, newest[~gone[newest]], shape)
+    found = resolved_here(steps, numbers, order, newest[~gone[newest]], shape)
     if found is None or (truncated and len(found.incomplete)):
         return None
     return Few(found.rows, touched, truncated, found.incomplete if len(found.incomplete) else None)

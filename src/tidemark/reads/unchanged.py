@@ -58,15 +58,16 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 # --- in this process ----------------------------------------------------------------------------------------------
 
 
-def sources_of(steps: pa.Table, keys: Longs, attnums: Iterable[int]) -> dict[int, Longs]:
+def sources_of(steps: pa.Table, keys: Longs, order: Longs, attnums: Iterable[int]) -> dict[int, Longs]:
     """For each column and step, return the step that sent the value that the row has after the step.
 
     `steps` are changes, and rows that are older than these, in any order, with `kind`, `commit`, `ordinal` and
-    `unchanged`; `keys` are the numbers of their keys. A value that no step sent is `~step`: it is in the row that had
-    the key of this step before all steps. A value of a row that was removed before the step is `LOST`.
+    `unchanged`; `keys` are the numbers of their keys, and `order` is their order by row. A value that no step sent is
+    `~step`: it is in the row that had the key of this step before all steps. A value of a row that was removed before
+    the step is `LOST`.
     """
     removes: Flags = pc.is_in(steps["kind"], value_set=pa.array(REMOVALS)).to_numpy()
-    previous = _previous_steps(steps, _keys_between_truncates(steps, keys))
+    previous = _previous_steps(steps, _keys_between_truncates(steps, keys), order)
     found = {}
     for attnum in attnums:
         sources = np.where(is_unsent(steps, attnum) & ~removes, previous, np.arange(len(previous)))
@@ -91,18 +92,23 @@ def in_order(steps: pa.Table) -> Longs:
     return order
 
 
+def by_row(steps: pa.Table, keys: Longs) -> Longs:
+    """Return the order of the steps by key and position."""
+    order = in_order(steps)
+    return order[np.argsort(keys[order], kind="stable")]
+
+
 def _ranks(steps: pa.Table) -> Longs:
     """Return the order of steps that have the same position."""
     ranks: Longs = pc.index_in(steps["kind"], value_set=pa.array(_ORDER)).fill_null(len(_ORDER)).to_numpy()
     return ranks
 
 
-def _previous_steps(steps: pa.Table, keys: Longs) -> Longs:
+def _previous_steps(steps: pa.Table, keys: Longs, order: Longs) -> Longs:
     """Return the previous step of the same row for each step; for the first one, `~step` of the step with its key.
 
     An update that has a preimage continues the row with the key of the preimage.
     """
-    order = np.lexsort((_ranks(steps), steps["ordinal"].to_numpy(), steps["commit"].to_numpy(), keys))
     again = np.diff(keys[order]) == 0
     previous = ~np.arange(len(keys))
     previous[order[1:][again]] = order[:-1][again]
@@ -112,12 +118,14 @@ def _previous_steps(steps: pa.Table, keys: Longs) -> Longs:
 
 def _preimages(steps: pa.Table) -> Longs:
     """Return the preimage of the same change for each step, or -1."""
-    order, old = in_order(steps), pc.equal(steps["kind"], PREIMAGE).to_numpy()
+    found, old = np.full(len(steps), -1, np.int64), pc.equal(steps["kind"], PREIMAGE).to_numpy()
+    if not old.any():
+        return found
+    order = in_order(steps)
     first, second = order[:-1], order[1:]
     same = old[first]
     for name in ("commit", "ordinal"):
         same &= np.diff(steps[name].to_numpy()[order]) == 0
-    found = np.full(len(order), -1, np.int64)
     found[second[same]] = first[same]
     return found
 
@@ -157,10 +165,10 @@ class RowValues:
     A column that was dropped is not among them, although older steps may list it as unchanged.
     """
 
-    def __init__(self, steps: pa.Table, keys: Longs, columns: Mapping[int, Sequence[str]]) -> None:
+    def __init__(self, steps: pa.Table, keys: Longs, order: Longs, columns: Mapping[int, Sequence[str]]) -> None:
         self._steps = steps
         unsent = sorted(unsent_columns(steps) & columns.keys())
-        self.sources = sources_of(steps, keys, unsent) if unsent else {}
+        self.sources = sources_of(steps, keys, order, unsent) if unsent else {}
         self._sources = {cell: self.sources[attnum] for attnum in unsent for cell in columns[attnum]}
 
     def taken(self, cells: Iterable[str], steps: Longs, *, folded: bool = False) -> pa.Table:
@@ -190,9 +198,9 @@ class ResolvedRows:
     incomplete: pa.Table
 
 
-def resolved_here(steps: pa.Table, keys: Longs, newest: Longs, shape: Shape) -> ResolvedRows | None:
+def resolved_here(steps: pa.Table, keys: Longs, order: Longs, newest: Longs, shape: Shape) -> ResolvedRows | None:
     """Return the rows after the `newest` steps; None if a value is missing, which Spark reports when it reads it."""
-    values = RowValues(steps, keys, {column.attnum: column.cells for column in shape.not_in_key})
+    values = RowValues(steps, keys, order, {column.attnum: column.cells for column in shape.not_in_key})
     sources = {attnum: found[newest] for attnum, found in values.sources.items()}
     origins = reduce(np.minimum, sources.values(), newest)
     if (origins == LOST).any():
@@ -214,7 +222,8 @@ def _carries(steps: pa.Table, attnums: Sequence[int]) -> pa.Table:
     """
     keys, old = steps["number"].to_numpy(), _preimages(steps)
     commits, ordinals = (steps[name].to_numpy() for name in ("commit", "ordinal"))
-    sources, unsent = sources_of(steps, keys, attnums), {attnum: is_unsent(steps, attnum) for attnum in attnums}
+    sources = sources_of(steps, keys, by_row(steps, keys), attnums)
+    unsent = {attnum: is_unsent(steps, attnum) for attnum in attnums}
     rows = []
     for at in np.flatnonzero((old >= 0) & (keys[old] != keys)).tolist():
         sent_by = {attnum: int(sources[attnum][at]) for attnum in attnums if unsent[attnum][at]}

@@ -23,7 +23,7 @@ from tidemark.errors import LakeDamaged
 from tidemark.lake.identities import may_be_among, numbers_of
 from tidemark.lake.rows import INSERTED
 from tidemark.reads.shape import COPY_AGAIN, REMOVALS
-from tidemark.reads.unchanged import CARRIED, RowValues, in_order
+from tidemark.reads.unchanged import CARRIED, RowValues, by_row
 from tidemark.values.kernels import Flags, Longs
 
 BEGIN, END = "begin", "end"
@@ -97,14 +97,13 @@ def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, change
     numbers = numbers_of(events, told_apart_by, zeros_apart=not how.key)
     epochs = _epochs(events, how.truncates)
     rows = numbers * (len(how.truncates) + 1) + epochs
-    order = in_order(events)
-    order = order[np.argsort(rows[order], kind="stable")]
+    order = by_row(events, rows)
     ordered = _Ordered(events, order, rows[order], epochs[order])
     sources, ends = _keyed(ordered) if how.key else _paired(ordered)
     ends = np.where(ends == _NEVER, _truncated(ordered.epochs[sources], how.truncates), ends)
     begins = ordered.commits[sources]
     stays, ended = ends == _NEVER, (ends != _NEVER) & (ends > begins)
-    values = RowValues(events, rows, how.unsent if how.key else {})
+    values = RowValues(events, rows, order, how.unsent if how.key else {})
     new = values.taken(how.cells, order[sources[stays]]).append_column(BEGIN, pa.array(begins[stays]))
     old = values.taken(how.cells, order[sources[ended]]).append_column(BEGIN, pa.array(begins[ended]))
     untouched = live.filter(pa.array(~touched)).select([*how.cells, BEGIN])
