@@ -15,6 +15,7 @@ from demo.mirror import check_log, compare_answers, copy_live, follow_live, mirr
 from demo.source import check_and_prepare, compare_snapshots_with_lsns
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Server, installs, start_server
+from harness.warming import warm
 
 CLIENTS, SCALE = 16, 5
 

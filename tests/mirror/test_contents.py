@@ -43,10 +43,10 @@ from tidemark.reads.shape import ChangeFacts, Shape, ShownColumn
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
 META = "_change_type string, _commit_version bigint, _ordinal bigint, _unchanged string, _truncate int"
-UNSURE = ChangeFacts(only_inserts=False, truncates=True, marks=True, preimages=True)
-INSERTS = ChangeFacts(only_inserts=True, truncates=False, marks=False, preimages=False)
-MARKS = ChangeFacts(only_inserts=False, truncates=False, marks=True, preimages=False)
-PLAIN = ChangeFacts(only_inserts=False, truncates=False, marks=False, preimages=False)
+UNSURE = ChangeFacts(only_inserts=False, truncates=True, unchanged=True, preimages=True)
+INSERTS = ChangeFacts(only_inserts=True, truncates=False, unchanged=False, preimages=False)
+MARKS = ChangeFacts(only_inserts=False, truncates=False, unchanged=True, preimages=False)
+PLAIN = ChangeFacts(only_inserts=False, truncates=False, unchanged=False, preimages=False)
 
 KEYED_BY = (Identity.DEFAULT, Identity.FULL)
 KEYED = "sub int, id int, large string, other string, number int"
@@ -113,7 +113,7 @@ def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: 
     for truncates, rows in tables.items():
         nulls = [None] * len(ddl.split(", "))
         rows.extend((*nulls, "truncate", commit, AT_TRUNCATE, None, 1) for commit in truncates)
-    facts = ChangeFacts(identity is Identity.NOTHING, truncates=True, marks=bool(key), preimages=True)
+    facts = ChangeFacts(identity is Identity.NOTHING, truncates=True, unchanged=bool(key), preimages=True)
     letter = {Identity.DEFAULT: "d", Identity.NOTHING: "n"}.get(identity, "f")
     frames = []
     for n, rows in enumerate(tables.values()):
@@ -319,7 +319,7 @@ def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(interpre
         (None, None, None, "truncate", 8, 9, None, 0),
     )
     left = [(3, "same commit, after", 1), (4, "after", 1)]
-    only_inserts = ChangeFacts(only_inserts=True, truncates=True, marks=False, preimages=False)
+    only_inserts = ChangeFacts(only_inserts=True, truncates=True, unchanged=False, preimages=False)
     for facts, key in ((UNSURE, (1,)), (UNSURE, ()), (only_inserts, (1,))):
         assert rows_of(contents(changes, shape_of(T1, key), facts)) == left
 

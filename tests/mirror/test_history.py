@@ -18,8 +18,8 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.mirror.lives import LIFE
 from tidemark.mirror.mirror import Mirror
+from tidemark.mirror.row_history import HISTORY
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 from tidemark.values.cells import DecodedColumn
 
@@ -43,12 +43,12 @@ class Version:
 
 def versions(frame: DataFrame) -> list[Version]:
     table = frame.toArrow()
-    names = [n for n in table.column_names if n not in LIFE.names and not n.endswith("~text")]
+    names = [n for n in table.column_names if n not in HISTORY.names and not n.endswith("~text")]
     texts = [table[f"{n}~text"].combine_chunks() if f"{n}~text" in table.column_names else None for n in names]
     cells = [printed(DecodedColumn(table[n].combine_chunks(), text)) for n, text in zip(names, texts, strict=True)]
     rows = list(zip(*cells, strict=True))
     found = []
-    for row, said in zip(rows, table.select(LIFE.names).to_pylist(), strict=True):
+    for row, said in zip(rows, table.select(HISTORY.names).to_pylist(), strict=True):
         begin, end = (None if said[name] is None else Lsn(said[name]) for name in ("_begin_lsn", "_end_lsn"))
         assert begin is not None
         how = said["_begin_type"], said["_end_type"]

@@ -104,10 +104,10 @@ def test_a_value_that_was_not_sent_is_found_in_an_earlier_change_or_under_the_ke
 def test_whoever_looks_up_one_key_borrows_for_no_other() -> None:
     few = merged_here(changes(*MOVES), SHAPE)
     assert few is not None
-    borrowers = few.for_key(SHAPE, [31]).borrowers
-    assert borrowers is not None
-    assert borrowers["its_v1"].to_pylist() == [3]
-    assert few.for_key(SHAPE, [40]).borrowers is None
+    incomplete = few.for_key(SHAPE, [31]).incomplete
+    assert incomplete is not None
+    assert incomplete["its_v1"].to_pylist() == [3]
+    assert few.for_key(SHAPE, [40]).incomplete is None
 
 
 def test_a_value_that_nobody_has_is_an_error_and_a_key_that_was_not_sent_is_left_to_spark(spark: SparkSession) -> None:

@@ -49,7 +49,7 @@ class ChangeFile:
     greatest: Lsn
     only_inserts: bool
     truncates: bool
-    marks: bool
+    unchanged: bool
     preimages: bool
     rows: int
     size_bytes: int

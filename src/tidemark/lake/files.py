@@ -35,7 +35,7 @@ from tidemark.storage.disk import room_in, sync
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
 _INT_DIGITS, _LONG_DIGITS = 9, 18  # decimals of up to so many digits are 32-bit and 64-bit integers
-_MARKS = ",", "-"  # bounds of every text in `_unchanged`, since each begins with a comma
+_UNCHANGED_BOUNDS = ",", "-"  # bounds of every text in `_unchanged`, since each begins with a comma
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any
         bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
         whole = all(chunk.has_min_max or chunk.num_values == 0 for chunk in chunks)
         if name == UNCHANGED and nulls[name] < metadata.num_rows:
-            least[name], greatest[name] = _MARKS
+            least[name], greatest[name] = _UNCHANGED_BOUNDS
         elif bounds and whole and (plain := _plain(name, min(b[0] for b in bounds), max(b[1] for b in bounds))):
             least[name], greatest[name] = plain
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": dict(nulls)}

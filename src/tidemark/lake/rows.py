@@ -73,7 +73,7 @@ def change_rows(batch: ChangeBatch, columns: Sequence[StoredColumn], keep: Flags
         if _has_text(batch, at):
             arrays[column.companion().name] = _taken(batch, at, indices, pa.string(), text=True)
             fields.append(column.companion().field())
-    arrays |= _ours(batch, order, _marks(batch, order, columns, full))
+    arrays |= _ours(batch, order, _unchanged(batch, order, columns, full))
     rows = pa.table(list(arrays.values()), schema=pa.schema([*fields, *OURS]))
     return rows if keep is None else rows.filter(pa.array(keep[order.change]))
 
@@ -87,8 +87,8 @@ def _indices(batch: ChangeBatch, order: _Order, at: int, full: Flags) -> pa.Arra
     if unchanged is not None:
         old_of = np.full(len(batch), -1, np.int64)
         old_of[batch.old_of] = np.arange(len(batch.old_of))
-        borrowed = (order.old < 0) & (unchanged & full)[order.change]
-        chosen = np.where(borrowed, len(batch) + old_of[order.change], chosen)
+        from_old = (order.old < 0) & (unchanged & full)[order.change]
+        chosen = np.where(from_old, len(batch) + old_of[order.change], chosen)
     return pa.array(chosen)
 
 
@@ -106,15 +106,15 @@ def _has_text(batch: ChangeBatch, at: int) -> bool:
     return batch.new[at].exact is not None or (len(batch.old_of) > 0 and batch.old[at].exact is not None)
 
 
-def _marks(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], full: Flags) -> pa.Array:
+def _unchanged(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], full: Flags) -> pa.Array:
     """Return the text of `_unchanged` for each row. There are few distinct patterns, so each is formatted once."""
-    marked = [at for at in range(len(columns)) if batch.unchanged[at] is not None]
-    if not marked:
+    places = [at for at in range(len(columns)) if batch.unchanged[at] is not None]
+    if not places:
         return pa.nulls(len(order.change), pa.string())
-    flags = np.stack([np.asarray(batch.unchanged[at], bool) for at in marked], axis=1) & ~full[:, None]
+    flags = np.stack([np.asarray(batch.unchanged[at], bool) for at in places], axis=1) & ~full[:, None]
     patterns, which = np.unique(flags, axis=0, return_inverse=True)
     texts = [
-        f",{','.join(str(columns[at].attnum) for at, there in zip(marked, pattern, strict=True) if there)},"
+        f",{','.join(str(columns[at].attnum) for at, there in zip(places, pattern, strict=True) if there)},"
         if pattern.any()
         else None
         for pattern in patterns
@@ -123,7 +123,7 @@ def _marks(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], f
     return pa.array([*texts, None], pa.string()).take(pa.array(chosen))
 
 
-def _ours(batch: ChangeBatch, order: _Order, marks: pa.Array) -> Mapping[str, pa.Array]:
+def _ours(batch: ChangeBatch, order: _Order, unchanged: pa.Array) -> Mapping[str, pa.Array]:
     change = order.change
     micros = pa.array(batch.commit_micros[change] + _EPOCH_MICROS).cast(pa.timestamp("us", "UTC"))
     options = batch.truncate_options[change].astype(np.int32)
@@ -133,6 +133,6 @@ def _ours(batch: ChangeBatch, order: _Order, marks: pa.Array) -> Mapping[str, pa
         COMMIT_TIMESTAMP: micros,
         ORDINAL: pa.array(batch.ordinals[change]),
         XID: pa.array(batch.xids[change]),
-        UNCHANGED: marks,
+        UNCHANGED: unchanged,
         TRUNCATE: pa.array(options, mask=order.kind != _TRUNCATED),
     }

@@ -19,13 +19,12 @@ from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
-from tidemark.mirror.biography import Biography, First
 from tidemark.mirror.failures import explaining
 from tidemark.mirror.gate import Passed
 from tidemark.mirror.html import moment_html
-from tidemark.mirror.lives import BEFORE, COPIED
 from tidemark.mirror.open_lake import OpenLake
 from tidemark.mirror.positions import NOW, Position, parse_position
+from tidemark.mirror.row_history import BEFORE, COPIED, HistoryStart, RowHistory
 from tidemark.mirror.sql import bind
 from tidemark.mirror.times import position_of
 from tidemark.reads.difference import difference
@@ -295,15 +294,15 @@ class Moment:
 
     def _versions(self, history: TableHistory, span: Span, key: object) -> DataFrame:
         types = Types(types_of(self._histories.values()), self._opened.lake.version_num)
-        row = Biography(span.fingerprint, types, key)
+        row = RowHistory(span.fingerprint, types, key)
         retained = read_retained(self._opened.lake.path)
         if not span.copied and retained <= span.base.floor:
-            first = First(span.base.floor, BEFORE, None)
+            first = HistoryStart(span.base.floor, BEFORE, None)
             return row.versions(self._opened.spark, first, self._reading.changes(history, span))
         lsn = max(span.base.lsn, retained)
         with self._at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
             kind = COPIED if span.copied and lsn == span.base.lsn else BEFORE
-            first = First(lsn, kind, early._reading.table(history, span, row.equalities))
+            first = HistoryStart(lsn, kind, early._reading.table(history, span, row.equalities))
             return row.versions(self._opened.spark, first, self._reading.changes(history, span))
 
     def diff(self, table: str, from_: Position, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:

@@ -3,8 +3,7 @@
 With a key, the newest change of each key is its row, or removes it. Without a key, contents are summed: an added row
 counts 1, a removed row -1.
 
-An unchanged TOAST value is the newest value sent for its row. The row is found by its key, or, where the update also
-changed the key, by an additional row (`loans`).
+Unchanged TOAST values are filled in (`unchanged`) only if the changes can have any.
 """
 
 from __future__ import annotations
@@ -14,33 +13,18 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.errors import InvalidValue
-from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
-from tidemark.reads.loans import loans, with_whole_keys
+from tidemark.lake.rows import DELETED, INSERTED
 from tidemark.reads.overlay import beneath, parted, without_keys
-from tidemark.reads.shape import (
-    COPY_AGAIN,
-    META,
-    NEVER_SENT,
-    RANK_OLD,
-    RANK_OTHER,
-    REMOVALS,
-    Base,
-    ChangeFacts,
-    Shape,
-    ShownColumn,
-    is_marked,
+from tidemark.reads.shape import COPY_AGAIN, META, REMOVALS, Base, ChangeFacts, Shape, ShownColumn
+from tidemark.reads.unchanged import (
+    carried_rows,
+    keys_from_preimages,
+    may_be_unchanged,
+    newest_sent,
+    rank,
+    sent_values,
 )
 
-# Values of these types have a fixed size, so PostgreSQL never stores them out of line.
-FIXED = (
-    T.BooleanType,
-    T.IntegralType,
-    T.FloatType,
-    T.DoubleType,
-    T.DateType,
-    T.TimestampType,
-    T.TimestampNTZType,
-)
 LOT = 10_000
 
 
@@ -81,12 +65,11 @@ def _after_truncate(rows: DataFrame, base: Base | None) -> tuple[DataFrame, Base
 
 
 def _keyed(rows: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None) -> DataFrame:
-    """Return the newest row of each key. Unchanged TOAST values are resolved only if the changes can have any."""
-    rows = ranked(rows)
+    """Return the newest row of each key."""
     large: tuple[ShownColumn, ...] = ()
-    if facts.marks:
-        keys, large = may_be_marked(rows, shape)
-        rows = with_whole_keys(rows, keys)
+    if facts.unchanged:
+        keys, large = may_be_unchanged(rows, shape)
+        rows = keys_from_preimages(rows, keys)
     untouched = None
     if base is not None:
         untouched = without_keys(base.rows, rows, shape, many=facts.many)
@@ -96,21 +79,9 @@ def _keyed(rows: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None)
             else rows
         )
     if facts.preimages and large:
-        rows = rows.unionByName(loans(rows, shape, large), allowMissingColumns=True)
+        rows = rows.unionByName(carried_rows(rows, shape, large), allowMissingColumns=True)
     newest = _newest(rows, shape, large).select(*shape.cells)
     return newest if untouched is None else untouched.unionAll(newest)
-
-
-def ranked(rows: DataFrame) -> DataFrame:
-    """Add the order of rows that have the same position."""
-    return rows.withColumn("rank", F.when(F.col("kind") == PREIMAGE, RANK_OLD).otherwise(RANK_OTHER))
-
-
-def may_be_marked(rows: DataFrame, shape: Shape) -> tuple[tuple[ShownColumn, ...], tuple[ShownColumn, ...]]:
-    """Return the columns that can have unchanged TOAST values: those of the key, and the others."""
-    sizes_vary = [c for c in shape.columns if not isinstance(rows.schema[c.cells[0]].dataType, FIXED)]
-    keys = tuple(c for c in sizes_vary if c.attnum in shape.key)
-    return keys, tuple(c for c in sizes_vary if c.attnum not in shape.key)
 
 
 def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> DataFrame:
@@ -118,19 +89,11 @@ def _newest(rows: DataFrame, shape: Shape, large: tuple[ShownColumn, ...]) -> Da
     newest_first = Window.partitionBy(*shape.key_cells).orderBy(
         *(F.desc(name) for name in ("commit", "ordinal", "rank"))
     )
-    whole = newest_first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    age, sent = F.row_number().over(newest_first).alias("age"), newest_sent(large, newest_first)
+    newest = rows.withColumn("rank", rank()).select("*", age, *sent).filter(F.col("age") == 1)
+    values = sent_values(large)
     is_row = ~F.col("kind").isin(*REMOVALS)
-    sent = {c: F.when(is_row & ~is_marked(c), F.struct(*c.cells)) for c in large}
-    found = [F.first(value, ignorenulls=True).over(whole).alias(f"sent{c.attnum}") for c, value in sent.items()]
-    newest = rows.select("*", F.row_number().over(newest_first).alias("age"), *found).filter(F.col("age") == 1)
-    values = {cell: _found(c).getField(cell) for c in large for cell in c.cells}
     return newest.filter(is_row).select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
-
-
-def _found(column: ShownColumn) -> Column:
-    return F.coalesce(
-        F.col(f"sent{column.attnum}"), F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
-    )
 
 
 def _multiset(rows: DataFrame, shape: Shape, facts: ChangeFacts, base: Base | None) -> DataFrame:

@@ -7,18 +7,15 @@ the same contents in both states is not part of the difference.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import and_
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.lake.columns import CHANGE_TYPE
 from tidemark.lake.rows import DELETED, INSERTED, POSTIMAGE, PREIMAGE
 from tidemark.reads.changes import celled
-from tidemark.reads.contents import balances, may_be_marked, repeated
-from tidemark.reads.loans import with_whole_keys
-from tidemark.reads.shape import MANY, META, Shape
+from tidemark.reads.contents import balances, repeated
+from tidemark.reads.shape import ITS, MANY, META, Shape, same_key
+from tidemark.reads.unchanged import keys_from_preimages, may_be_unchanged
 
 
 def difference(early: DataFrame, late: DataFrame, changes: DataFrame | None, shape: Shape) -> DataFrame:
@@ -54,8 +51,8 @@ def _touched(changes: DataFrame, shape: Shape) -> DataFrame | None:
     count, truncates = rows.agg(F.count("*"), F.count("truncates")).collect()[0]
     if truncates or count > MANY:
         return None
-    large, _ = may_be_marked(rows, shape)
-    keys = with_whole_keys(rows, large).select(*(F.col(cell).alias(f"its_{cell}") for cell in shape.key_cells))
+    large, _ = may_be_unchanged(rows, shape)
+    keys = keys_from_preimages(rows, large).select(*(F.col(cell).alias(f"{ITS}{cell}") for cell in shape.key_cells))
     return F.broadcast(keys.distinct())
 
 
@@ -63,5 +60,4 @@ def _among(rows: DataFrame, touched: DataFrame | None, shape: Shape) -> DataFram
     """Return the rows that have one of these keys, which are in columns `its_…`."""
     if touched is None:
         return rows
-    same = reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in shape.key_cells))
-    return rows.join(touched, same, "left_semi")
+    return rows.join(touched, same_key(shape), "left_semi")

@@ -2,7 +2,7 @@
 
 Change files are read in this process, like a short tail of the log. Spark gets only the newest change of each key, and
 the keys of all changes. Since these are known exactly, unnecessary steps are not planned. Rows that need an unchanged
-TOAST value from a folded row are separated (`borrowing`).
+TOAST value from a folded row are separated.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidemark.errors import LakeDamaged
 from tidemark.lake.changes import ChangeFile
-from tidemark.lake.columns import CHANGE_TYPE, COMMIT_VERSION, ORDINAL, OURS, TRUNCATE, UNCHANGED, StoredColumn
+from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.identities import numbers_of
-from tidemark.lake.rows import PREIMAGE
-from tidemark.reads.borrowing import Steps, completed
-from tidemark.reads.shape import REMOVALS, Shape
+from tidemark.reads.shape import META, REMOVALS, Shape
 from tidemark.reads.shown import ShownTable
 from tidemark.reads.tail import arrow_schema, shown_rows
+from tidemark.reads.unchanged import by_row, keys_from_preimages_here, resolved_here
 
 ROWS, BYTES = 200_000, 32 << 20
 
@@ -33,22 +33,22 @@ ROWS, BYTES = 200_000, 32 << 20
 class Few:
     """The merged changes: the remaining rows, by cells, and the touched keys, whose other rows are obsolete.
 
-    If `truncated`, all folded rows are obsolete. `borrowers` are rows that need unchanged TOAST values of folded rows.
+    If `truncated`, all folded rows are obsolete. `incomplete` rows need unchanged TOAST values of folded rows.
     """
 
     rows: pa.Table
     touched: pa.Table
     truncated: bool
-    borrowers: pa.Table | None = None
+    incomplete: pa.Table | None = None
 
     def for_key(self, shape: Shape, key: Sequence[int | str]) -> Few:
-        """Drop the `borrowers` with other keys than this, because their values may be in any file."""
-        if self.borrowers is None:
+        """Drop the `incomplete` rows with other keys than this, because their values may be in any file."""
+        if self.incomplete is None:
             return self
         cells = [column.cells[0] for column in shape.of(shape.key)]
         same = (pc.field(cell) == pa.scalar(value) for cell, value in zip(cells, key, strict=True))
-        left = self.borrowers.filter(reduce(and_, same))
-        return replace(self, borrowers=left if len(left) else None)
+        left = self.incomplete.filter(reduce(and_, same))
+        return replace(self, incomplete=left if len(left) else None)
 
 
 def are_few(files: Sequence[ChangeFile]) -> bool:
@@ -69,24 +69,29 @@ def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[S
 
 def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
     """Merge the changes of a table with a key; None if that is not possible here."""
-    commits, ordinals = (rows[name].to_numpy() for name in (COMMIT_VERSION, ORDINAL))
-    truncates = np.flatnonzero(rows[TRUNCATE].is_valid().to_numpy())
-    if len(truncates):
-        last = truncates[np.lexsort((ordinals[truncates], commits[truncates]))[-1]]
-        later = (commits > commits[last]) | ((commits == commits[last]) & (ordinals > ordinals[last]))
-        rows, commits, ordinals = rows.filter(pa.array(later)), commits[later], ordinals[later]
-    cells = rows.select(list(shape.names)).rename_columns(list(shape.cells))
-    numbers = numbers_of(cells, shape.key_cells, zeros_apart=False)
-    old = pc.equal(rows[CHANGE_TYPE], PREIMAGE).to_numpy()
-    order = np.lexsort((~old, ordinals, commits, numbers))
+    steps = rows.select([*shape.names, *META]).rename_columns([*shape.cells, *META.values()])
+    steps, truncated = _after_truncate(steps)
+    try:
+        steps = keys_from_preimages_here(steps, shape)
+    except LakeDamaged:
+        return None  # the query fails if Spark reads the value
+    numbers = numbers_of(steps, shape.key_cells, zeros_apart=False)
+    order = by_row(steps, numbers)
     newest = order[np.append(np.diff(numbers[order]) != 0, True)[: len(order)]]
-    gone = pc.is_in(rows[CHANGE_TYPE], value_set=pa.array(REMOVALS)).to_numpy()
-    touched = cells.select(list(shape.key_cells)).take(pa.array(newest))
-    newest = newest[~gone[newest]]
-    marks = rows[UNCHANGED].combine_chunks()
-    if marks.null_count == len(marks):
-        return Few(cells.take(pa.array(newest)), touched, bool(len(truncates)))
-    found = completed(Steps(cells, numbers, commits, ordinals, old, gone, marks), newest, shape)
-    if found is None or (len(truncates) and len(found.borrowers)):
+    touched = steps.select(list(shape.key_cells)).take(pa.array(newest))
+    gone = pc.is_in(steps["kind"], value_set=pa.array(REMOVALS)).to_numpy()
+    found = resolved_here(steps, numbers, order, newest[~gone[newest]], shape)
+    if found is None or (truncated and len(found.incomplete)):
         return None
-    return Few(found.rows, touched, bool(len(truncates)), found.borrowers if len(found.borrowers) else None)
+    return Few(found.rows, touched, truncated, found.incomplete if len(found.incomplete) else None)
+
+
+def _after_truncate(steps: pa.Table) -> tuple[pa.Table, bool]:
+    """Drop everything before the newest TRUNCATE, and return whether there is one."""
+    truncates = np.flatnonzero(steps["truncates"].is_valid().to_numpy())
+    if not len(truncates):
+        return steps, False
+    commits, ordinals = (steps[name].to_numpy() for name in ("commit", "ordinal"))
+    last = truncates[np.lexsort((ordinals[truncates], commits[truncates]))[-1]]
+    later = (commits > commits[last]) | ((commits == commits[last]) & (ordinals > ordinals[last]))
+    return steps.filter(pa.array(later)), True

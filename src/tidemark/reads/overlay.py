@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
 from tidemark.lake.rows import INSERTED
-from tidemark.reads.borrowing import ITS, LACKS
 from tidemark.reads.few import Few
-from tidemark.reads.shape import COPY_AGAIN, NEVER_SENT, RANK_OTHER, Shape, ShownColumn
+from tidemark.reads.shape import ITS, Shape, same_key
 from tidemark.reads.tail import local_rows
+from tidemark.reads.unchanged import from_folded
 from tidemark.values.kernels import Longs
 
 BEFORE = -1  # the position of folded rows in the order of changes
@@ -45,34 +43,12 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
         keys = spark_types.StructType([kinds[cell] for cell in shape.key_cells])
         untouched = without_keys(rows, spark.createDataFrame(few.touched, keys), shape)
     untouched = untouched.select(*shape.cells).unionAll(left) if len(few.rows) else untouched
-    return untouched if few.borrowers is None else untouched.unionAll(_lent(rows, few.borrowers, shape))
-
-
-def _lent(rows: DataFrame, borrowers: pa.Table, shape: Shape) -> DataFrame:
-    """Fill the missing values of rows from the folded rows that contain them."""
-    lacking = [column for column in shape.columns if f"{LACKS}{column.attnum}" in borrowers.column_names]
-    fields = list(_fields(rows, shape.cells))
-    fields += [spark_types.StructField(f"{ITS}{cell}", rows.schema[cell].dataType) for cell in shape.key_cells]
-    fields += [spark_types.StructField(f"{LACKS}{column.attnum}", spark_types.BooleanType()) for column in lacking]
-    lent = rows.sparkSession.createDataFrame(borrowers, spark_types.StructType(fields))
-    its = lent.select(*(f"{ITS}{cell}" for cell in shape.key_cells))
-    lenders = rows.join(F.broadcast(its), _same_key(shape), "left_semi")
-    needed = (*shape.key_cells, *(cell for column in lacking for cell in column.cells))
-    lenders = lenders.select(F.lit(True).alias("lender"), *(F.col(cell).alias(f"lender_{cell}") for cell in needed))
-    found = lent.join(F.broadcast(lenders), _same_key(shape, "lender_"), "left")
-    values = {cell: _of_lender(column, cell) for column in lacking for cell in column.cells}
-    return found.select(*(values.get(cell, F.col(cell)).alias(cell) for cell in shape.cells))
+    return untouched if few.incomplete is None else untouched.unionAll(from_folded(few.incomplete, rows, shape))
 
 
 def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
     """Return the fields of cells, all nullable: changes may have nulls where folded rows have a constant default."""
     return spark_types.StructType([spark_types.StructField(cell, rows.schema[cell].dataType) for cell in cells])
-
-
-def _of_lender(column: ShownColumn, cell: str) -> Column:
-    missing = F.raise_error(F.lit(f"column {column.name}: {NEVER_SENT}\nHint: {COPY_AGAIN}"))
-    value = F.when(F.col("lender").isNull(), missing).otherwise(F.col(f"lender_{cell}"))
-    return F.when(F.col(f"{LACKS}{column.attnum}"), value).otherwise(F.col(cell))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +93,7 @@ def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = F
     """Return the rows whose keys some change has, as inserts: they contain the unchanged TOAST values."""
     touched, same = _touched(changes, shape, many)
     under = rows.join(touched, same, "left_semi")
-    said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "marks": F.lit(None).cast("string")}
+    said = {"kind": F.lit(INSERTED), "unchanged": F.lit(None).cast("string")}
     said |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
     return under.select(*shape.cells, *(value.alias(name) for name, value in said.items()))
 
@@ -133,11 +109,4 @@ def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = Fals
 def _touched(changes: DataFrame, shape: Shape, many: bool) -> tuple[DataFrame, Column]:
     """Return the keys of changes, which are broadcast unless there are `many`, and the join condition."""
     keys = changes.select(*(F.col(cell).alias(f"{ITS}{cell}") for cell in shape.key_cells))
-    return keys.distinct() if many else F.broadcast(keys), _same_key(shape)
-
-
-def _same_key(shape: Shape, of: str = "") -> Column:
-    """Return the condition that a row's key equals the key in the `its_` columns."""
-    exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
-    pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{ITS}{cell}")) for cell in shape.key_cells}
-    return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))
+    return keys.distinct() if many else F.broadcast(keys), same_key(shape)

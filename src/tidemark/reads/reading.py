@@ -97,7 +97,7 @@ class TableReader:
             key = key_said(found.folded, found.shown, equalities)
             if few is not None and key is not None:
                 few = few.for_key(shape, [value for _, value in key])
-                files = files if few.borrowers is not None else files_with(key, found.folded)
+                files = files if few.incomplete is not None else files_with(key, found.folded)
             base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
         if base is not None and few is not None:
             return overlaid(base.rows, few, shape).toDF(*shape.names)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,13 +22,12 @@ META = {
     CHANGE_TYPE: "kind",
     COMMIT_VERSION: "commit",
     ORDINAL: "ordinal",
-    UNCHANGED: "marks",
+    UNCHANGED: "unchanged",
     TRUNCATE: "truncates",
 }
 MANY = 2_000_000
 REMOVALS = (DELETED, PREIMAGE)
-RANK_OLD, RANK_LOAN, RANK_OTHER = 0, 1, 2  # the order of rows that have the same position
-NEVER_SENT = "the value of an unchanged TOAST column is missing from all earlier changes"
+ITS = "its_"  # the prefix of key cells of another row
 COPY_AGAIN = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 
 
@@ -71,6 +72,11 @@ class Shape:
         """The cells of the key, including text fallbacks: 'infinity' is a valid key that only its text identifies."""
         return tuple(cell for column in self.of(self.key) for cell in column.cells)
 
+    @property
+    def not_in_key(self) -> tuple[ShownColumn, ...]:
+        """The columns that are not part of the key."""
+        return tuple(column for column in self.columns if column.attnum not in self.key)
+
     def of(self, attnums: Iterable[int]) -> tuple[ShownColumn, ...]:
         """Return the columns with these attnums, in the order of the attnums."""
         by_attnum = {column.attnum: column for column in self.columns}
@@ -81,13 +87,13 @@ class Shape:
 class ChangeFacts:
     """The possible kinds of changes, from file statistics.
 
-    If uncertain, `only_inserts` is false, and `truncates`, `marks` and `preimages` are true. `many` means too many for
-    a broadcast join.
+    `unchanged` means unchanged TOAST values, and `many` too many changes for a broadcast join. If uncertain,
+    `only_inserts` is false, and `truncates`, `unchanged` and `preimages` are true.
     """
 
     only_inserts: bool
     truncates: bool
-    marks: bool
+    unchanged: bool
     preimages: bool
     many: bool = False
 
@@ -104,9 +110,11 @@ class Base:
     taken_away: DataFrame | None = None
 
 
-def is_marked(column: ShownColumn) -> Column:
-    """Return whether a change has an unchanged TOAST value in this column."""
-    return F.coalesce(F.col("marks").contains(f",{column.attnum},"), F.lit(False))
+def same_key(shape: Shape, of: str = "", other: str = ITS) -> Column:
+    """Return whether the keys of two rows are equal, whose cells have these prefixes."""
+    exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
+    pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{other}{cell}")) for cell in shape.key_cells}
+    return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))
 
 
 def facts_of(files: tuple[ChangeFile, ...]) -> ChangeFacts:
@@ -114,7 +122,7 @@ def facts_of(files: tuple[ChangeFile, ...]) -> ChangeFacts:
     return ChangeFacts(
         only_inserts=all(file.only_inserts for file in files),
         truncates=any(file.truncates for file in files),
-        marks=any(file.marks for file in files),
+        unchanged=any(file.unchanged for file in files),
         preimages=any(file.preimages for file in files),
         many=sum(file.rows for file in files) > MANY,
     )
@@ -125,7 +133,7 @@ def both(one: ChangeFacts, other: ChangeFacts) -> ChangeFacts:
     return ChangeFacts(
         only_inserts=one.only_inserts and other.only_inserts,
         truncates=one.truncates or other.truncates,
-        marks=one.marks or other.marks,
+        unchanged=one.unchanged or other.unchanged,
         preimages=one.preimages or other.preimages,
         many=one.many or other.many,
     )

@@ -71,7 +71,9 @@ def tail_of(spark: SparkSession, work: TailWork, plan: SlicePlan) -> TailFrame |
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
     return TailFrame(
         frame,
-        ChangeFacts(only_inserts=False, truncates=True, marks=True, preimages=True, many=plan.size_bytes > MANY_BYTES),
+        ChangeFacts(
+            only_inserts=False, truncates=True, unchanged=True, preimages=True, many=plan.size_bytes > MANY_BYTES
+        ),
     )
 
 
@@ -160,6 +162,6 @@ def _facts(rows: pa.Table) -> ChangeFacts:
     return ChangeFacts(
         only_inserts=kinds == {INSERTED},
         truncates=rows[TRUNCATE].null_count < len(rows),
-        marks=rows[UNCHANGED].null_count < len(rows),
+        unchanged=rows[UNCHANGED].null_count < len(rows),
         preimages=PREIMAGE in kinds,
     )

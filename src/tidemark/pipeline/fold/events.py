@@ -14,10 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.lake.rows import INSERTED, TRUNCATED
 from tidemark.pipeline.fold.layout import VersionLayout
 from tidemark.pipeline.fold.merge import BEGIN, END, EVENTS, Merging
-from tidemark.reads.contents import by_attnum, may_be_marked, ranked
-from tidemark.reads.loans import loans, with_whole_keys
+from tidemark.reads.contents import by_attnum
 from tidemark.reads.overlay import BEFORE, beneath
-from tidemark.reads.shape import RANK_OTHER, ChangeFacts, Shape, ShownColumn
+from tidemark.reads.shape import ChangeFacts, Shape, ShownColumn
+from tidemark.reads.unchanged import carried_rows, keys_from_preimages, may_be_unchanged
 
 BUCKET = "bucket"
 
@@ -41,24 +41,24 @@ def events_of(
 ) -> Events:
     """The changes on top of the `live` rows, with the versions that are `moving` to another bucket or layout.
 
-    If changes moved rows to another key without resending large values, rows with these values are added. Without a key
+    If updates changed keys and did not send large values again, rows that carry these values are added. Without a key
     the bucket of a row is a hash of its columns without the `retired` ones, because later removals do not contain
     those.
     """
-    rows = ranked(by_attnum(changes, shape))
+    rows = by_attnum(changes, shape)
     truncates = _truncates(rows) if facts.truncates else ()
     rows = rows.filter(F.col("truncates").isNull()) if facts.truncates else rows
     large: tuple[ShownColumn, ...] = ()
-    if facts.marks and shape.key:
-        keys, large = may_be_marked(rows, shape)
-        rows = with_whole_keys(rows, keys)
+    if facts.unchanged and shape.key:
+        keys, large = may_be_unchanged(rows, shape)
+        rows = keys_from_preimages(rows, keys)
     if large and facts.preimages:
         known = (
             rows
             if live is None
             else rows.unionByName(beneath(live, rows, shape, many=facts.many), allowMissingColumns=True)
         )
-        rows = rows.unionByName(loans(known, shape, large), allowMissingColumns=True)
+        rows = rows.unionByName(carried_rows(known, shape, large), allowMissingColumns=True)
     rows = rows.withColumn(END, F.lit(None).cast("long"))
     if moving is not None:
         rows = rows.unionByName(_moved(moving, shape), allowMissingColumns=True)
@@ -70,8 +70,8 @@ def events_of(
     if truncates:
         every = rows.sparkSession.range(layout.buckets).select(F.col("id").cast("int").alias(BUCKET))
         rows = rows.unionByName(every.withColumn("kind", F.lit(TRUNCATED)), allowMissingColumns=True)
-    marked = {column.attnum: column.cells for column in large or gone}
-    return Events(rows, Merging(shape.cells, shape.key_cells, marked, truncates))
+    unsent = {column.attnum: column.cells for column in large or gone}
+    return Events(rows, Merging(shape.cells, shape.key_cells, unsent, truncates))
 
 
 def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:
@@ -81,7 +81,7 @@ def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:
 
 def _moved(versions: DataFrame, shape: Shape) -> DataFrame:
     """Versions as the changes that created them; closed versions also have their end."""
-    said = {"kind": F.lit(INSERTED), "rank": F.lit(RANK_OTHER), "ordinal": F.lit(BEFORE).cast("long")}
+    said = {"kind": F.lit(INSERTED), "ordinal": F.lit(BEFORE).cast("long")}
     return versions.select(
         *shape.cells,
         F.col(BEGIN).alias("commit"),

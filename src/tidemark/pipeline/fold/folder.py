@@ -209,17 +209,17 @@ class Folder:
         return events_of(changes, shown.shape, layout, facts_of(table.files), live, moving, retired)
 
     def _changes(self, table: Foldable, shown: ShownTable, retired: frozenset[int]) -> DataFrame:
-        """The changes. Without a key, each change is marked with the retired columns that it does not contain."""
+        """The changes. Without a key, each change lists the retired columns that it does not contain as unchanged."""
         spark, stored = self._spark, table.changes.stored
         if shown.key or not retired:
             return file_changes(spark, shown, table.files, stored) or no_changes(spark, shown)
         alike: dict[str | None, list[ChangeFile]] = {}
         for file in table.files:
-            unsaid = retired - {column.attnum for column in stored if column.name in file.columns}
-            alike.setdefault(f",{','.join(map(str, sorted(unsaid)))}," if unsaid else None, []).append(file)
-        frames = ((file_changes(spark, shown, files, stored), marks) for marks, files in alike.items())
-        marked = [rows.withColumn(UNCHANGED, F.lit(marks).cast("string")) for rows, marks in frames if rows is not None]
-        return reduce(DataFrame.unionByName, marked) if marked else no_changes(spark, shown)
+            unsent = retired - {column.attnum for column in stored if column.name in file.columns}
+            alike.setdefault(f",{','.join(map(str, sorted(unsent)))}," if unsent else None, []).append(file)
+        frames = ((file_changes(spark, shown, files, stored), text) for text, files in alike.items())
+        listed = [rows.withColumn(UNCHANGED, F.lit(text).cast("string")) for rows, text in frames if rows is not None]
+        return reduce(DataFrame.unionByName, listed) if listed else no_changes(spark, shown)
 
 
 @dataclass(frozen=True, slots=True)

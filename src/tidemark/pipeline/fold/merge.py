@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from tidemark.errors import LakeDamaged
 from tidemark.lake.identities import may_be_among, numbers_of
-from tidemark.lake.rows import DELETED, INSERTED, PREIMAGE
-from tidemark.reads.shape import NEVER_SENT, RANK_LOAN, RANK_OTHER
+from tidemark.lake.rows import INSERTED
+from tidemark.reads.shape import COPY_AGAIN, REMOVALS
+from tidemark.reads.unchanged import CARRIED, RowValues, by_row
 from tidemark.values.kernels import Flags, Longs
 
 BEGIN, END = "begin", "end"
@@ -31,25 +32,24 @@ EVENTS = pa.schema(
         ("kind", pa.string()),
         ("commit", pa.int64()),
         ("ordinal", pa.int64()),
-        ("rank", pa.int32()),
-        ("marks", pa.string()),
+        ("unchanged", pa.string()),
     ]
 )
-_RESYNC = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 _NEVER = np.iinfo(np.int64).max
 _POSITION = np.dtype([("commit", np.int64), ("ordinal", np.int64)])
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """The parameters of a merge: all cells, those of the key, those of columns that may be marked, and all truncates.
+    """The parameters of a merge: all cells, those of the key, those that changes may not contain, and all truncates.
 
-    With a key, a mark is an unchanged TOAST value; without one, it is a column that the table no longer has.
+    `unchanged` of an event lists the columns that it does not contain: with a key, unchanged TOAST values; without one,
+    columns that the table no longer has.
     """
 
     cells: tuple[str, ...]
     key: tuple[str, ...]
-    marked: Mapping[int, tuple[str, ...]]
+    unsent: Mapping[int, tuple[str, ...]]
     truncates: tuple[tuple[int, int], ...]
 
 
@@ -63,7 +63,7 @@ class Merged:
 
 def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
     """Merge `live`, with the cells and `begin`, and later `changes`, with the cells and the columns of an event."""
-    if how.key or changes["marks"].null_count == len(changes):
+    if how.key or changes["unchanged"].null_count == len(changes):
         return _merged(how, how.key or how.cells, live, changes)
     closed: list[pa.Table] = []
     for stage, told_apart_by, some in _stages(how, changes):
@@ -74,9 +74,9 @@ def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
 
 def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[str, ...], pa.Table]]:
     """The changes of a table without a key, in order, in runs that contain the same columns; and these columns."""
-    positions, marks = _positions(changes), changes["marks"].to_pylist()
+    positions, unchanged = _positions(changes), changes["unchanged"].to_pylist()
     order = np.argsort(positions, kind="stable")
-    first = [place for place, at in enumerate(order) if place == 0 or marks[at] != marks[order[place - 1]]]
+    first = [place for place, at in enumerate(order) if place == 0 or unchanged[at] != unchanged[order[place - 1]]]
     for number, (begin, end) in enumerate(pairwise([*first, len(order)])):
         since = positions[order[begin]] if number else None
         until = positions[order[end]] if end < len(order) else None
@@ -85,9 +85,9 @@ def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[st
             for each in how.truncates
             if (since is None or each >= since.item()) and (until is None or each < until.item())
         )
-        mark = marks[order[begin]] or ""
-        unsaid = {cell for attnum, cells in how.marked.items() if f",{attnum}," in mark for cell in cells}
-        told_apart_by = tuple(cell for cell in how.cells if cell not in unsaid)
+        text = unchanged[order[begin]] or ""
+        unsent = {cell for attnum, cells in how.unsent.items() if f",{attnum}," in text for cell in cells}
+        told_apart_by = tuple(cell for cell in how.cells if cell not in unsent)
         yield replace(how, truncates=truncates), told_apart_by, changes.take(pa.array(order[begin:end]))
 
 
@@ -96,30 +96,30 @@ def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, change
     events = pa.concat_tables([_as_events(live.filter(pa.array(touched)), how), changes.select(_names(how))])
     numbers = numbers_of(events, told_apart_by, zeros_apart=not how.key)
     epochs = _epochs(events, how.truncates)
-    order = np.lexsort((*(events[name].to_numpy() for name in ("rank", "ordinal", "commit")), epochs, numbers))
-    ordered = _Ordered(events, order, numbers[order], epochs[order])
+    rows = numbers * (len(how.truncates) + 1) + epochs
+    order = by_row(events, rows)
+    ordered = _Ordered(events, order, rows[order], epochs[order])
     sources, ends = _keyed(ordered) if how.key else _paired(ordered)
     ends = np.where(ends == _NEVER, _truncated(ordered.epochs[sources], how.truncates), ends)
     begins = ordered.commits[sources]
     stays, ended = ends == _NEVER, (ends != _NEVER) & (ends > begins)
-    rows = _Values(ordered, how)
-    new = rows.taken(sources[stays]).append_column(BEGIN, pa.array(begins[stays]))
-    old = rows.taken(sources[ended]).append_column(BEGIN, pa.array(begins[ended]))
+    values = RowValues(events, rows, order, how.unsent if how.key else {})
+    new = values.taken(how.cells, order[sources[stays]]).append_column(BEGIN, pa.array(begins[stays]))
+    old = values.taken(how.cells, order[sources[ended]]).append_column(BEGIN, pa.array(begins[ended]))
     untouched = live.filter(pa.array(~touched)).select([*how.cells, BEGIN])
     return Merged(pa.concat_tables([untouched, new]), old.append_column(END, pa.array(ends[ended])))
 
 
 class _Ordered:
-    """Events in the order of row, epoch and position. Epochs are separated by truncates."""
+    """Events in the order of row and position. Equal rows in two epochs, between truncates, have different numbers."""
 
     def __init__(self, events: pa.Table, order: Longs, numbers: Longs, epochs: Longs) -> None:
-        self.events, self.order, self.numbers, self.epochs = events, order, numbers, epochs
+        self.epochs = epochs
         self.commits: Longs = events["commit"].to_numpy()[order]
-        kinds = pc.is_in(events["kind"], value_set=pa.array([DELETED, PREIMAGE])).to_numpy()[order]
-        loans = events["rank"].to_numpy()[order] == RANK_LOAN
-        self.is_row: Flags = ~kinds & ~loans
-        self.removes: Flags = kinds
-        same = (np.diff(numbers) == 0) & (np.diff(epochs) == 0)
+        kinds = events["kind"]
+        self.removes: Flags = pc.is_in(kinds, value_set=pa.array(REMOVALS)).to_numpy()[order]
+        self.is_row: Flags = ~self.removes & pc.not_equal(kinds, CARRIED).to_numpy()[order]
+        same = np.diff(numbers) == 0
         self.goes_on: Flags = np.append(same, False)  # the next event is of the same row
         self.starts: Longs = _starts(same)
 
@@ -149,7 +149,7 @@ def _paired(ordered: _Ordered) -> tuple[Longs, Longs]:
     found = at < len(of_added)
     found[found] = of_added[at[found]] == of_removed[found]
     if not found.all():
-        raise LakeDamaged("a row was removed more often than it was added", _RESYNC)
+        raise LakeDamaged("a row was removed more often than it was added", COPY_AGAIN)
     ends = np.full(len(added), _NEVER, np.int64)
     ends[at] = ordered.commits[removed]
     return added, ends
@@ -163,37 +163,6 @@ def _places(starts: Longs) -> Longs:
     return places
 
 
-class _Values:
-    """The values of events. An unchanged TOAST value is taken from the event before."""
-
-    def __init__(self, ordered: _Ordered, how: Merging) -> None:
-        self._ordered, self._how = ordered, how
-        large = how.marked if how.key else {}
-        self._from = {cell: where for n, cells in large.items() for cell, where in self._sent(n, cells)}
-
-    def taken(self, events: Longs) -> pa.Table:
-        """The cells of these events, given by their places in the order."""
-        ordered = self._ordered
-        columns = {}
-        for cell in self._how.cells:
-            where = self._from[cell][events] if cell in self._from else events
-            if (where < 0).any():
-                raise LakeDamaged(f"column {cell}: {NEVER_SENT}", _RESYNC)
-            columns[cell] = ordered.events[cell].take(pa.array(ordered.order[where]))
-        return pa.table(columns) if columns else pa.table({}).take(pa.array([], pa.int64()))
-
-    def _sent(self, attnum: int, cells: Sequence[str]) -> list[tuple[str, Longs]]:
-        """For each event, the newest event of the same row, up to itself, that contains the value of the column."""
-        ordered = self._ordered
-        marked = pc.fill_null(pc.match_substring(ordered.events["marks"], f",{attnum},"), False).to_numpy()
-        if not marked.any():
-            return []
-        has = ~marked[ordered.order] & ~ordered.removes
-        newest = np.maximum.accumulate(np.where(has, np.arange(len(has)), -1))
-        where = np.where(newest >= ordered.starts, newest, -1)
-        return [(cell, where) for cell in cells]
-
-
 def _names(how: Merging) -> list[str]:
     return [*how.cells, *EVENTS.names]
 
@@ -205,8 +174,7 @@ def _as_events(live: pa.Table, how: Merging) -> pa.Table:
         "kind": pa.repeat(pa.scalar(INSERTED), count),
         "commit": live[BEGIN],
         "ordinal": pa.repeat(pa.scalar(-1, pa.int64()), count),
-        "rank": pa.repeat(pa.scalar(RANK_OTHER, pa.int32()), count),
-        "marks": pa.nulls(count, pa.string()),
+        "unchanged": pa.nulls(count, pa.string()),
     }
     return pa.table({**{cell: live[cell] for cell in how.cells}, **said})
 

@@ -1,7 +1,9 @@
-"""The history of one row of a table: its key, and the steps from which `lives` computes its versions.
+"""Row history: every version of one row, identified by its key.
 
-Only the rows of this key are collected from Spark, and those of the keys that the row was moved from if an update that
-moved it did not resend unchanged TOAST values.
+A version begins with an insert, an update or the initial copy, and ends at the next change of its key or a TRUNCATE. An
+update that changes the key ends the row under the old key and begins it under the new one. Only the changes of the
+requested key are collected from Spark, and those of the keys that the row had before, if an update that changed the key
+has unchanged TOAST values.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
@@ -22,31 +26,59 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, MalformedValue
 from tidemark.lake.columns import OURS, TEXT_SUFFIX, free_name
 from tidemark.lake.identities import numbers_of
-from tidemark.lake.rows import POSTIMAGE, PREIMAGE
-from tidemark.mirror.lives import AT_FIRST, LIFE, STEP, lives, positions_of, with_whole_keys
+from tidemark.lake.rows import DELETED, INSERTED, POSTIMAGE, PREIMAGE, TRUNCATED
 from tidemark.reads.changes import celled, literal
-from tidemark.reads.contents import may_be_marked
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
-from tidemark.reads.shape import Shape, ShownColumn, is_marked
+from tidemark.reads.shape import REMOVALS, Shape, ShownColumn
 from tidemark.reads.shown import missing_value, shape_of, shown_names
+from tidemark.reads.unchanged import (
+    RowValues,
+    by_row,
+    in_order,
+    is_unchanged,
+    keys_from_preimages_here,
+    may_be_unchanged,
+)
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
+from tidemark.values.kernels import Flags, Longs
 from tidemark.values.types import Types, decoding_of
 
 Value = object
+COPIED, BEFORE = "copy", "before"
+STEP = ("kind", "commit", "time", "ordinal", "xid", "unchanged", "truncates")  # after the cells, ordered as `OURS`
+AT_FIRST = -1  # the ordinal of a row that is older than all changes
+
+# The columns of a version after those of the table: the commits that began and ended it.
+HISTORY = pa.schema(
+    [
+        pa.field("_begin_lsn", pa.int64()),
+        pa.field("_begin_timestamp", pa.timestamp("us", "UTC")),
+        pa.field("_begin_xid", pa.int64()),
+        pa.field("_begin_type", pa.string()),
+        pa.field("_end_lsn", pa.int64()),
+        pa.field("_end_timestamp", pa.timestamp("us", "UTC")),
+        pa.field("_end_xid", pa.int64()),
+        pa.field("_end_type", pa.string()),
+    ]
+)
+_TYPES = {
+    **{kind: kind for kind in (INSERTED, DELETED, TRUNCATED, COPIED, BEFORE)},
+    **dict.fromkeys((PREIMAGE, POSTIMAGE), "update"),
+}
 _NAMED = "as PostgreSQL prints it, with TimeZone UTC and DateStyle ISO"
 
 
 @dataclass(frozen=True, slots=True)
-class First:
-    """Where the known history begins: the rows of the table at `lsn`, or None, and the begin type of these rows."""
+class HistoryStart:
+    """Where the retained history begins: the rows of the table at `lsn`, or None, and the begin type of these rows."""
 
     lsn: Lsn
     kind: str
     rows: DataFrame | None
 
 
-class Biography:
+class RowHistory:
     """One row of a table: the columns of the table as readers see them, and the key of the row."""
 
     def __init__(self, table: Fingerprint, types: Types, key: Value) -> None:
@@ -83,16 +115,16 @@ class Biography:
 
         Only integers and texts without quotes and backslashes are included.
         """
-        said: dict[str, Literal] = {}
+        found: dict[str, Literal] = {}
         for attnum in self._table.key:
             value = self._key[f"v{attnum}"][0].as_py() if self._is_plain(attnum) else None
             if isinstance(value, int):
-                said[self._names[attnum].lower()] = Literal(LiteralKind.INTEGER, str(value))
+                found[self._names[attnum].lower()] = Literal(LiteralKind.INTEGER, str(value))
             elif isinstance(value, str) and not {"'", "\\"} & set(value):
-                said[self._names[attnum].lower()] = Literal(LiteralKind.STRING, f"'{value}'")
-        return said
+                found[self._names[attnum].lower()] = Literal(LiteralKind.STRING, f"'{value}'")
+        return found
 
-    def versions(self, spark: SparkSession, first: First, changes: DataFrame) -> DataFrame:
+    def versions(self, spark: SparkSession, first: HistoryStart, changes: DataFrame) -> DataFrame:
         """Return every version of the row since `first`."""
         frames = [changes, *([first.rows] if first.rows is not None else [])]
         asked = [attnum for attnum in self._table.key if self._key[f"t{attnum}"].null_count == 0]
@@ -107,10 +139,10 @@ class Biography:
         if first.rows is not None:
             rows = celled(first.rows, shape, {}).where(_is_one_of(keys, shape, ()))
             steps = pa.concat_tables([_steps(rows, schema, first), steps])
-        found = lives(steps, key, shape)
-        taken = set(LIFE.names)
+        found = row_versions(steps, key, shape)
+        taken = set(HISTORY.names)
         names = [free_name(c.name, c.attnum, taken) + suffix for c in shape.columns for suffix in _suffixes(c)]
-        found = found.rename_columns([*names, *LIFE.names])
+        found = found.rename_columns([*names, *HISTORY.names])
         fields = [spark_types.StructField(field.name, spark_type(field.type)) for field in found.schema]
         return spark.createDataFrame(found, spark_types.StructType(fields))
 
@@ -126,6 +158,40 @@ class Biography:
         return pa.schema([*fields, *(pa.field(name, ours.type) for name, ours in zip(STEP, OURS, strict=True))])
 
 
+def row_versions(steps: pa.Table, key: pa.Table, shape: Shape) -> pa.Table:
+    """Return all versions of the row with a key, oldest first: its cells and the columns of `HISTORY`.
+
+    `steps` has the cells and the columns `STEP`, in any order of rows. A row that is older than all changes is a step
+    with the ordinal `AT_FIRST`.
+    """
+    steps = keys_from_preimages_here(steps, shape)
+    keys = pa.concat_tables([steps.select(list(shape.key_cells)), key])
+    numbers = numbers_of(keys, shape.key_cells, zeros_apart=False)
+    numbers, requested = numbers[:-1], numbers[-1]
+    begins, ends = _intervals(steps, numbers == requested)
+    large = {column.attnum: column.cells for column in shape.not_in_key}
+    values = RowValues(steps, numbers, by_row(steps, numbers), large)
+    cells = values.taken(shape.cells, begins)
+    commits = (*_commits(steps, pa.array(begins)), *_commits(steps, pa.array(ends, mask=ends < 0)))
+    return pa.table([*cells.columns, *commits], names=[*shape.cells, *HISTORY.names])
+
+
+def _intervals(steps: pa.Table, of_key: Flags) -> tuple[Longs, Longs]:
+    """Return the steps that begin and end each version of the row with a key; -1 if the version has not ended."""
+    truncates = pc.equal(steps["kind"], TRUNCATED).to_numpy()
+    removes = pc.is_in(steps["kind"], value_set=pa.array(REMOVALS)).to_numpy()
+    order = in_order(steps)
+    order = order[(of_key | truncates)[order]]
+    is_row = ~(removes | truncates)[order]
+    return order[is_row], np.append(order[1:], -1)[: len(order)][is_row]
+
+
+def _commits(steps: pa.Table, at: pa.Array) -> list[pa.Array]:
+    """Return the LSN, time, transaction ID and type of steps; null where there is no step."""
+    types = [None if kind is None else _TYPES[kind] for kind in steps["kind"].take(at).to_pylist()]
+    return [*(steps[name].take(at) for name in ("commit", "time", "xid")), pa.array(types, pa.string())]
+
+
 @dataclass(frozen=True, slots=True)
 class _Changes:
     """The changes of a table, of which only those of a few keys are collected."""
@@ -136,19 +202,19 @@ class _Changes:
 
     def of(self, key: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Return the steps of the versions of a key, and all keys whose rows at the beginning these may require."""
-        found, keys, asked = self._with_keys(key), key, set[tuple[int, int]]()
+        found, keys, settled = self._with_keys(key), key, set[tuple[int, int]]()
         while True:
-            unsettled = _marked(found) - asked
-            if unsettled:
-                asked |= unsettled
-                found = _distinct([found, self._old_rows(unsettled)])
-            new = _came_from(found, keys, self.shape)
+            updates = _with_unchanged(found) - settled
+            if updates:
+                settled |= updates
+                found = _distinct([found, self._old_rows(updates)])
+            new = _earlier_keys(found, keys, self.shape)
             if not len(new):
                 return found, keys
             found, keys = _distinct([found, self._with_keys(new)]), pa.concat_tables([keys, new])
 
     def _with_keys(self, keys: pa.Table) -> pa.Table:
-        large, _ = may_be_marked(self.rows, self.shape)
+        large, _ = may_be_unchanged(self.rows, self.shape)
         wanted = _is_one_of(keys, self.shape, large) | F.col("truncates").isNotNull()
         return self._collected(self.rows.where(wanted))
 
@@ -201,12 +267,12 @@ def _suffixes(column: ShownColumn) -> tuple[str, ...]:
     return ("", TEXT_SUFFIX) if column.exact else ("",)
 
 
-def _steps(rows: DataFrame, schema: pa.Schema, first: First) -> pa.Table:
+def _steps(rows: DataFrame, schema: pa.Schema, first: HistoryStart) -> pa.Table:
     """Return the rows that the table had at the beginning, as steps."""
     found = rows.toArrow()
-    said = {"kind": first.kind, "commit": first.lsn.value, "ordinal": AT_FIRST}
+    values = {"kind": first.kind, "commit": first.lsn.value, "ordinal": AT_FIRST}
     for name in STEP:
-        found = found.append_column(name, pa.array([said.get(name)] * len(found), schema.field(name).type))
+        found = found.append_column(name, pa.array([values.get(name)] * len(found), schema.field(name).type))
     return found.cast(schema)
 
 
@@ -220,27 +286,31 @@ def _is_key(key: pa.Table, shape: Shape, large: Sequence[ShownColumn]) -> Column
     for column in shape.of(shape.key):
         same = [F.col(cell).eqNullSafe(literal(key[cell][0], key[cell].type)) for cell in column.cells]
         whole = reduce(and_, same)
-        conditions.append(whole | is_marked(column) if column in large else whole)
+        conditions.append(whole | is_unchanged(column) if column in large else whole)
     return reduce(and_, conditions)
 
 
-def _marked(steps: pa.Table) -> set[tuple[int, int]]:
+def _positions(steps: pa.Table) -> list[tuple[int, int]]:
+    """Return the position of each step; an update and its preimage have the same position."""
+    return list(zip(steps["commit"].to_pylist(), steps["ordinal"].to_pylist(), strict=True))
+
+
+def _with_unchanged(steps: pa.Table) -> set[tuple[int, int]]:
     """Return the positions of the updates with unchanged TOAST values."""
-    said = zip(positions_of(steps), steps["marks"].to_pylist(), strict=True)
-    return {position for position, marks in said if marks is not None}
+    return set(_positions(steps.filter(steps["unchanged"].is_valid())))
 
 
-def _came_from(steps: pa.Table, keys: pa.Table, shape: Shape) -> pa.Table:
+def _earlier_keys(steps: pa.Table, keys: pa.Table, shape: Shape) -> pa.Table:
     """Return the other keys that rows with these keys had before updates with unchanged TOAST values."""
-    steps = with_whole_keys(steps, shape)
+    steps = keys_from_preimages_here(steps, shape)
     theirs = steps.select(list(shape.key_cells))
     numbers = numbers_of(pa.concat_tables([theirs, keys]), shape.key_cells, zeros_apart=False).tolist()
-    known, kinds, positions = set(numbers[len(steps) :]), steps["kind"].to_pylist(), positions_of(steps)
-    marked = _marked(steps)
+    known, kinds, positions = set(numbers[len(steps) :]), steps["kind"].to_pylist(), _positions(steps)
+    unchanged = _with_unchanged(steps)
     moves = {
         position
         for position, kind, number in zip(positions, kinds, numbers[: len(steps)], strict=True)
-        if kind == POSTIMAGE and number in known and position in marked
+        if kind == POSTIMAGE and number in known and position in unchanged
     }
     new = {
         numbers[at]: at
@@ -255,6 +325,6 @@ def _distinct(parts: Sequence[pa.Table]) -> pa.Table:
     steps = pa.concat_tables(parts)
     seen = {
         (*position, kind): at
-        for at, (position, kind) in enumerate(zip(positions_of(steps), steps["kind"].to_pylist(), strict=True))
+        for at, (position, kind) in enumerate(zip(_positions(steps), steps["kind"].to_pylist(), strict=True))
     }
     return steps.take(pa.array(sorted(seen.values()), pa.int64()))

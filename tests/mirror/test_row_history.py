@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.mirror.model import KEYS, PLANS, THIRD, History, Identity, Intent, keyed_history, rows_after, said
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import OURS
-from tidemark.mirror.lives import AT_FIRST, COPIED, STEP, lives
+from tidemark.mirror.row_history import AT_FIRST, COPIED, STEP, row_versions
 from tidemark.reads.shape import Shape, ShownColumn
 
 pytestmark = pytest.mark.quick
@@ -29,9 +29,9 @@ SCHEMA = pa.schema(
 )
 
 
-def step(row: tuple[Any, ...], kind: str, commit: int, ordinal: int, marks: str | None = None) -> dict[str, Any]:
+def step(row: tuple[Any, ...], kind: str, commit: int, ordinal: int, unchanged: str | None = None) -> dict[str, Any]:
     cells = dict(zip(SHAPE.cells, row, strict=True)) if row else {}
-    return {**cells, "kind": kind, "commit": commit, "ordinal": ordinal, "xid": commit + 700, "marks": marks}
+    return {**cells, "kind": kind, "commit": commit, "ordinal": ordinal, "xid": commit + 700, "unchanged": unchanged}
 
 
 def steps_of(history: History, identity: Identity, copied: int) -> pa.Table:
@@ -56,7 +56,7 @@ def test_after_every_commit_the_version_lives_that_the_replay_leaves(
     history = keyed_history(plan, truncates)
     steps = steps_of(history, identity, copied)
     for key in (*range(KEYS), THIRD):
-        found = lives(steps, pa.table({"v2": pa.array([key], pa.int64())}), SHAPE).to_pylist()
+        found = row_versions(steps, pa.table({"v2": pa.array([key], pa.int64())}), SHAPE).to_pylist()
         for commit in range(copied, len(history) + 1):
             living = [
                 repr(tuple(each[cell] for cell in SHAPE.cells))
@@ -73,4 +73,4 @@ def test_after_every_commit_the_version_lives_that_the_replay_leaves(
 def test_a_value_that_nobody_sent_is_refused() -> None:
     steps = pa.Table.from_pylist([step((1, None, None, 5), "update_postimage", 1, 0, ",3,")], SCHEMA)
     with pytest.raises(LakeDamaged, match="is missing from all earlier changes"):
-        lives(steps, pa.table({"v2": pa.array([1], pa.int64())}), SHAPE)
+        row_versions(steps, pa.table({"v2": pa.array([1], pa.int64())}), SHAPE)
