@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database
 from harness.lake import ONLY, read, read_table, require_rows
+from harness.logs import logged
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
@@ -126,6 +127,5 @@ def polling(
     if proxy is not None:
         source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))
     chosen = PollOptions(source, folder / "lake", database.names, selection or Selection(), **options)
-    said: list[str] = []
-    with Poller(chosen, spark, said.append) as poller:
+    with logged() as said, Poller(chosen, spark) as poller:
         yield PolledMirror(database, chosen, spark, poller, said)
