@@ -18,7 +18,7 @@ from bench.figures import report
 from bench.wide import CHANGE, Wide, wide
 from harness.logs import logged
 from tidemark.pipeline.fold import background, policy
-from tidemark.pipeline.fold.folder import Foldable, Folded, Folder
+from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 
 ROWS = int(os.environ.get("ROWS", "5000000"))
 CYCLES = int(os.environ.get("CYCLES", "60"))
@@ -85,7 +85,7 @@ def _cycles(
 def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
     """Run folds back to back; begin and end of each are appended to `folds`."""
 
-    class Watched(Folder):
+    class Watched(Compactor):
         def fold(self, table: Foldable) -> Folded:
             folds.append((time.monotonic(), float("inf")))
             try:
@@ -96,7 +96,7 @@ def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
     with (
         logged("tidemark.pipeline") as lines,
         patch.multiple(policy, REST=0.0, SHARE=0.0),
-        patch.multiple(background, Folder=Watched, INTERVAL_S=0.05),
+        patch.multiple(background, Compactor=Watched, INTERVAL_S=0.05),
         background.BackgroundFold(bench.side.options.lake, bench.side.spark),
     ):
         yield

@@ -18,7 +18,7 @@ from harness.logs import logged
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
@@ -55,8 +55,8 @@ class PolledMirror:
 
     def fold(self) -> int:
         """Fold every table that has changes to fold; return their number."""
-        with Folder(self.options.lake, self.spark) as folder:
-            return len([folder.fold(table) for table in folder.foldable()])
+        with Compactor(self.options.lake, self.spark) as compactor:
+            return len([compactor.fold(table) for table in compactor.foldable()])
 
     def require_news(self, *tables: str) -> Polled:
         """Poll and compare, and require that something became visible since the last poll."""

@@ -21,7 +21,7 @@ from harness.lake import Noted, by_postgres, read, read_table, require_rows, spr
 from harness.logs import logged
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.names import MirrorNames
@@ -101,8 +101,8 @@ class Synced:
 
     def fold(self) -> list[Folded]:
         """Fold every table that has changes to fold, for a mirror that runs without a fold job."""
-        with Folder(self.options.lake, self.spark) as folder:
-            return [folder.fold(table) for table in folder.foldable()]
+        with Compactor(self.options.lake, self.spark) as compactor:
+            return [compactor.fold(table) for table in compactor.foldable()]
 
     def resync(self, *tables: str) -> None:
         """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""

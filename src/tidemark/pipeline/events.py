@@ -21,7 +21,7 @@ from tidemark.postgres.capability import Mode
 from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from tidemark.pipeline.fold.folder import Folded
+    from tidemark.pipeline.fold.compactor import Folded
 
 
 class State(Enum):

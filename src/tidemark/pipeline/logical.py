@@ -48,12 +48,12 @@ from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy.copying import Copying, Failed
+from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.copy.rounds import CopyOptions
 from tidemark.pipeline.copy.tracker import Tracker
 from tidemark.pipeline.events import CopyFailed, Emit, TableCopied, TableFolded
 from tidemark.pipeline.fold.background import BackgroundFold
-from tidemark.pipeline.fold.folder import Folded
+from tidemark.pipeline.fold.compactor import Folded
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import drop_slot_when_free

@@ -98,7 +98,7 @@ class Pump:
             self._buffer = runtime.writing.free_buffer()
         if not full and self._buffer is not None:
             return False
-        self._replication.pretend_heard()
+        self._replication.reset_silence()
         return True
 
     def _take(self) -> None:
@@ -146,7 +146,7 @@ class Pump:
         silent = replication.silent_for_s() > options.silence_s / 2
         due_s = min(self._runtime.report_every_s, 1.0) if silent else self._runtime.report_every_s
         asked = replication.drain.take_reply_wish()
-        if durable > self._confirmed or asked or wishes.reply or replication.said_before_s() >= due_s:
+        if durable > self._confirmed or asked or wishes.reply or replication.since_sent_s() >= due_s:
             replication.report(self._runtime.progress.received, durable, wants_reply=wishes.reply or silent)
             wishes.reply = False
             if durable > self._confirmed:

@@ -16,7 +16,7 @@ from tests.conftest import NEWEST
 from tidemark.lake.versions import read_versions
 from tidemark.pipeline.fold import background
 from tidemark.pipeline.fold.background import BackgroundFold
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -56,7 +56,7 @@ def test_what_keeps_it_from_folding_is_said_and_tried_again(
     with logged("tidemark.pipeline") as said, following(lakeside(db, tmp_path, spark, "t")) as side:
         db.run("insert into t select generate_series(1, 100)")
         side.apply_all()
-        with Folder(side.options.lake, spark), BackgroundFold(side.options.lake, spark) as folding:
+        with Compactor(side.options.lake, spark), BackgroundFold(side.options.lake, spark) as folding:
             while not said:
                 time.sleep(0.02)
             folding.close()

@@ -20,7 +20,7 @@ from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy import copying, parts, snapshots
-from tidemark.pipeline.copy.rounds import Round
+from tidemark.pipeline.copy.planning import SnapshotCopy
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -61,10 +61,10 @@ def _is_of_t(_: LakeWriter, generation: Generation) -> bool:
 
 Phase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
 PHASES: dict[str, Phase] = {
-    "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_round", before=act),
-    "planned": lambda patch, act: wrapped(patch, copying, "plan_round", after=act),
+    "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_copy", before=act),
+    "planned": lambda patch, act: wrapped(patch, copying, "plan_copy", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
-    "all parts copied": lambda patch, act: wrapped(patch, Round, "_generation", after=act),
+    "all parts copied": lambda patch, act: wrapped(patch, SnapshotCopy, "_generation", after=act),
     "looked at": lambda patch, act: wrapped(patch, LakeWriter, "_take", before=act, concerns=_is_of_t),
 }
 ACTS = {
@@ -134,7 +134,7 @@ def test_the_holder_of_the_snapshot_and_connections_may_be_killed(
     db.run(*TABLE)
     monkeypatch.setattr(parts, "LEAST_BYTES", 1 << 17)
     kill = "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'tidemark {}'"
-    wrapped(monkeypatch, copying, "plan_round", after=lambda: db.admin(kill.format("snapshot")))
+    wrapped(monkeypatch, copying, "plan_copy", after=lambda: db.admin(kill.format("snapshot")))
     with syncing(db, tmp_path, spark, "t") as synced:
         synced.copy_all()
         assert any("copy failed" in each for each in synced.said)

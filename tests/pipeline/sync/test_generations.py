@@ -22,7 +22,7 @@ from tidemark.lake.points import FailPoint
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -125,12 +125,12 @@ def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession
         db.run("update t set v = 'b' where id < 50")
         synced.note("t")
         synced.catch_up()
-        with Folder(synced.options.lake, spark) as folder:
-            (stale,) = folder.foldable()
+        with Compactor(synced.options.lake, spark) as compactor:
+            (stale,) = compactor.foldable()
             assert (stale.versions is not None) == folded
             synced.resync("t")
             with pytest.raises(LakeInUse):
-                folder.fold(stale)
+                compactor.fold(stale)
         db.run("update t set v = 'c' where id > 90")
         synced.note("t")
         assert synced.require_noted() == 2

@@ -16,7 +16,7 @@ from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
-from tidemark.pipeline.copy import rounds
+from tidemark.pipeline.copy import planning
 
 pytestmark = [pytest.mark.full, pytest.mark.spark]
 
@@ -255,7 +255,7 @@ def test_a_column_that_only_a_child_has_is_not_looked_up_for_its_parent(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a subquery it is a column of the query around it, and rows of every bucket count."""
-    monkeypatch.setattr(rounds, "buckets_for", lambda _: 8)
+    monkeypatch.setattr(planning, "buckets_for", lambda _: 8)
     db.run(
         "create table parent (id int primary key)",
         "create table child (code int primary key) inherits (parent)",

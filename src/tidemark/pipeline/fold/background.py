@@ -13,7 +13,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from tidemark.logs import fields
-from tidemark.pipeline.fold.folder import Foldable, Folded, Folder
+from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 from tidemark.pipeline.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
 
@@ -60,22 +60,22 @@ class BackgroundFold:
         pause_s = INTERVAL_S
         while not self._stopping.wait(pause_s):
             try:
-                with Folder(self._lake, self._spark, tasks) as folder:
+                with Compactor(self._lake, self._spark, tasks) as compactor:
                     begin = time.monotonic()
-                    tables = folder.foldable()
+                    tables = compactor.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
-                    self._fold_due(folder, tables)
+                    self._fold_due(compactor, tables)
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
                 self._warn(f"folding failed: {what_failed(error)}", None)
                 self._stopping.wait(RETRY_S)
 
-    def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
+    def _fold_due(self, compactor: Compactor, tables: Sequence[Foldable]) -> None:
         for table in tables:
             if self._stopping.is_set() or not self._rhythm.due(table.name, table.burden, time.monotonic()):
                 continue
             begin = time.monotonic()
             try:
-                folded = folder.fold(table)
+                folded = compactor.fold(table)
                 self._folded(folded, time.monotonic() - begin)
             except Exception as error:  # noqa: BLE001 - the others are folded now, and this one later
                 self._warn(f"table {table.name}: folding failed: {what_failed(error)}", table.name)

@@ -41,8 +41,8 @@ from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.pipeline.apply.job import Written
 from tidemark.pipeline.apply.reach import require_reach
-from tidemark.pipeline.copy.lending import STAGING
 from tidemark.pipeline.copy.progress import CopyProgress
+from tidemark.pipeline.copy.sources import STAGING
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
 from tidemark.pipeline.poll.digests import RangeDigest
 from tidemark.pipeline.poll.following import NeedsWhole
