@@ -127,5 +127,5 @@ def polling(
     if proxy is not None:
         source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))
     chosen = PollOptions(source, folder / "lake", database.names, selection or Selection(), **options)
-    with logged() as said, Poller(chosen, spark) as poller:
+    with logged("tidemark.pipeline") as said, Poller(chosen, spark) as poller:
         yield PolledMirror(database, chosen, spark, poller, said)
