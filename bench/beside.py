@@ -16,8 +16,9 @@ from unittest.mock import patch
 
 from bench.figures import report
 from bench.wide import CHANGE, Wide, wide
-from tidemark.pipeline.fold import beside, policy
-from tidemark.pipeline.fold.folder import Foldable, Folded, Folder
+from harness.logs import logged
+from tidemark.pipeline.fold import background, policy
+from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 
 ROWS = int(os.environ.get("ROWS", "5000000"))
 CYCLES = int(os.environ.get("CYCLES", "60"))
@@ -84,7 +85,7 @@ def _cycles(
 def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
     """Run folds back to back; begin and end of each are appended to `folds`."""
 
-    class Watched(Folder):
+    class Watched(Compactor):
         def fold(self, table: Foldable) -> Folded:
             folds.append((time.monotonic(), float("inf")))
             try:
@@ -92,14 +93,14 @@ def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
             finally:
                 folds[-1] = (folds[-1][0], time.monotonic())
 
-    said: list[str] = []
     with (
+        logged("tidemark.pipeline") as lines,
         patch.multiple(policy, REST=0.0, SHARE=0.0),
-        patch.multiple(beside, Folder=Watched, INTERVAL_S=0.05),
-        beside.FoldingBeside(bench.side.options.lake, bench.side.spark, said.append),
+        patch.multiple(background, Compactor=Watched, INTERVAL_S=0.05),
+        background.BackgroundFold(bench.side.options.lake, bench.side.spark),
     ):
         yield
-    if failed := [each for each in said if ": folded " not in each]:
+    if failed := [line for line in lines if ": folded " not in line]:
         raise SystemExit(failed[0])
 
 

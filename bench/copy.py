@@ -95,15 +95,15 @@ class Ours:
 
 def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
     """Copy a table again as `tidemark sync` does; return the seconds of planning, of the parts and of the commit."""
-    mirroring, lines = synced.mirroring, synced.said
-    (oid,) = (oid for oid, each in mirroring.writer.tables.histories.items() if each.fingerprint.name == table)
+    replication, lines = synced.replication, synced.said
+    (oid,) = (oid for oid, each in replication.writer.tables.histories.items() if each.fingerprint.name == table)
     printed, planned, copied = len(lines), 0.0, 0.0
     begin = time.monotonic()
-    mirroring.writer.tables.request_copy(oid)
+    replication.writer.tables.request_copy(oid)
     while not any(f".{table}: copied" in line for line in lines[printed:]):
-        if mirroring.step() is None:
-            mirroring.rest()
-        (state,) = (each for each in mirroring.progress.tables() if each.name == f"public.{table}")
+        if replication.step() is None:
+            replication.rest()
+        (state,) = (each for each in replication.progress.tables() if each.name == f"public.{table}")
         planned = planned or (state.since if state.since > begin else 0.0)
         copied = copied or (time.monotonic() if planned and state.state == "copied" else 0.0)
     return planned - begin, copied - planned, time.monotonic() - copied

@@ -63,8 +63,8 @@ def _stepped(synced: Synced) -> Iterator[None]:
 
     def run() -> None:
         while not stop.is_set():
-            if synced.mirroring.step() is None:
-                synced.mirroring.rest()
+            if synced.replication.step() is None:
+                synced.replication.rest()
 
     thread = threading.Thread(target=run)
     thread.start()

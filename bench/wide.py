@@ -22,7 +22,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.versions import INTERVAL, Versions, read_versions
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.fold import layout
-from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.pipeline.fold.job import GROUP_ROWS
 from tidemark.spark import SparkOptions, spark_session
 
@@ -64,13 +64,13 @@ class Wide:
     def fold(self, table: str, buckets: int | None = None) -> tuple[float, Folded]:
         """Fold one table, into the default or about this number of buckets; return the seconds and the result."""
         usual = layout.BUCKET_BYTES
-        with Folder(self.side.options.lake, self.side.spark) as folder:
-            (found,) = (each for each in folder.foldable() if each.name == f"public.{table}")
+        with Compactor(self.side.options.lake, self.side.spark) as compactor:
+            (found,) = (each for each in compactor.foldable() if each.name == f"public.{table}")
             if buckets is not None:
                 layout.BUCKET_BYTES = -(-found.changed_bytes // buckets)
             try:
                 begin = time.monotonic()
-                done = folder.fold(found)
+                done = compactor.fold(found)
                 return time.monotonic() - begin, done
             finally:
                 layout.BUCKET_BYTES = usual

@@ -19,7 +19,8 @@ from tidemark.cli.main import run
 from tidemark.cli.spark import started
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
-from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.slot import SlotWait, create_slot
 from tidemark.receive.options import ReceiveOptions
 
@@ -31,7 +32,7 @@ class Demonstrated:
     """A database, its mirror, and a second slot as the reference for its log."""
 
     database: Database
-    options: MirroringOptions
+    options: PipelineOptions
     reference: Mirrored
     spark: SparkSession
 
@@ -41,7 +42,7 @@ def prepare(database: Database, directory: Path) -> Demonstrated:
     names = database.names
     create_slot(database.dsn(), names.slot, SlotWait(30))
     database.admin(f"select pg_copy_logical_replication_slot('{names.slot}', '{REFERENCE}')")
-    options = MirroringOptions(database.dsn(), directory / "lake", names)
+    options = PipelineOptions(database.dsn(), directory / "lake", names)
     receive = ReceiveOptions(database.dsn(), options.log_folder, names)
     take_over_slot(receive)
     begin = time.monotonic()
@@ -52,13 +53,13 @@ def prepare(database: Database, directory: Path) -> Demonstrated:
 
 
 @contextmanager
-def mirroring(shown: Demonstrated) -> Iterator[Mirroring]:
+def mirroring(shown: Demonstrated) -> Iterator[LogicalReplication]:
     """Run the mirror as `tidemark sync` does."""
-    with Mirroring(shown.options, shown.spark, lambda line: print(f"  {line}", flush=True)) as running:
+    with LogicalReplication(shown.options, shown.spark, lambda event: print(f"  {event}", flush=True)) as running:
         yield running
 
 
-def copy_live(running: Mirroring) -> None:
+def copy_live(running: LogicalReplication) -> None:
     """Copy the tables while pgbench writes; each is readable as soon as its copy is complete."""
     print_heading("tidemark sync: tables with rows, copied under load and followed")
     begin = shown_at = time.monotonic()
@@ -71,7 +72,7 @@ def copy_live(running: Mirroring) -> None:
             print(f"{total.rows:,} rows  {shown_at - begin:.0f} s", flush=True)
 
 
-def follow_live(shown: Demonstrated, running: Mirroring, seconds: int) -> None:
+def follow_live(shown: Demonstrated, running: LogicalReplication, seconds: int) -> None:
     """Follow the stream: received within milliseconds, applied in cycles; the receiver is killed on the way."""
     print_heading(
         "Following the stream: received within milliseconds, applied in cycles; the receiver is killed with -9"
@@ -90,7 +91,7 @@ def follow_live(shown: Demonstrated, running: Mirroring, seconds: int) -> None:
             killed = True
 
 
-def compare_answers(shown: Demonstrated, running: Mirroring) -> None:
+def compare_answers(shown: Demonstrated, running: LogicalReplication) -> None:
     """Run the same queries on PostgreSQL and Spark at two LSNs, under load; the earlier LSN last."""
     print_heading("The same queries on PostgreSQL and on Spark, at one LSN, under load")
     earlier = answers_at_an_lsn(shown.database)
@@ -120,7 +121,7 @@ def check_log(shown: Demonstrated) -> None:
     print(f"  {count:,} transactions in the log equal those of a second slot read with SQL, message by message")
 
 
-def prove(shown: Demonstrated, running: Mirroring) -> None:
+def prove(shown: Demonstrated, running: LogicalReplication) -> None:
     """Compare every table in one snapshot of PostgreSQL, under load."""
     print_heading("tidemark compare: the proof that every table is equal, in one snapshot, under load")
     ((lsn,),) = shown.database.admin("select pg_current_wal_insert_lsn()::text")

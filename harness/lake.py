@@ -26,7 +26,7 @@ from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
-from tidemark.pipeline.fold.folder import Folded, Folder
+from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
 from tidemark.schema.reasons import NOT_YET
@@ -99,8 +99,8 @@ class Lakeside:
 
     def fold(self) -> list[Folded]:
         """Fold every table that has changes to fold."""
-        with Folder(self.options.lake, self.spark) as folder:
-            return [folder.fold(table) for table in folder.foldable()]
+        with Compactor(self.options.lake, self.spark) as compactor:
+            return [compactor.fold(table) for table in compactor.foldable()]
 
     def require_noted(self) -> int:
         """Require that the mirror returns the recorded rows at the recorded LSNs; return their number.

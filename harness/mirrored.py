@@ -6,6 +6,7 @@ transactions with the same messages, each exactly once.
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import time
@@ -24,6 +25,7 @@ from tidemark.errors import ReceiveFailed
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.reader import LogReader
+from tidemark.logs import record_from_json
 from tidemark.pgoutput.frames import windows
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -129,7 +131,7 @@ def receiving(
     """Run a receiver until the context ends; its stderr is stored in the parent directory of the log."""
     with (
         (mirror.options.folder.parent / "said").open("ab") as said,
-        ReceiveProcess.start(options or mirror.options, module=module, stderr=said) as process,
+        ReceiveProcess.start(options or mirror.options, module=module, stderr=said, level=logging.INFO) as process,
     ):
         yield process
 
@@ -193,8 +195,9 @@ def _walsenders(mirror: Mirrored) -> list[int]:
 
 
 def said(mirror: Mirrored) -> str:
-    """The stderr of the receivers."""
-    return (mirror.options.folder.parent / "said").read_text()
+    """The messages of the receivers, a line each."""
+    lines = (mirror.options.folder.parent / "said").read_text().splitlines()
+    return "".join(f"{record.getMessage() if (record := record_from_json(line)) else line}\n" for line in lines)
 
 
 def read_log(folder: Path) -> list[Transaction]:

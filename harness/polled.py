@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database
 from harness.lake import ONLY, read, read_table, require_rows
+from harness.logs import logged
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
@@ -54,8 +55,8 @@ class PolledMirror:
 
     def fold(self) -> int:
         """Fold every table that has changes to fold; return their number."""
-        with Folder(self.options.lake, self.spark) as folder:
-            return len([folder.fold(table) for table in folder.foldable()])
+        with Compactor(self.options.lake, self.spark) as compactor:
+            return len([compactor.fold(table) for table in compactor.foldable()])
 
     def require_news(self, *tables: str) -> Polled:
         """Poll and compare, and require that something became visible since the last poll."""
@@ -126,6 +127,5 @@ def polling(
     if proxy is not None:
         source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))
     chosen = PollOptions(source, folder / "lake", database.names, selection or Selection(), **options)
-    said: list[str] = []
-    with Poller(chosen, spark, said.append) as poller:
+    with logged("tidemark.pipeline") as said, Poller(chosen, spark) as poller:
         yield PolledMirror(database, chosen, spark, poller, said)

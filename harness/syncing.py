@@ -18,10 +18,12 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database
 from harness.lake import Noted, by_postgres, read, read_table, require_rows, spread
+from harness.logs import logged
 from tidemark.clock import Lsn
 from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.fold.folder import Folded, Folder
-from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.pipeline.fold.compactor import Compactor, Folded
+from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.slot import exact_snapshot
 from tidemark.receive.client import ReceiveClient
@@ -32,9 +34,9 @@ class Synced:
     """A database and its running mirror."""
 
     database: Database
-    options: MirroringOptions
+    options: PipelineOptions
     spark: SparkSession
-    mirroring: Mirroring
+    replication: LogicalReplication
     said: list[str] = field(default_factory=list)
     notes: list[Noted] = field(default_factory=list)
 
@@ -43,24 +45,24 @@ class Synced:
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
             assert time.monotonic() < deadline, f"it did not come about; it said {self.said}"
-            self.mirroring.writer.look()
-            self.mirroring.step()
+            self.replication.writer.look()
+            self.replication.step()
         return found
 
     def copy_all(self) -> None:
         """Run the mirror until every table is copied."""
-        self.until(lambda: self.mirroring.settled and not self.mirroring.copies)
+        self.until(lambda: self.replication.settled and not self.replication.copies)
 
     def catch_up(self, lsn: Lsn | None = None) -> Lsn:
         """Apply everything up to an LSN, by default everything committed so far; return the LSN."""
-        upto = lsn or self.mirroring.position()
-        self.mirroring.step()
-        self.mirroring.writer.catch_up(upto)
+        upto = lsn or self.replication.position()
+        self.replication.step()
+        self.replication.writer.catch_up(upto)
         return upto
 
     def until_known(self, lsn: Lsn) -> None:
         """Wait until an LSN is received, and advance the schema LSN to it, without applying anything."""
-        writer = self.mirroring.writer
+        writer = self.replication.writer
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
         while writer.tables.lsns.mirror < lsn:
@@ -69,7 +71,7 @@ class Synced:
 
     def note(self, *tables: str) -> Lsn:
         """Record the contents of tables; no other session may write meanwhile."""
-        self.notes.append(Noted(self.mirroring.position(), {t: by_postgres(self.database, t) for t in tables}))
+        self.notes.append(Noted(self.replication.position(), {t: by_postgres(self.database, t) for t in tables}))
         return self.notes[-1].lsn
 
     def note_exact(self, *tables: str) -> Lsn:
@@ -99,12 +101,12 @@ class Synced:
 
     def fold(self) -> list[Folded]:
         """Fold every table that has changes to fold, for a mirror that runs without a fold job."""
-        with Folder(self.options.lake, self.spark) as folder:
-            return [folder.fold(table) for table in folder.foldable()]
+        with Compactor(self.options.lake, self.spark) as compactor:
+            return [compactor.fold(table) for table in compactor.foldable()]
 
     def resync(self, *tables: str) -> None:
         """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""
-        names = {f"{each.fingerprint.name}": oid for oid, each in self.mirroring.writer.tables.histories.items()}
+        names = {f"{each.fingerprint.name}": oid for oid, each in self.replication.writer.tables.histories.items()}
         before = len(self.said)
         ask_for_resync(self.options.lake, [names[table] for table in tables])
 
@@ -141,7 +143,6 @@ def publish(database: Database, *tables: str, inserts: str | None = None) -> Mir
 def syncing(database: Database, folder: Path, spark: SparkSession, *tables: str, **options: Any) -> Iterator[Synced]:
     """Run a mirror until the context ends; `tables`, if given, are published first."""
     names = publish(database, *tables) if tables else MirrorNames(database.name)
-    chosen = MirroringOptions(database.dsn(MIRROR), folder / "lake", names, **options)
-    said: list[str] = []
-    with Mirroring(chosen, spark, said.append) as mirroring:
-        yield Synced(database, chosen, spark, mirroring, said)
+    chosen = PipelineOptions(database.dsn(MIRROR), folder / "lake", names, **options)
+    with logged() as said, LogicalReplication(chosen, spark, lambda event: said.append(str(event))) as replication:
+        yield Synced(database, chosen, spark, replication, said)

@@ -345,7 +345,7 @@ MUTATIONS = (
         "pipeline/copy/reading.py",
         'sql.Literal(f"({part.end},0)")',
         'sql.Literal(f"({part.end - 1},0)")',
-        ("tests/pipeline/sync/test_lending.py", "-k", "what_the_snapshot_shows"),
+        ("tests/pipeline/sync/test_sources.py", "-k", "what_the_snapshot_shows"),
     ),
     Mutation(
         "poll: the xmin window ends one transaction early",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidemark.api import compare, doctor, expire, status
     from tidemark.clock import Boundary, Lsn
     from tidemark.mirror.mirror import open_mirror as open  # noqa: A004
-    from tidemark.pipeline.run import sync
+    from tidemark.pipeline.pipeline import sync
 
 __version__ = "0.1.0"
 __all__ = ["Boundary", "Lsn", "__version__", "compare", "doctor", "expire", "open", "status", "sync"]
@@ -38,7 +38,7 @@ _MODULES = {
     "expire": "tidemark.api",
     "open": "tidemark.mirror.mirror",
     "status": "tidemark.api",
-    "sync": "tidemark.pipeline.run",
+    "sync": "tidemark.pipeline.pipeline",
 }
 _NAMES = {"open": "open_mirror"}
 

@@ -31,9 +31,8 @@ from tidemark.pipeline.events import (
     TableFolded,
     as_json,
 )
-from tidemark.pipeline.run import SyncOptions
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.capability import Mode
-from tidemark.postgres.names import MirrorNames
 from tidemark.reads.digests import RowDigest
 from tidemark.receive.options import WalPolicy
 from tidemark.units import format_duration, format_size, parse_duration, parse_size
@@ -152,8 +151,8 @@ def test_errors_are_json_lines_if_the_log_is() -> None:
     assert plain["hint"]
 
 
-def parsed(*arguments: str) -> SyncOptions:
-    """The options of the run loop, as the command line has them."""
+def parsed(*arguments: str) -> PipelineOptions:
+    """The options of the pipeline, as the command line has them."""
     params = sync_command.make_context("sync", [SOURCE, "/lake", *arguments]).params
     for name in ("dry_run", "master", "remote", "conf", "as_json", "quiet"):
         params.pop(name)
@@ -164,25 +163,22 @@ def test_every_option_of_sync_reaches_its_part() -> None:
     options = parsed(
         "--wal-limit", "3GB", "--wal-policy", "drop", "--budget", "5GB", "--accept-altered-publication",
         "--cycle", "7MB", "--cycle-time", "9s", "--copy-parallelism", "11", "--endpos", "0/1F", "--no-fold",
-        "--log", "/log", "--mode", "logical",
+        "--log", "/log", "--mode", "logical", "--name", "shop",
     )  # fmt: skip
-    mirroring = options.mirroring(MirrorNames("shop"))
-    receive = mirroring.receive
+    receive = options.receive
     assert (receive.wal_limit_bytes, receive.wal_policy, receive.budget_bytes) == (3 << 30, WalPolicy.DROP, 5 << 30)
     assert receive.accept_altered_publication
     assert (receive.folder, receive.endpos) == (Path("/log"), Lsn(0x1F))
-    assert (mirroring.apply.cycle_bytes, mirroring.apply.cycle_s) == (7 << 20, 9.0)
-    assert mirroring.copy(free_tasks=2).tasks == 11
-    assert not mirroring.folds
+    assert (options.apply.cycle_bytes, options.apply.cycle_s) == (7 << 20, 9.0)
+    assert options.copy_parallelism == 11
+    assert not options.folds
     assert options.mode is Mode.LOGICAL
 
 
 def test_the_defaults_of_sync_are_those_of_its_parts() -> None:
     options = parsed()
-    assert options == SyncOptions(options.source, Path("/lake"))
-    mirroring = options.mirroring(MirrorNames("shop"))
-    assert mirroring.copy(free_tasks=2).tasks == 2
-    assert mirroring.log_folder == Path("/lake/_log")
+    assert options == PipelineOptions(options.source, Path("/lake"))
+    assert options.log_folder == Path("/lake/_log")
     for once in ("--once",), ("--endpos", "current"):
         assert parsed(*once).once
         assert parsed(*once).has_end

@@ -14,6 +14,7 @@ import pytest
 from tests.documentation.keys import table
 from tests.documentation.reference import ROOT, pages, walk
 from tests.documentation.transcripts import DOCUMENTS, document_commands
+from tidemark.cli.showing import Message
 from tidemark.pipeline.events import Copies, SyncEvent, TableCopy
 
 pytestmark = pytest.mark.quick
@@ -78,7 +79,7 @@ def test_the_events_of_sync_are_documented_with_their_keys() -> None:
     for event, keys, _ in table("sync"):
         name = event.strip("`") or name
         documented.setdefault(name, set()).update(re.findall(r"`(\w+)`", keys))
-    classes = get_args(SyncEvent)
+    classes = (*get_args(SyncEvent), Message)
     assert documented == {each.event: {field.name for field in fields(each)} for each in classes}
     page = (ROOT / "docs" / "reference" / "json.md").read_text()
     copies = page.partition("\n`copies` has")[2].partition("\n\n")[0]

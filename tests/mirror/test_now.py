@@ -108,7 +108,7 @@ def test_under_load_the_mirror_gives_what_sessions_saw(db: Database, spark: Spar
                 with db.session() as session, session.transaction():
                     snapshot, lsn = session.row(HERE)
                     seen.append((snapshot, lsn, {table: read_table(session, table) for table in TABLES}))
-                synced.mirroring.step()
+                synced.replication.step()
         synced.catch_up()
         mirror = tidemark.open(synced.options.lake, spark)
         for snapshot, lsn, held in seen:

@@ -8,6 +8,7 @@ import pytest
 from harness.database import MIRROR, Database, create_database
 from harness.decoded import call_witness
 from harness.load import inserting
+from harness.logs import logged
 from harness.mirrored import eventually
 from tests.conftest import NEWEST, Start
 from tidemark import errors
@@ -146,12 +147,11 @@ def test_who_is_waited_for_is_reported_again_while_it_lasts_and_a_stop_is_heeded
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.postgres.slot.REPORT_S", 0.5)
-    reports: list[str] = []
-    with db.connect() as writer, db.session() as session:
+    with logged("tidemark.postgres") as reports, db.connect() as writer, db.session() as session:
         pid = writer.info.backend_pid
         writer.execute("begin; select pg_current_xact_id()")
         with pytest.raises(errors.Stopped, match="was not created"):
-            create_slot(db.dsn(), db.names.slot, SlotWait(None, reports.append, lambda: len(reports) == 3))
+            create_slot(db.dsn(), db.names.slot, SlotWait(None, lambda: len(reports) == 3))
         wait_until_gone(session, db)
     assert [each for each in reports if f"waiting for running transactions: pid {pid} of app" in each] == reports
     assert f"select pg_terminate_backend({pid});" in reports[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -18,9 +19,11 @@ from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, LogInUse, ReceiveFailed
 from tidemark.log.reader import LogReader
+from tidemark.logs import fields_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.receive.options import ReceiveOptions, WalPolicy
+from tidemark.receive.options import PROCESS, ReceiveOptions, WalPolicy
+from tidemark.receive.process import ReceiveProcess
 
 pytestmark = pytest.mark.quick
 
@@ -179,3 +182,42 @@ def test_options_survive_the_way_to_the_child(tmp_path: Path) -> None:
     assert again.source.reveal() == options.source.reveal()
     assert replace(again, source=options.source) == options
     assert ReceiveOptions.from_json(replace(options, endpos=None).as_json()).endpos is None
+
+
+@NEWEST
+def test_the_childs_records_are_logged_here_with_their_levels_and_fields(
+    mirror: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)
+    caplog.set_level(logging.INFO, "tidemark")
+    with ReceiveProcess.start(mirror.options) as process:
+        streaming(mirror)
+        mirror.catch_up()
+        process.stop()
+        ended(process)
+    (started,) = (record for record in caplog.records if record.getMessage().startswith("streaming from "))
+    assert (started.name, started.levelno, started.processName) == ("tidemark.receive", logging.INFO, PROCESS)
+    assert fields_of(started)["form"] == "binary"
+    assert Lsn.parse(fields_of(started)["lsn"]) > Lsn.ZERO
+    caplog.clear()
+    nowhere = replace(mirror.options, source=Dsn("host=127.0.0.1 port=1 user=x dbname=x"))
+    with ReceiveProcess.start(nowhere, level=logging.WARNING) as process:
+        eventually(lambda: caplog.records)
+        process.stop()
+        ended(process)
+    first = caplog.records[0]
+    assert (first.levelno, fields_of(first)["state"]) == (logging.WARNING, "waiting")
+    assert "127.0.0.1" in fields_of(first)["reason"]
+
+
+@NEWEST
+def test_a_line_of_the_child_that_is_no_record_is_a_warning(
+    mirror: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)
+    with ReceiveProcess.start(mirror.options, module="tidemark.no_such_module") as process:
+        with pytest.raises(ReceiveFailed):
+            ended(process)
+        eventually(lambda: caplog.records)
+    assert "No module named" in caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelno == logging.WARNING

@@ -23,6 +23,7 @@ from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.logs import be_quiet, fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
@@ -58,23 +59,23 @@ def apply(
                 names = MirrorNames.of_database(session.row("select current_database()")[0])
         from tidemark.pipeline.apply.options import ApplyOptions  # deferred: these import Spark
         from tidemark.pipeline.apply.writer import LakeWriter
-        from tidemark.pipeline.fold.beside import FoldingBeside
+        from tidemark.pipeline.fold.background import BackgroundFold
 
         options = ApplyOptions(source, log, lake, names, cycle_bytes=cycle_bytes, cycle_s=cycle_s)
-        tell = _LOGGER.debug if quiet else _LOGGER.info
+        if quiet:
+            be_quiet()
         with stopping.deferred():
             spark = started(master, remote, conf)
-            with LakeWriter(options, spark, lambda text: tell("%s", text)) as writer, ExitStack() as beside:
+            with LakeWriter(options, spark) as writer, ExitStack() as opened:
                 if folds:
-                    beside.enter_context(FoldingBeside(options.lake, spark, lambda text: tell("%s", text)))
+                    opened.enter_context(BackgroundFold(options.lake, spark))
                 complete = False
                 while not stopping() and not complete:
                     complete = endpos is not None and writer.cycle.complete >= endpos
                     applied = writer.step() if not complete else None
                     if applied is not None:
-                        fields = {"lsn": str(applied.upto), "changes": applied.changes}
-                        tell("applied up to %s: %s changes", applied.upto, f"{applied.changes:,}",
-                             extra={"fields": fields})  # fmt: skip
+                        extra = fields(lsn=applied.upto, changes=applied.changes)
+                        _LOGGER.info("applied up to %s: %s changes", applied.upto, f"{applied.changes:,}", extra=extra)
                     elif not complete:
                         time.sleep(_IDLE_S)
                 writer.tell()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.observed import say_observed
+from tidemark.cli.observed import print_observed
 from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
@@ -31,6 +31,6 @@ def changes(lake: Path, table: str, from_: str | None, to: str, only: bool, read
     """
     with read.opened(lake) as mirror, mirror.at(to, tables=(table,), wait=read.wait_s) as moment:
         rows = moment.changes(table, from_, only=only, text=read.text).orderBy("_commit_version", "_ordinal")
-        say_observed(moment.observed)
+        print_observed(moment.observed)
         read.show(rows, lsns=("_commit_version",))
     return ExitCode.OK

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.observed import say_observed
+from tidemark.cli.observed import print_observed
 from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
@@ -33,6 +33,6 @@ def diff(lake: Path, table: str, from_: str, to: str, only: bool, read: ReadOpti
     ):
         rows = late.diff(table, early.boundary, only=only, text=read.text)
         for moment in (early, late):
-            say_observed(moment.observed)
+            print_observed(moment.observed)
         read.show(rows)
     return ExitCode.OK

@@ -14,7 +14,7 @@ from tidemark.errors import ExitCode, InvalidValue
 from tidemark.units import format_size
 
 if TYPE_CHECKING:
-    from tidemark.pipeline.fold.folder import Foldable, Folded
+    from tidemark.pipeline.fold.compactor import Foldable, Folded
 
 
 @click.command()
@@ -46,11 +46,11 @@ def fold(
     session = started(master, remote, conf)
     from tidemark.lake.shared import shared_folder
     from tidemark.pipeline.apply.reach import require_reach  # deferred: these import Spark
-    from tidemark.pipeline.fold.folder import Folder
+    from tidemark.pipeline.fold.compactor import Compactor
 
     require_reach(session, shared_folder(opened.path))
-    with Folder(opened.path, session) as folder:
-        found = folder.foldable()
+    with Compactor(opened.path, session) as compactor:
+        found = compactor.foldable()
         for name in sorted(wanted - {table.name for table in found}):
             _report({"table": name, "result": "nothing to fold"}, as_json=as_json)
         for table in found:
@@ -61,7 +61,7 @@ def fold(
             elif dry_run:
                 _report(_plain(table, "would be folded"), as_json=as_json)
             else:
-                _report(_plain(table, "folded", folder.fold(table)), as_json=as_json)
+                _report(_plain(table, "folded", compactor.fold(table)), as_json=as_json)
     return ExitCode.OK
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.observed import say_observed
+from tidemark.cli.observed import print_observed
 from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
@@ -29,6 +29,6 @@ def history(lake: Path, table: str, key: tuple[str, ...], when: str, only: bool,
     """
     with read.opened(lake) as mirror, mirror.at(when, tables=(table,), wait=read.wait_s) as moment:
         versions = moment.history(table, key, only=only, text=read.text)
-        say_observed(moment.observed)
+        print_observed(moment.observed)
         read.show(versions, lsns=("_begin_lsn", "_end_lsn"))
     return ExitCode.OK

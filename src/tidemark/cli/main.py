@@ -12,8 +12,7 @@ from importlib import import_module
 import click
 from click.shell_completion import get_completion_class
 
-from tidemark import __version__
-from tidemark.cli import logs
+from tidemark import __version__, logs
 from tidemark.cli.signals import Terminated, raise_terminated
 from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 
@@ -77,7 +76,7 @@ def summary(command: click.Command) -> str:
     metavar="LEVEL",
     default="info",
     show_default=True,
-    envvar=logs.LEVEL_VARIABLE,
+    envvar="TIDEMARK_LOG_LEVEL",
     help="Log from debug, info, warning or error up.",
 )
 @click.option(
@@ -148,8 +147,8 @@ def _failed(message: str, hint: str, code: ExitCode = ExitCode.UNEXPECTED) -> Ex
     """Report an error, with its traceback at level debug."""
     logger = logging.getLogger(logs.ROOT)
     if logs.is_json():
-        fields = {"hint": hint or None, "exit_code": int(code)}
-        logger.error("%s", message, extra={"fields": fields}, exc_info=logs.is_debug())
+        extra = logs.fields(hint=hint or None, exit_code=int(code))
+        logger.error("%s", message, extra=extra, exc_info=logs.is_debug())
         return code
     if logs.is_debug() and sys.exc_info()[0] is not None:
         logger.debug("traceback:", exc_info=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tidemark.lake.polls import Poll
 
 
-def say_observed(poll: Poll | None) -> None:
+def print_observed(poll: Poll | None) -> None:
     """Print on standard error, for a polled mirror, which poll a result is as of."""
     if poll is not None:
         click.echo(f"tidemark: {observed(poll)}", err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.observed import say_observed
+from tidemark.cli.observed import print_observed
 from tidemark.cli.options import lake_argument
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
@@ -37,6 +37,6 @@ def query(lake: Path, sql: str, when: str, snapshot: str | None, read: ReadOptio
             moment = mirror.at(tables=mirror.named_in(sql), snapshot=snapshot, lsn=when, wait=read.wait_s)
         with moment:
             rows = moment.sql(sql, text=read.text)
-            say_observed(moment.observed)
+            print_observed(moment.observed)
             read.show(rows)
     return ExitCode.OK

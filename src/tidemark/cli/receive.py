@@ -14,6 +14,7 @@ from tidemark.cli.options import LsnType, log_option, name_option, quiet_option,
 from tidemark.cli.signals import StopSignals
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.logs import be_quiet, fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
@@ -64,8 +65,9 @@ def receive(
         )
         from tidemark.receive.receiver import Receiver  # deferred: it imports the compiler, which takes half a second
 
-        tell = _LOGGER.debug if quiet else _LOGGER.info
-        receiver = Receiver(options, lambda message: tell("%s", message))
+        if quiet:
+            be_quiet()
+        receiver = Receiver(options)
         with stopping.deferred():
             threading.Thread(target=_stop, args=[receiver, stopping], daemon=True).start()
             if not quiet:
@@ -97,7 +99,7 @@ def _show(receiver: Receiver) -> None:
         _LOGGER.info(
             "received %s, flushed %s, log %s, %.1f transactions/s",
             progress.received, progress.durable, format_size(progress.size_bytes), rate,
-            extra={"fields": {"received_lsn": str(progress.received), "flushed_lsn": str(progress.durable),
-                              "log_bytes": progress.size_bytes, "transactions_per_s": round(rate, 1)}},
+            extra=fields(received_lsn=progress.received, flushed_lsn=progress.durable,
+                         log_bytes=progress.size_bytes, transactions_per_s=round(rate, 1)),
         )  # fmt: skip
         before = progress.commits

@@ -88,8 +88,9 @@ def _restart(lake: Lake, source: Dsn | None, polled: list[int] | None) -> ExitCo
 
 
 def _carry_out(lake: Lake, source: Dsn) -> None:
-    from tidemark.pipeline.restart import RestartOptions, start_over
-    from tidemark.receive.options import ReceiveOptions
+    from tidemark.pipeline.plan import PipelineOptions
+    from tidemark.pipeline.restart import restart_if_requested
 
-    receive = ReceiveOptions(source, lake.log, MirrorNames(lake.mirror))
-    start_over(RestartOptions(receive, lake.path), click.echo)
+    restarted = restart_if_requested(PipelineOptions(source, lake.path, MirrorNames(lake.mirror), log=lake.log))
+    if restarted is not None:
+        click.echo(restarted)

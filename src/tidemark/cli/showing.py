@@ -9,11 +9,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tidemark.cli.logs import is_json
-from tidemark.pipeline.events import Message, State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
+from tidemark.logs import ROOT, be_quiet, fields_of, is_json, redirected
+from tidemark.pipeline.events import State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
+from tidemark.receive.options import PROCESS
 from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -47,11 +50,14 @@ class Display(ABC):
 
 
 class LogDisplay(Display):
-    """Logs each event, and the progress once a minute."""
+    """Logs each event, and the progress once a minute. Even if it is quiet, the end is logged."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
-        self._level = logging.WARNING if quiet else logging.DEBUG
+        self._logger = logging.getLogger(f"{ROOT}.sync")
+        self._end_level = self._logger.getEffectiveLevel()
+        if quiet:
+            be_quiet()
         self._next = time.monotonic() + LINE_S
 
     def show(self, event: SyncEvent) -> None:
@@ -60,18 +66,65 @@ class LogDisplay(Display):
             if time.monotonic() < self._next:
                 return
             self._next = time.monotonic() + LINE_S
-        if event.level >= self._level or isinstance(event, SyncEnded):
-            logger = logging.getLogger(f"tidemark.{event.part if isinstance(event, Message) else 'sync'}")
-            fields = {name: value for name, value in as_json(event).items() if name not in ("time", "text", "part")}
-            logger.log(event.level, "%s", event.text if isinstance(event, Message) else event, extra={"fields": fields})
+        least = self._end_level if isinstance(event, SyncEnded) else self._logger.getEffectiveLevel()
+        if event.level >= least:
+            extra = {"fields": {name: value for name, value in as_json(event).items() if name != "time"}}
+            name = self._logger.name
+            record = self._logger.makeRecord(name, event.level, "", 0, "%s", (event,), None, extra=extra)
+            self._logger.handle(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A log record among the events; `part` is the process that logged it, sync or receive."""
+
+    event: ClassVar[str] = "message"
+
+    text: str
+    part: str
+    warning: bool
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: logging.LogRecord) -> Message:
+        """The message of a record."""
+        received = record.processName == PROCESS or record.name == f"{ROOT}.receive"
+        warning = record.levelno >= logging.WARNING
+        return cls(record.getMessage(), "receive" if received else "sync", warning, fields_of(record))
+
+
+class MessageHandler(logging.Handler):
+    """Prints log records among the events of a `JsonDisplay`."""
+
+    def __init__(self, display: JsonDisplay) -> None:
+        super().__init__()
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record. A closed pipe ends the pipeline with the next event, in its own thread."""
+        with suppress(BrokenPipeError):
+            self._display.print(Message.of(record))
 
 
 class JsonDisplay(Display):
-    """Prints each event as one JSON object on a line of standard output."""
+    """Prints each event and each log record as one JSON object on a line of standard output."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next, self._last = 0.0, ""
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._held.enter_context(redirected(MessageHandler(self)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._held.close()
+
+    def print(self, message: Message) -> None:
+        """Print a message; can be called from any thread."""
+        with self._lock:
+            _print(as_json(message))
 
     def show(self, event: SyncEvent) -> None:
         """Print an event."""
@@ -81,8 +134,12 @@ class JsonDisplay(Display):
             if time.monotonic() < self._next or news == self._last:
                 return
             self._next, self._last = time.monotonic() + JSON_S, news
-        sys.stdout.write(f"{json.dumps(plain, ensure_ascii=False)}\n")
-        sys.stdout.flush()
+        _print(plain)
+
+
+def _print(plain: dict[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(plain, ensure_ascii=False)}\n")
+    sys.stdout.flush()
 
 
 class TerminalDisplay(LogDisplay):

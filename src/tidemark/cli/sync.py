@@ -26,7 +26,7 @@ from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
-from tidemark.pipeline.run import AUTO, CURRENT, SyncOptions, plan_sync, run_sync
+from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, plan_pipeline
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -111,13 +111,15 @@ def sync(
     """
     options = options_of(**how)
     with StopSignals() as stopping:
-        plan = plan_sync(options)
+        plan = plan_pipeline(options)
         if dry_run:
             click.echo(plan.describe(), nl=False)
             return ExitCode.OK
+        from tidemark.pipeline.pipeline import Pipeline  # deferred: it imports Spark
+
         try:
             with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
-                ended = run_sync(plan, lambda: started(master, remote, conf), shown.emit, stopping)
+                ended = Pipeline(plan, lambda: started(master, remote, conf), shown.emit).run(stopping)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=options.has_end)
@@ -129,9 +131,9 @@ def options_of(
     leave: tuple[Pattern, ...], mode: str, once: bool, endpos: Lsn | str | None, budget_bytes: int,
     wal_limit_bytes: int, wal_policy: str, accept_altered_publication: bool, cycle_bytes: int, cycle_s: float,
     copy_parallelism: int | None, folds: bool, interval_s: float, reconcile_every: int,
-) -> SyncOptions:  # fmt: skip
-    """Return the options of the command line as those of the run loop."""
-    return SyncOptions(
+) -> PipelineOptions:  # fmt: skip
+    """Return the options of the command line as those of the pipeline."""
+    return PipelineOptions(
         source,
         lake,
         names,

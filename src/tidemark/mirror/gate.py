@@ -14,7 +14,7 @@ from tidemark.receive.client import ReceiveClient
 from tidemark.units import format_size
 
 LIMIT_S = 10.0
-_LOG = logging.getLogger("tidemark.query")
+_LOGGER = logging.getLogger("tidemark.mirror")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +51,5 @@ def pass_gate(reader: LogReader, log: Path, lsn: Lsn, limit_s: float = LIMIT_S) 
             ) from error
         reader.refresh()
     passed = Passed(lsn, time.monotonic() - begin, behind)
-    _LOG.debug("waited %.1f ms for %s, %d bytes behind", passed.seconds * 1000, passed.lsn, passed.behind_bytes)
+    _LOGGER.debug("waited %.1f ms for %s, %d bytes behind", passed.seconds * 1000, passed.lsn, passed.behind_bytes)
     return passed

@@ -1,4 +1,6 @@
-"""Events of a running sync. Each has a line for people (`str`) and fields for programs (`as_json`).
+"""Events of a running pipeline. Each has a line for people (`str`) and fields for programs (`as_json`).
+
+Everything that has no event of its own is logged by the logger `tidemark.pipeline`.
 
 As JSON an event is one object: `event`, its name; `time`, in ISO 8601 and UTC; and the fields of its class. LSNs are
 text as PostgreSQL prints them, sizes are bytes, durations are seconds.
@@ -11,16 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from tidemark.clock import Lsn
 from tidemark.pipeline.fold.policy import fold_line
 from tidemark.postgres.capability import Mode
 from tidemark.units import format_duration, format_size
 
+if TYPE_CHECKING:
+    from tidemark.pipeline.fold.compactor import Folded
+
 
 class State(Enum):
-    """The state of a running sync."""
+    """The state of a running pipeline."""
 
     STARTING = "starting"
     COPYING = "copying"  # tables are copied, and the stream is applied
@@ -57,22 +62,19 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message that has no event class of its own; `part` is sync or receive."""
+class MirrorRestarted:
+    """The mirror has a new slot, from `lsn` on; until a table is copied, it is readable up to `readable_lsn`."""
 
-    event: ClassVar[str] = "message"
+    event: ClassVar[str] = "restarted"
+    level: ClassVar[int] = logging.INFO
 
-    text: str
-    part: str = "sync"
-    warning: bool = False
-
-    @property
-    def level(self) -> int:
-        """The level for `logging`."""
-        return logging.WARNING if self.warning else logging.INFO
+    lsn: Lsn
+    slot: str
+    readable_lsn: Lsn
 
     def __str__(self) -> str:
-        return self.text if self.part == "sync" else f"{self.part}: {self.text}"
+        readable = f"each table can be read up to {self.readable_lsn} until it is copied again"
+        return f"mirror restarted at {self.lsn} with new replication slot {self.slot}: {readable}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,11 @@ class TableFolded:
     changes: int
     size_bytes: int
     seconds: float
+
+    @classmethod
+    def of(cls, folded: Folded, seconds: float) -> TableFolded:
+        """The event for the result of a fold."""
+        return cls(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds)
 
     def __str__(self) -> str:
         return fold_line(self.table, self.lsn, self.changes, self.seconds)
@@ -246,7 +253,7 @@ class SyncEnded:
 SyncEvent: TypeAlias = (
     ModeSelected
     | StateChanged
-    | Message
+    | MirrorRestarted
     | CycleApplied
     | PollApplied
     | TableCopied
@@ -258,7 +265,13 @@ SyncEvent: TypeAlias = (
 Emit: TypeAlias = Callable[[SyncEvent], None]
 
 
-def as_json(event: SyncEvent) -> dict[str, Any]:
+class NamedEvent(Protocol):
+    """An event with a name; its fields are those of a dataclass."""
+
+    event: ClassVar[str]
+
+
+def as_json(event: NamedEvent) -> dict[str, Any]:
     """The event for `json.dumps`."""
     return {"event": event.event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **_plain(event)}
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tidemark.clock import Lsn
@@ -47,12 +47,14 @@ from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.recovery import last_position
 from tidemark.log.writer import LogLock
+from tidemark.pipeline.events import MirrorRestarted
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.identity import check_same, locate
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import CheckedSource, check_marks, check_slot, check_source
+from tidemark.receive.checks import check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.history import TableHistory
@@ -74,53 +76,36 @@ _BREAKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RestartOptions:
-    """The mirror and its source; the new log is stored in `receive.folder`."""
-
-    receive: ReceiveOptions
-    lake: Path
-
-
-def start_over(
-    options: RestartOptions, tell: Callable[[str], None], stopping: Callable[[], bool] = lambda: False
-) -> bool:
-    """Execute the request for a restart, if there is one; return whether there was."""
+def restart_if_requested(
+    options: PipelineOptions, stopping: Callable[[], bool] = lambda: False
+) -> MirrorRestarted | None:
+    """Execute the request for a restart, if there is one; the new log is stored in `options.log_folder`."""
     if read_restart(options.lake) is None:
-        return False
+        return None
     with ExitStack() as held:
         held.enter_context(LakeLock(options.lake, WRITING))
         request = read_restart(options.lake)
         if request is None:
-            return False
+            return None
         lake, disk = Lake.open(options.lake), Disk()
-        folders = {options.receive.folder, *([lake.log] if lake.log.exists() else [])}
+        folders = {options.log_folder, *([lake.log] if lake.log.exists() else [])}
         for folder in sorted(folders):
             disk.make_folder(folder)
             held.callback(_locked(folder, stopping).release)
-        _Restarting(options, lake, disk, tell, stopping).run(request, folders)
-    return True
+        return _RestartAttempt(options.receive, lake, disk, stopping).run(request, folders)
 
 
-class _Restarting:
+class _RestartAttempt:
     """One attempt, with all locks held."""
 
-    def __init__(
-        self,
-        options: RestartOptions,
-        lake: Lake,
-        disk: Disk,
-        tell: Callable[[str], None],
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._receive, self._lake, self._disk = options.receive, lake, disk
-        self._tell, self._stopping = tell, stopping
+    def __init__(self, receive: ReceiveOptions, lake: Lake, disk: Disk, stopping: Callable[[], bool]) -> None:
+        self._receive, self._lake, self._disk, self._stopping = receive, lake, disk, stopping
         self._cycles = Cycles(lake.path)
         cycle, register = self._cycles.last, Tables(lake.path)
-        lsns, publication = SchemaLsns(cycle.known, cycle.behind), options.receive.names.publication
+        lsns, publication = SchemaLsns(cycle.known, cycle.behind), receive.names.publication
         self._tables = StreamTracker(read_events(lake.path), register.append, publication, lsns, cycle.safe)
 
-    def run(self, request: Restart, folders: set[Path]) -> None:
+    def run(self, request: Restart, folders: set[Path]) -> MirrorRestarted:
         receive, names = self._receive, self._receive.names
         with Session.open(receive.source, "restart") as session:
             source = check_source(session, receive.source, names, None, Lsn.ZERO)
@@ -135,11 +120,11 @@ class _Restarting:
             fail_point(FailPoint.LOG_EMPTIED)
             drop_slot_when_free(session, names.slot)
             fail_point(FailPoint.SLOT_DROPPED)
-        start = self._begun(source)
+        start = self._begun()
         fail_point(FailPoint.LOG_BEGUN)
         self._cycles.tell(Cycle(start, after))
         Restart.remove(self._lake.path)
-        self._tell(f"mirror restarted at {start}: each table can be read up to {after} until it is copied again")
+        return MirrorRestarted(start, names.slot, after)
 
     def _decided(self, request: Restart, session: Session, look: CatalogSnapshot) -> tuple[Lsn, str]:
         """After which position the gap begins, and why: as an earlier attempt recorded it, or determined now."""
@@ -174,12 +159,10 @@ class _Restarting:
             raise LogDamaged(f"the log at {self._lake.log} does not exist")
         return mirror
 
-    def _begun(self, source: CheckedSource) -> Lsn:
+    def _begun(self) -> Lsn:
         """Create the new slot and the new log; return the position at which it begins."""
-        wait = SlotWait(self._receive.slot_wait_s, self._tell, self._stopping)
-        start = mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO
-        self._tell(f"created replication slot {self._receive.names.slot} on {source.identity}, starting at {start}")
-        return start
+        wait = SlotWait(self._receive.slot_wait_s, self._stopping)
+        return mirror_of(self._receive, self._disk, wait).start or Lsn.ZERO
 
     def _require_above(self, position: Lsn) -> None:
         """Refuse a source that is behind the lake: it would assign the same LSNs to other commits."""

@@ -5,12 +5,14 @@ that is equivalent to an LSN. It is valid only until the next command on the con
 ordinary transaction imports it and exports it again; then the slot, which would retain WAL for the whole copy, is
 dropped.
 
-Creating a slot waits for every running transaction. The blockers are reported after about a second, when they change,
-and every minute. The wait ends at the limit, if there is one, or when a stop is requested; no slot remains then.
+Creating a slot waits for every running transaction. The blockers are logged after about a second, when they change,
+and every minute: as warnings for the permanent slot, which may wait without limit, otherwise at level debug. The wait
+ends at the limit, if there is one, or when a stop is requested; no slot remains then.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from psycopg import pq, sql
 
 from tidemark.clock import Lsn
 from tidemark.errors import Blocker, ObjectInUse, SlotBlocked, SourceError, Stopped, TidemarkError
+from tidemark.logs import fields
 from tidemark.postgres.blockers import blockers_of, described, named
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import PREFIX, require_ours
@@ -35,6 +38,7 @@ PLUGIN = "pgoutput"
 CANCEL_WAIT_S = 10.0
 LOOK_S, REPORT_S = 1.0, 60.0  # interval of reading blockers, and of reporting the same ones again
 _STOP_S = 0.2  # interval of checking for a stop request
+_LOGGER = logging.getLogger("tidemark.postgres")
 
 
 class SlotHealth(Enum):
@@ -77,12 +81,12 @@ class Created:
 class SlotWait:
     """How slot creation waits for running transactions: at most `limit_s`, or without limit if that is None.
 
-    `report` receives descriptions of the blockers; when `stopping` returns true, the wait ends with `Stopped`.
+    The blockers are logged at `level`; when `stopping` returns true, the wait ends with `Stopped`.
     """
 
     limit_s: float | None = None
-    report: Callable[[str], None] = lambda _: None
     stopping: Callable[[], bool] = lambda: False
+    level: int = logging.WARNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,8 @@ def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) ->
     with Session.open(dsn, "snapshot", holding) as holder:
         with Session.open(dsn, "temporary slot", _UNBOUNDED, replication=True) as replication:
             name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
-            created = _create(dsn, replication, _command(replication, name, temporary=True), SlotWait(wait_s))
+            wait = SlotWait(wait_s, level=logging.DEBUG)
+            created = _create(dsn, replication, _command(replication, name, temporary=True), wait)
             holder.begin(snapshot_id=created.snapshot_id)
         yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
 
@@ -224,7 +229,7 @@ def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | 
     """Wait for the result; return None when the server has replied, or the error with which to cancel."""
     begin = time.monotonic()
     deadline = begin + wait.limit_s if wait.limit_s is not None else None
-    reports = _BlockerReports(dsn, replication.connection.info.backend_pid, wait.report)
+    reports = _BlockerReports(dsn, replication.connection.info.backend_pid, wait.level)
     try:
         while True:
             now = time.monotonic()
@@ -242,17 +247,17 @@ def _awaited(dsn: Dsn, replication: Session, wait: SlotWait) -> TidemarkError | 
 
 
 class _BlockerReports:
-    """Reports the blockers of slot creation when they change, and every minute while they do not."""
+    """Logs the blockers of slot creation when they change, and every minute while they do not."""
 
-    def __init__(self, dsn: Dsn, pid: int, report: Callable[[str], None]) -> None:
-        self._dsn, self._pid, self._report = dsn, pid, report
+    def __init__(self, dsn: Dsn, pid: int, level: int) -> None:
+        self._dsn, self._pid, self._level = dsn, pid, level
         self._session: Session | None = None
         self._reported: tuple[Blocker, ...] | None = None
         self._looked_at = self._reported_at = float("-inf")
 
     def step(self, now: float) -> None:
         """Read the blockers if the interval has elapsed. After an error, try again at the next interval."""
-        if now - self._looked_at < LOOK_S:
+        if now - self._looked_at < LOOK_S or not _LOGGER.isEnabledFor(self._level):
             return
         self._looked_at = now
         try:
@@ -262,12 +267,17 @@ class _BlockerReports:
             if found == self._reported and now - self._reported_at < REPORT_S:
                 return
             if found:
-                self._report(f"slot creation is waiting for running transactions: {described(self._session, found)}")
+                waited = f"running transactions: {described(self._session, found)}"
+                self._log(waited, found)
             elif _is_standby(self._session):
-                self._report(f"slot creation is waiting for {_PRIMARY} (on the primary, run: {_LOG_SNAPSHOT})")
+                self._log(f"{_PRIMARY} (on the primary, run: {_LOG_SNAPSHOT})", found)
             self._reported, self._reported_at = found, now
         except SourceError:
             self.close()
+
+    def _log(self, waited: str, found: tuple[Blocker, ...]) -> None:
+        extra = fields(blockers=[str(blocker) for blocker in found])
+        _LOGGER.log(self._level, "slot creation is waiting for %s", waited, extra=extra)
 
     def close(self) -> None:
         """Close the session."""

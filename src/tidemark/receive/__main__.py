@@ -1,4 +1,4 @@
-"""The receiver process: `python -m tidemark.receive FD`, which reads its options from standard input."""
+"""The receiver process: `python -m tidemark.receive FD LEVEL`, which reads its options from standard input."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Replication:
         self._session = session
         self._pgconn = session.connection.pgconn
         self._silence_s = silence_s
-        self._heard = self._said = time.monotonic()
+        self._received_at = self._sent_at = time.monotonic()
         self._unsent = False
         self._start(slot, start, plugin)
         self._pgconn.nonblocking = 1
@@ -105,7 +105,7 @@ class Replication:
         before = self.drain.messages
         why, used = self.drain.into(buffer, used)
         if self.drain.messages > before:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         return why, used
 
     def ended(self) -> SourceError:
@@ -130,7 +130,7 @@ class Replication:
         update = _STATUS.pack(b"r", written.value, flushed.value, flushed.value, micros, wants_reply)
         with translated("sending the received LSN to the source"):
             self._pgconn.put_copy_data(update)
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
         self.flush()
 
     def flush(self) -> None:
@@ -140,15 +140,15 @@ class Replication:
 
     def silent_for_s(self) -> float:
         """The time since the last message from the server."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._received_at
 
-    def pretend_heard(self) -> None:
+    def reset_silence(self) -> None:
         """Restart the silence timeout: while the receiver does not read, silence does not mean a lost connection."""
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
 
-    def said_before_s(self) -> float:
+    def since_sent_s(self) -> float:
         """The time since the last status update."""
-        return time.monotonic() - self._said
+        return time.monotonic() - self._sent_at
 
     def require_alive(self) -> None:
         """Raise ConnectionLost after `silence_s` without a message, even if the socket reports no error."""

@@ -13,6 +13,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.units import format_size
 
+PROCESS = "receive"  # `processName` of the receiver's log records in the parent
 BUDGET_BYTES, WAL_LIMIT_BYTES = 64 << 30, 32 << 30
 BUFFER_BYTES, BUFFERS = 1 << 20, 8  # data that is read and not yet written
 

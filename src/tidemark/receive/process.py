@@ -6,18 +6,18 @@ The parent passes the options on the child's standard input, and reads from a pi
     failed JSON          the receiver ended with this error, with all its fields as JSON
     (end of file)        the receiver crashed or was killed
 
-A child whose parent has ended stops: its pipe has no reader.
+The child writes its log records as JSON lines to standard error, and the parent logs them with their loggers, levels,
+times and fields. A child whose parent has ended stops: its pipe has no reader.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -33,12 +33,13 @@ from tidemark.errors import (
     in_short,
     policy_of,
 )
-from tidemark.receive.options import ReceiveOptions
+from tidemark.logs import configure, record_from_json
+from tidemark.receive.options import PROCESS, ReceiveOptions
 from tidemark.receive.receiver import Receiver
 
 RETRY = "Retry the command: everything received so far is in the log."
-_PREFIX = "tidemark receive: "
-_MESSAGES_S = 1.0
+_RECORDS_S = 1.0
+_LOGGER = logging.getLogger("tidemark.receive")
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class ReceiveProcess:
 
     process: subprocess.Popen[bytes]
     pipe: int
-    messages: threading.Thread | None = None
+    records: threading.Thread | None = None
 
     @classmethod
     def start(
@@ -55,39 +56,41 @@ class ReceiveProcess:
         options: ReceiveOptions,
         *,
         module: str = "tidemark.receive",
-        stderr: Any = None,
-        tell: Callable[[str], None] | None = None,
+        stderr: IO[Any] | None = None,
+        level: int | None = None,
     ) -> ReceiveProcess:
-        """Start the receiver and return at once; its messages are passed to `tell`, if given, or to standard error.
+        """Start the receiver and return at once; its log records are logged here, or written to `stderr` if given.
 
-        The child has its own process group, so that Ctrl-C on a terminal reaches only the parent, which stops it.
+        It logs records from `level` up, by default as the logger of this package does. The child has its own process
+        group, so that Ctrl-C on a terminal reaches only the parent, which stops it.
         """
         reading, writing = os.pipe()
-        command = [sys.executable, "-m", module, str(writing)]
+        level = level if level is not None else _LOGGER.getEffectiveLevel()
+        command = [sys.executable, "-m", module, str(writing), str(level)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE if tell is not None else stderr,
+            stderr=subprocess.PIPE if stderr is None else stderr,
             pass_fds=[writing],
             process_group=0,
         )
         os.close(writing)
-        messages = None
-        if tell is not None:
-            messages = threading.Thread(target=_pass_on, args=[process.stderr, tell], name="receive", daemon=True)
-            messages.start()
+        records = None
+        if process.stderr is not None:
+            records = threading.Thread(target=_log_records, args=[process.stderr], name="receive", daemon=True)
+            records.start()
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(options.as_json().encode())
         process.stdin.close()
-        return cls(process, reading, messages)
+        return cls(process, reading, records)
 
     def wait(self) -> Lsn:
         """Wait for the end of the receiver; returns the LSN that it reported, or raises its error."""
-        said = b""
+        result = b""
         while piece := os.read(self.pipe, 4096):
-            said += piece
+            result += piece
         code = self.process.wait()
-        word, *rest = said.decode().split(maxsplit=1) or ["died"]
+        word, *rest = result.decode().split(maxsplit=1) or ["died"]
         if word == "done":
             return Lsn.parse(rest[0].strip())
         if word == "failed":
@@ -109,8 +112,8 @@ class ReceiveProcess:
             self.process.kill()
             self.process.wait()
         os.close(self.pipe)
-        if self.messages is not None:
-            self.messages.join(_MESSAGES_S)
+        if self.records is not None:
+            self.records.join(_RECORDS_S)
 
     def __enter__(self) -> Self:
         return self
@@ -119,18 +122,27 @@ class ReceiveProcess:
         self.close()
 
 
-def _pass_on(stderr: IO[bytes], tell: Callable[[str], None]) -> None:
-    """Pass the messages of the child to `tell` until it ends."""
+def _log_records(stderr: IO[bytes]) -> None:
+    """Log the records of the child until it ends. Any other line is a warning, such as a message of the interpreter."""
     with stderr:
         for line in stderr:
-            tell(line.decode(errors="replace").rstrip("\n").removeprefix(_PREFIX))
+            text = line.decode(errors="replace").rstrip("\n")
+            record = record_from_json(text)
+            if record is None:
+                _LOGGER.warning("%s", text)
+                continue
+            record.processName = PROCESS
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
 
 
 def serve(arguments: list[str], options_text: str) -> ExitCode:
     """The main function of the child: run the receiver, and write the result to the pipe."""
-    pipe = int(arguments[0])
+    pipe, level = map(int, arguments)
     os.set_inheritable(pipe, False)
-    receiver = Receiver(ReceiveOptions.from_json(options_text), _tell, pipe)
+    configure(level, "json")
+    receiver = Receiver(ReceiveOptions.from_json(options_text), pipe)
 
     def stop(_: int, __: FrameType | None) -> None:
         receiver.stop()
@@ -140,23 +152,17 @@ def serve(arguments: list[str], options_text: str) -> ExitCode:
     try:
         done = receiver.run()
     except TidemarkError as error:
-        _say(pipe, f"failed {error_to_json(error)}\n")
+        _write(pipe, f"failed {error_to_json(error)}\n")
         return policy_of(error).exit_code
-    except Exception as error:  # noqa: BLE001 - the parent reports it; the traceback is for its log
-        if os.environ.get("TIDEMARK_LOG_LEVEL") == "debug":
-            traceback.print_exc()
+    except Exception as error:  # the parent reports it; the traceback is for its log
+        _LOGGER.debug("the receiver failed", exc_info=True)
         failed = ReceiveFailed(f"the receiver failed: {in_short(error)}", RETRY)
-        _say(pipe, f"failed {error_to_json(failed)}\n")
+        _write(pipe, f"failed {error_to_json(failed)}\n")
         return ExitCode.UNEXPECTED
-    _say(pipe, f"done {done}\n")
+    _write(pipe, f"done {done}\n")
     return ExitCode.OK
 
 
-def _say(pipe: int, text: str) -> None:
-    with suppress(BrokenPipeError):
-        os.write(pipe, text.encode())
-
-
-def _tell(text: str) -> None:
+def _write(pipe: int, text: str) -> None:
     with suppress(BrokenPipeError):  # the parent has ended
-        print(f"{_PREFIX}{text}", file=sys.stderr, flush=True)  # noqa: T201
+        os.write(pipe, text.encode())

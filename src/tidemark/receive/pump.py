@@ -18,7 +18,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import SourceError
 from tidemark.receive.connection import Replication
 from tidemark.receive.drain import Dry
-from tidemark.receive.station import IDLE_S, Station
+from tidemark.receive.runtime import IDLE_S, ReceiverRuntime
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 from tidemark.units import format_size
 from tidemark.values.kernels import Bytes
@@ -33,8 +33,10 @@ BLOCK_BYTES = 512 << 10  # a block of this size is written, even if more data is
 class Pump:
     """Processes one stream from its start to its end."""
 
-    def __init__(self, station: Station, replication: Replication, is_over: Callable[[], bool] = lambda: False) -> None:
-        self._station = station
+    def __init__(
+        self, runtime: ReceiverRuntime, replication: Replication, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._runtime = runtime
         self._replication = replication
         self._is_over = is_over
         self._buffer: Bytes | None = None
@@ -47,15 +49,15 @@ class Pump:
 
         Raises the error that ended the stream, or for which the writer refused a block.
         """
-        station, replication = self._station, self._replication
-        while not station.ended() and not self._is_over():
-            station.require_sound()
-            if station.writing.refused is not None:
-                raise station.writing.refused
+        runtime, replication = self._runtime, self._replication
+        while not runtime.ended() and not self._is_over():
+            runtime.require_sound()
+            if runtime.writing.refused is not None:
+                raise runtime.writing.refused
             readable = not self._holding()
             wanted = replication.wants if readable else replication.wants & ~select.POLLIN
-            limit_s = 0.0 if readable and self._unread else min(IDLE_S, station.report_every_s)
-            events = station.wait(replication.socket if wanted else None, wanted, limit_s)
+            limit_s = 0.0 if readable and self._unread else min(IDLE_S, runtime.report_every_s)
+            events = runtime.wait(replication.socket if wanted else None, wanted, limit_s)
             if readable and (self._unread or events & (select.POLLIN | select.POLLHUP | select.POLLERR)):
                 self._take()
             else:
@@ -69,19 +71,19 @@ class Pump:
         """Release the buffer and the memory of libpq, after a normal end or an error."""
         self._replication.drain.close()
         if self._buffer is not None:
-            self._station.writing.give_back(self._buffer)
+            self._runtime.writing.give_back(self._buffer)
             self._buffer = None
 
     def finish(self) -> None:
         """End normally: sync the log, report the flushed LSN to the source, and end the stream."""
-        station = self._station
-        station.writing.sync()
-        deadline = time.monotonic() + station.options.silence_s
-        while station.progress.durable < station.progress.received and time.monotonic() < deadline:
-            station.writing.check()
+        runtime = self._runtime
+        runtime.writing.sync()
+        deadline = time.monotonic() + runtime.options.silence_s
+        while runtime.progress.durable < runtime.progress.received and time.monotonic() < deadline:
+            runtime.writing.check()
             time.sleep(0.002)
         with suppress(SourceError):
-            self._replication.report(station.progress.received, self._durable())
+            self._replication.report(runtime.progress.received, self._durable())
         self._replication.finish()
 
     def _holding(self) -> bool:
@@ -89,14 +91,14 @@ class Pump:
 
         Otherwise a buffer is ready when this returns.
         """
-        station, budget = self._station, format_size(self._station.options.budget_bytes)
-        full = station.is_full
-        station.become(f"paused: the log has reached its budget of {budget}" if full else "streaming")
+        runtime, budget = self._runtime, format_size(self._runtime.options.budget_bytes)
+        full = runtime.is_full
+        runtime.enter(f"paused: the log has reached its budget of {budget}" if full else "streaming")
         if not full and self._buffer is None:
-            self._buffer = station.writing.free_buffer()
+            self._buffer = runtime.writing.free_buffer()
         if not full and self._buffer is not None:
             return False
-        self._replication.pretend_heard()
+        self._replication.reset_silence()
         return True
 
     def _take(self) -> None:
@@ -130,7 +132,7 @@ class Pump:
 
         While the thread is busy, the block continues to grow unless `at_once` is set.
         """
-        position, writing = Lsn(self._replication.drain.position), self._station.writing
+        position, writing = Lsn(self._replication.drain.position), self._runtime.writing
         nothing = self._used == 0 and position <= self._handed
         if self._buffer is None or nothing or (writing.busy and not at_once):
             return
@@ -139,13 +141,13 @@ class Pump:
 
     def _report(self) -> None:
         """Report the flushed LSN to the server when it has advanced, on request, and at regular intervals."""
-        replication, options = self._replication, self._station.options
-        wishes, durable = self._station.control.wishes, self._durable()
+        replication, options = self._replication, self._runtime.options
+        wishes, durable = self._runtime.control.wishes, self._durable()
         silent = replication.silent_for_s() > options.silence_s / 2
-        due_s = min(self._station.report_every_s, 1.0) if silent else self._station.report_every_s
+        due_s = min(self._runtime.report_every_s, 1.0) if silent else self._runtime.report_every_s
         asked = replication.drain.take_reply_wish()
-        if durable > self._confirmed or asked or wishes.reply or replication.said_before_s() >= due_s:
-            replication.report(self._station.progress.received, durable, wants_reply=wishes.reply or silent)
+        if durable > self._confirmed or asked or wishes.reply or replication.since_sent_s() >= due_s:
+            replication.report(self._runtime.progress.received, durable, wants_reply=wishes.reply or silent)
             wishes.reply = False
             if durable > self._confirmed:
                 self._confirmed = durable
@@ -154,5 +156,5 @@ class Pump:
 
     def _durable(self) -> Lsn:
         """The flushed LSN to confirm: the end of a commit, or a position that the server sent; never endpos itself."""
-        progress, endpos = self._station.progress, self._station.options.endpos
+        progress, endpos = self._runtime.progress, self._runtime.options.endpos
         return progress.durable if endpos is None or progress.durable < endpos else progress.durable_commit

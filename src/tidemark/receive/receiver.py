@@ -7,10 +7,10 @@ lost. An error whose policy is not to retry ends the process.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.recovery import open_log
 from tidemark.log.writer import LogLock, LogWriter
+from tidemark.logs import fields
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.slot import SlotWait
 from tidemark.receive.beginning import mirror_of
@@ -29,27 +30,25 @@ from tidemark.receive.conversion import Conversion
 from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.pump import Pump
-from tidemark.receive.station import Station, stop_signal
-from tidemark.receive.watch import drop_if_told, not_published, stated
+from tidemark.receive.runtime import ReceiverRuntime, stop_signal
+from tidemark.receive.watch import drop_slot_by_policy, stated, warn_not_published
 from tidemark.receive.writing import LogProgress
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
-
-
+_LOGGER = logging.getLogger("tidemark.receive")
 _SETTINGS = "select name, setting::int from pg_settings where name in ('wal_segment_size', 'wal_sender_timeout')"
 
 
 class Receiver:
     """The receiver of one mirror; `stop` may be called from a signal handler."""
 
-    def __init__(self, options: ReceiveOptions, tell: Callable[[str], None], parent: int | None = None) -> None:
+    def __init__(self, options: ReceiveOptions, parent: int | None = None) -> None:
         self._options = options
-        self._tell = tell
         self._parent = parent
         self._disk = Disk()
         self._stopping = stop_signal()
-        self._station: Station | None = None
+        self._runtime: ReceiverRuntime | None = None
         self._mirror: LogMirror
         self._in_use_since: float | None = None
         self._met: set[int] = set()
@@ -62,21 +61,22 @@ class Receiver:
     @property
     def progress(self) -> LogProgress | None:
         """The progress of the writer thread, or None before the log is open."""
-        return self._station.progress if self._station is not None else None
+        return self._runtime.progress if self._runtime is not None else None
 
     def run(self) -> Lsn:
         """Receive until endpos or until stopped; returns the LSN up to which everything is durable."""
         with self._opened() as log:
-            self._tell(f"received LSN {log.received}; {stated(self._options)}")
-            station = self._station = Station(self._options, log, self._tell, self._stopping, self._parent)
+            extra = fields(lsn=log.received, limit_bytes=self._options.wal_limit_bytes)
+            _LOGGER.info("received LSN %s; %s", log.received, stated(self._options), extra=extra)
+            runtime = self._runtime = ReceiverRuntime(self._options, log, self._stopping, self._parent)
             try:
-                self._follow(station)
-                return self._finished(station)
+                self._follow(runtime)
+                return self._finished(runtime)
             except TidemarkError as error:
-                drop_if_told(self._options, error)
+                drop_slot_by_policy(self._options, error)
                 raise
             finally:
-                station.close()
+                runtime.close()
 
     def _opened(self) -> LogWriter:
         """Open the log, and create the slot on the first start, for which the lock is already held."""
@@ -84,7 +84,7 @@ class Receiver:
         disk.make_folder(folder)
         lock = LogLock(folder)
         try:
-            wait = SlotWait(self._options.slot_wait_s, self._tell, self._is_stopping)
+            wait = SlotWait(self._options.slot_wait_s, self._is_stopping)
             self._mirror = mirror_of(self._options, disk, wait)
         except BaseException:
             lock.release()
@@ -100,10 +100,10 @@ class Receiver:
             poll.register(self._parent, 0)
         return bool(poll.poll(0))
 
-    def _finished(self, station: Station) -> Lsn:
-        progress, endpos = station.writing.finish(), self._options.endpos
+    def _finished(self, runtime: ReceiverRuntime) -> Lsn:
+        progress, endpos = runtime.writing.finish(), self._options.endpos
         fail_point(ReceiveFailPoint.ENDED)
-        if endpos is None or station.stopped:
+        if endpos is None or runtime.stopped:
             return progress.durable
         self._become(replace(self._mirror, complete=max(endpos, self._mirror.complete)))
         return endpos
@@ -112,24 +112,24 @@ class Receiver:
         self._mirror = mirror
         write_mirror(self._options.folder, self._disk, mirror)
 
-    def _follow(self, station: Station) -> None:
+    def _follow(self, runtime: ReceiverRuntime) -> None:
         pause_s = PAUSE_S
-        while not station.ended():
-            before = station.position
+        while not runtime.ended():
+            before = runtime.position
             try:
-                self._stream(station)
+                self._stream(runtime)
             except UntranslatableText as error:
                 if self._as_stored:
                     raise
                 self._as_stored = True
-                self._tell(f"{' '.join(error.message.split())}; texts are received unconverted")
+                _LOGGER.warning("%s; texts are received unconverted", " ".join(error.message.split()))
             except SourceError as error:
                 if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
                     raise
-                pause_s = PAUSE_S if station.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
-                station.become(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
+                pause_s = PAUSE_S if runtime.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
+                runtime.enter(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
                 fail_point(ReceiveFailPoint.CONNECTION_LOST)
-                station.pause(pause_s)
+                runtime.pause(pause_s)
 
     def _in_use_too_long(self, error: SourceError) -> bool:
         """Whether the slot has been in use for longer than `in_use_patience_s`.
@@ -142,15 +142,15 @@ class Receiver:
         self._in_use_since = self._in_use_since or time.monotonic()
         return time.monotonic() - self._in_use_since > self._options.in_use_patience_s
 
-    def _stream(self, station: Station) -> None:
+    def _stream(self, runtime: ReceiverRuntime) -> None:
         """Check the source, and stream over one connection until its end."""
-        mirror, source = self._mirror, self._checked(station, self._mirror)
+        mirror, source = self._mirror, self._checked(runtime, self._mirror)
         if (source.identity, source.marks) != (mirror.identity, mirror.marks):
             for lost in sorted(set(mirror.marks) - set(source.marks)):
-                self._tell(not_published(lost))
+                warn_not_published(lost)
             self._become(replace(mirror, identity=source.identity, marks=source.marks))
-        station.watch.marks = source.marks
-        station.keep_marks = lambda marks: self._become(replace(self._mirror, marks=marks))
+        runtime.watch.marks = source.marks
+        runtime.keep_marks = lambda marks: self._become(replace(self._mirror, marks=marks))
         formats = Formats(source.types, self._met)
         binary = self._options.binary and source.all_binary and formats.all_binary() and not self._as_stored
         streaming = self._options.streaming and not self._as_stored
@@ -158,7 +158,7 @@ class Receiver:
         note = {"at": time.time(), "timeline": source.identity.timeline, "options": dict(plugin.options())}
         with ExitStack() as opened:
             conversion = self._conversion(opened)
-            station.writing.begin_session(
+            runtime.writing.begin_session(
                 json.dumps(note).encode(),
                 source.xid,
                 formats.approve if binary else None,
@@ -168,13 +168,14 @@ class Receiver:
             timeouts = Timeouts(statement_s=0)
             session = opened.enter_context(Session.open(self._options.source, "receive", timeouts, replication=True))
             slot, silence_s = self._options.names.slot, self._options.silence_s
-            replication = Replication(session, slot, station.position, plugin, silence_s)
+            replication = Replication(session, slot, runtime.position, plugin, silence_s)
             fail_point(ReceiveFailPoint.STREAM_STARTED)
-            self._tell(f"streaming from {station.position}, {'binary' if plugin.binary else 'text'}")
+            form = "binary" if plugin.binary else "text"
+            _LOGGER.info("streaming from %s, %s", runtime.position, form, extra=fields(lsn=runtime.position, form=form))
             self._in_use_since = None
             with Session.open(self._options.source, "check") as check:
-                check_not_moved(check, self._options.names, station.position)
-            begun_at = station.progress.durable_commit
+                check_not_moved(check, self._options.names, runtime.position)
+            begun_at = runtime.progress.durable_commit
 
             def is_over() -> bool:
                 """Whether the server can convert texts again.
@@ -183,10 +184,10 @@ class Receiver:
                 """
                 if conversion is None or conversion.idle_s() < self._options.as_stored_s:
                     return False
-                self._as_stored = station.progress.durable_commit <= begun_at
+                self._as_stored = runtime.progress.durable_commit <= begun_at
                 return not self._as_stored
 
-            pump = Pump(station, replication, is_over)
+            pump = Pump(runtime, replication, is_over)
             try:
                 pump.run()
                 pump.finish()
@@ -199,14 +200,14 @@ class Receiver:
             return None
         return Conversion(opened.enter_context(Session.open(self._options.source, "convert")))
 
-    def _checked(self, station: Station, mirror: LogMirror) -> CheckedSource:
-        options, position = self._options, station.position
+    def _checked(self, runtime: ReceiverRuntime, mirror: LogMirror) -> CheckedSource:
+        options, position = self._options, runtime.position
         with Session.open(options.source, "check") as session:
             source = check_source(session, options.source, options.names, mirror.identity, position)
             if not options.accept_altered_publication:
                 check_marks(session, options.names, mirror.marks)
             check_slot(session, options.names, position)
             settings = dict(session.rows(_SETTINGS))
-        station.control.wal_segment_bytes = settings["wal_segment_size"]
-        station.bear_with(settings["wal_sender_timeout"] / 1000)
+        runtime.control.wal_segment_bytes = settings["wal_segment_size"]
+        runtime.limit_status_interval(settings["wal_sender_timeout"] / 1000)
         return source

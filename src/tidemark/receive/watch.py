@@ -8,6 +8,7 @@ check ends the process.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from tidemark.errors import (
     WalLimitReached,
     policy_of,
 )
+from tidemark.logs import fields
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.checks import check_marks, check_publications, check_slot_alive, read_xid
@@ -34,6 +36,7 @@ from tidemark.units import format_size
 
 PREFIX = "tidemark"
 _SHARES = (0.5, 0.8)  # fractions of the limit at which a warning is logged
+_LOGGER = logging.getLogger("tidemark.receive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,6 @@ class Watch:
         self.renewed: Mapping[str, str] | None = None
         self._lost: set[str] = set()
         self.xid: Xid8 | None = None
-        self.warnings: list[str] = []
         self.failure: TidemarkError | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
@@ -142,16 +144,18 @@ class Watch:
     def _notice_lost(self, present: Mapping[str, str]) -> None:
         for lost in sorted(set(self.marks) - set(present) - self._lost):
             self._lost.add(lost)
-            self.warnings.append(not_published(lost))
+            warn_not_published(lost)
 
     def _judge(self, retained: int) -> None:
         share = retained / self._options.wal_limit_bytes
         step = max((step for step in (*_SHARES, 1.0) if share >= step), default=0.0)
         if step > self._warned:
-            self.warnings.append(
-                f"slot {self._options.names.slot} retains {format_size(retained)} of WAL, {share:.0%} of the limit; "
-                f"{stated(self._options)}"
-            )
+            slot, limit = self._options.names.slot, self._options.wal_limit_bytes
+            _LOGGER.warning(
+                "slot %s retains %s of WAL, %.0f%% of the limit; %s",
+                slot, format_size(retained), 100 * share, stated(self._options),
+                extra=fields(slot=slot, retained_bytes=retained, limit_bytes=limit),
+            )  # fmt: skip
         self._warned = step
         if share < 1.0 or self._options.wal_policy is WalPolicy.WARN:
             return
@@ -178,13 +182,16 @@ def stated(options: ReceiveOptions) -> str:
     return f"WAL retention limit {limit}, policy: {policy.value} ({_OUTCOMES[policy]})"
 
 
-def not_published(mark: str) -> str:
-    """The warning for a table that was removed from a publication."""
+def warn_not_published(mark: str) -> None:
+    """Log a warning that a table was removed from a publication."""
     publication, _, oid = mark.partition(" oid ")
-    return f"the table with oid {oid} was removed from publication {publication}: its changes are not received"
+    _LOGGER.warning(
+        "the table with oid %s was removed from publication %s: its changes are not received",
+        oid, publication, extra=fields(oid=oid, publication=publication),
+    )  # fmt: skip
 
 
-def drop_if_told(options: ReceiveOptions, error: TidemarkError) -> None:
+def drop_slot_by_policy(options: ReceiveOptions, error: TidemarkError) -> None:
     """Drop the slot if the policy is `drop` and `error` is the reached limit; waits until the slot is free."""
     if isinstance(error, WalLimitReached) and options.wal_policy is WalPolicy.DROP:
         with Session.open(options.source, "drop slot") as session:

@@ -12,7 +12,6 @@ it logs these too, and warnings.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tidemark.errors import JavaMissing
+from tidemark.logs import is_debug
 
 OLDEST = 17
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
@@ -41,7 +41,7 @@ exec "{java}" "$@"
 @contextmanager
 def jvm_environment() -> Iterator[None]:
     """Set the environment variables for the start of a JVM, and restore them afterwards."""
-    level, raised = ("warn", "warn") if is_debugging() else ("error", "off")
+    level, raised = ("warn", "warn") if is_debug() else ("error", "off")
     options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dtidemark.level={level} -Dtidemark.raised={raised}"
     changed = {
         "JAVA_HOME": str(_shim_home(find_java())),
@@ -56,11 +56,6 @@ def jvm_environment() -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-def is_debugging() -> bool:
-    """Whether Spark's own log is enabled."""
-    return logging.getLogger("tidemark").isEnabledFor(logging.DEBUG)
 
 
 def find_java() -> Path:

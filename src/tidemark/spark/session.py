@@ -20,7 +20,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidValue, SparkSettingsDiffer
-from tidemark.spark.java import is_debugging, jvm_environment
+from tidemark.logs import is_debug
+from tidemark.spark.java import jvm_environment
 
 # Every option that can change the result of a statement on the same rows. Most values are Spark's defaults.
 PINNED: Mapping[str, str] = MappingProxyType(
@@ -140,7 +141,7 @@ def _new_session(options: SparkOptions) -> SparkSession:
     defaults = {**QUIET, **FASTER, **(FASTER_HERE if here else {})}
     for key, value in {**defaults, **options.conf, **PINNED}.items():
         builder = builder.config(key, value)
-    if not is_debugging():
+    if not is_debug():
         for name in RAISED:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     with jvm_environment() if here or options.remote is None else nullcontext():

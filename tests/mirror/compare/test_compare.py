@@ -310,7 +310,7 @@ def test_under_load_every_table_is_what_the_source_shows(db: Database, spark: Sp
         synced.copy_all()
         with writing(db, *TABLES, writers=6):
             for _ in range(2):
-                synced.mirroring.step()
+                synced.replication.step()
                 mirror = tidemark.open(synced.options.lake, spark)
                 for done in Comparison(mirror, synced.options.source, CompareOptions()).run():
                     assert done.verdict is Verdict.EQUAL, done
@@ -328,7 +328,7 @@ def test_a_standby_is_compared_with_and_read_as_it_is(start: Start, spark: Spark
         mirror = tidemark.open(synced.options.lake, spark, source=source)
         with writing(db, *TABLES, writers=4):
             for _ in range(2):
-                synced.mirroring.step()
+                synced.replication.step()
                 done = {each.table: each for each in Comparison(mirror, source, CompareOptions()).run()}
                 assert {each.verdict for each in done.values()} == {Verdict.EQUAL}, done
         wait_for(there, db)

@@ -19,7 +19,8 @@ from harness.postgres import Server
 from harness.syncing import publish
 from tidemark.lake.requests import ask_for_resync
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.plan import PipelineOptions
 
 KEEP_S = 30.0  # longer than a snapshot waits to be compared
 HIDDEN_S, SEEN_S = 0.6, 0.2
@@ -29,7 +30,7 @@ HIDDEN_S, SEEN_S = 0.6, 0.2
 class Following:
     """The mirror of a database, from `start` to `stop`, as often as one likes."""
 
-    options: MirroringOptions
+    options: PipelineOptions
     spark: SparkSession
     said: list[str] = field(default_factory=list)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
@@ -73,13 +74,14 @@ class Following:
         eventually(has_said, 600)
 
     def _run(self) -> None:
-        with Mirroring(self.options, self.spark, self.said.append) as mirroring:
+        emit = lambda event: self.said.append(str(event))  # noqa: E731
+        with LogicalReplication(self.options, self.spark, emit) as replication:
             while not self._stop.is_set():
                 if self._killed.is_set():
                     self._killed.clear()
-                    mirroring.kill_receiving()
-                if mirroring.step() is None:
-                    mirroring.rest()
+                    replication.kill_receiving()
+                if replication.step() is None:
+                    replication.rest()
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def following(
     db: Database, folder: Path, spark: SparkSession, tables: Sequence[str], **options: Any
 ) -> Iterator[Following]:
     """Mirror these tables until the context ends; all of them are copied when it begins."""
-    made = Following(MirroringOptions(db.dsn(MIRROR), folder / "lake", publish(db, *tables), **options), spark)
+    made = Following(PipelineOptions(db.dsn(MIRROR), folder / "lake", publish(db, *tables), **options), spark)
     made.start()
     try:
         made.until_said(*(f"public.{table}: copied" for table in tables))

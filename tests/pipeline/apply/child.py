@@ -27,7 +27,7 @@ from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
@@ -130,9 +130,9 @@ def write_until(point: str, told: str) -> None:
     with LakeWriter(options, session) as writer:
         writer.catch_up(upto)
     if before is not None:
-        with Folder(options.lake, session) as folder:
-            for table in folder.foldable():
-                folder.fold(table)
+        with Compactor(options.lake, session) as compactor:
+            for table in compactor.foldable():
+                compactor.fold(table)
         vacuum(options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 

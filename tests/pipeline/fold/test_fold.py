@@ -22,7 +22,7 @@ from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake.versions import read_versions
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
 from tidemark.pipeline.fold import layout
-from tidemark.pipeline.fold.folder import MANY_FILES, Folder
+from tidemark.pipeline.fold.compactor import MANY_FILES, Compactor
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -269,19 +269,19 @@ def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: Sp
         db.run("insert into t select i, 'v' from generate_series(1, 100) i")
         side.note("t")
         side.apply_all()
-        with Folder(side.options.lake, spark) as folder:
+        with Compactor(side.options.lake, spark) as compactor:
             with pytest.raises(LakeInUse, match=r"is being folded: pid"):
-                Folder(side.options.lake, spark)
-            (once,) = folder.foldable()
-            folder.fold(once)
+                Compactor(side.options.lake, spark)
+            (once,) = compactor.foldable()
+            compactor.fold(once)
             db.run("update t set v = 'w' where id < 50")
             side.note("t")
             side.apply_all()
-            (again,) = folder.foldable()
-            folder.fold(again)
+            (again,) = compactor.foldable()
+            compactor.fold(again)
             with pytest.raises(LakeInUse, match="folded by another process"):
-                folder.fold(replace(again, upto=side.position()))
-            assert folder.foldable() == []
+                compactor.fold(replace(again, upto=side.position()))
+            assert compactor.foldable() == []
         assert side.require_noted_now() == 2
         assert by_postgres(db, "t")[1].total() == sum(foreign(side, "id, v")[0].values())
 

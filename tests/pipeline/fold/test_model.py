@@ -44,7 +44,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_retained
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.reads import few
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind, table_path
@@ -190,9 +190,9 @@ class MadeLake:
         self.applied = upto
 
     def fold(self, spark: SparkSession) -> None:
-        with Folder(self.lake.path, spark) as folder:
-            for table in folder.foldable():
-                folder.fold(table)
+        with Compactor(self.lake.path, spark) as compactor:
+            for table in compactor.foldable():
+                compactor.fold(table)
 
     def vacuum(self, number: int) -> None:
         """Let go of everything before a commit."""

@@ -24,10 +24,10 @@ from tidemark.errors import NotAnswerable, NotPermitted, ObjectExists
 from tidemark.lake.status import status_of
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll import handover
 from tidemark.pipeline.poll.handover import Handover
 from tidemark.pipeline.poll.poller import Polled
-from tidemark.pipeline.publishing import Meant
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.storage.fail_points import FailPoint
 
@@ -38,8 +38,8 @@ TABLES = ("keyed", "bag")
 
 def over(mirror: PolledMirror, *, insists: bool = True) -> Handover:
     options = mirror.options
-    meant = Meant(options.source, options.names, options.selection)
-    return Handover(mirror.poller, meant, options.lake / "_log", mirror.said.append, insists=insists)
+    planned = PipelineOptions(options.source, options.lake, options.names, options.selection)
+    return Handover(mirror.poller, planned, insists=insists)
 
 
 def attempt(mirror: PolledMirror, *, insists: bool = True) -> Polled | None:

@@ -36,12 +36,11 @@ from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
 from tidemark.lake.polls import read_polls
 from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.glimpse import glimpse
-from tidemark.pipeline.poll.run import PollRunOptions, run_polls
+from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
-from tidemark.pipeline.publishing import Meant
 from tidemark.postgres.capability import Mode
-from tidemark.schema.selection import Selection
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -265,10 +264,9 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
 def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
     """`tidemark sync` in a thread; after its first poll it polls when it is asked to, and never by itself."""
     stopped: list[int] = []
-    meant = Meant(db.dsn(), db.names, Selection())
-    how = PollRunOptions(3600, 1, once=False, folds=False, log=lake / "_log", mode=Mode.POLL)
+    options = PipelineOptions(db.dsn(), lake, db.names, mode=Mode.POLL, folds=False, interval_s=3600)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(run_polls, meant, lake, how, spark, lambda: bool(stopped), lambda _: None)
+        done = pool.submit(run_polls, options, spark, lambda: bool(stopped), lambda _: None)
         try:
             eventually(lambda: done.done() or read_polls(lake).last, 120)
             yield

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from tests.pipeline.apply.child import kill_at, say
 from tidemark.pipeline.copy import job
-from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
+from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.spark import SparkOptions, spark_session
 
 
-def as_json(options: MirroringOptions) -> str:
+def as_json(options: PipelineOptions) -> str:
     """For a child's standard input: the connection string has a password."""
     return json.dumps([options.source.reveal(), str(options.lake), options.names.mirror])
 
@@ -27,12 +28,12 @@ def as_json(options: MirroringOptions) -> str:
 def mirror_until(point: str, told: str) -> None:
     session = spark_session(SparkOptions(remote=os.environ["SPARK_CONNECT"]))
     source, lake, names = json.loads(told)
-    options = MirroringOptions(Dsn(source), Path(lake), MirrorNames(names), folds=False)
+    options = PipelineOptions(Dsn(source), Path(lake), MirrorNames(names), folds=False)
     name, times = point.split(":")
     kill_at(name, times, job)
-    with Mirroring(options, session, lambda _: None) as mirroring:
+    with LogicalReplication(options, session) as replication:
         while True:
-            mirroring.step()
+            replication.step()
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from tests.pipeline.sync.test_faults import TABLE
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, NotPermitted
 from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.publishing import Meant
-from tidemark.pipeline.run import CURRENT, follow
-from tidemark.schema.selection import Selection
+from tidemark.pipeline.pipeline import follow
+from tidemark.pipeline.plan import CURRENT
+from tidemark.pipeline.reporting import Reporter
 
 LIMIT_S = 300
 
@@ -27,13 +27,12 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
 def run_to_end(synced: Synced, until: Lsn | str) -> None:
-    mirroring, stopped = synced.mirroring, list[int]()
+    replication, stopped = synced.replication, list[int]()
     timer = threading.Timer(LIMIT_S, lambda: stopped.append(1))
     timer.start()
-    meant = Meant(synced.options.source, synced.options.names, Selection())
-    follow(mirroring, meant, until, lambda: bool(stopped))
+    follow(replication, synced.options, until, lambda: bool(stopped), Reporter(lambda _: None))
     timer.cancel()
-    assert not stopped, (until, mirroring.writer.cycle, mirroring.copies, mirroring.unable, synced.said)
+    assert not stopped, (until, replication.writer.cycle, replication.copies, replication.unable, synced.said)
 
 
 def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: SparkSession, tmp_path: Path) -> None:
@@ -48,7 +47,7 @@ def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: Spark
             db.run(f"update t set v = 'turn {n}'")
             synced.note("t")
         run_to_end(synced, end)
-        synced.mirroring.require_copied()
+        synced.replication.require_copied()
         above = [noted for noted in synced.notes if noted.lsn > end]
         below = [noted for noted in synced.notes if noted.lsn <= end]
         synced.notes = [*below, Noted(end, below[-1].tables)]
@@ -70,11 +69,11 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         end = synced.note("t")
     db.run("delete from t where id % 3 = 0", "create table late (id int primary key)", "insert into late values (1)")
     db.admin(f"alter publication {db.names.publication} add table late")
-    ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+    ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
     with syncing(db, tmp_path, spark, endpos=end) as ended:
         run_to_end(ended, end)
         with pytest.raises(NotAnswerable, match=f"public.late cannot be read: .* after --endpos {end}"):
-            ended.mirroring.require_copied()
+            ended.replication.require_copied()
         ended.notes = synced.notes
         assert ended.require_noted_here() == 1
         assert any("table public.t: copy failed" in each for each in ended.said)
@@ -99,7 +98,7 @@ def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
     with syncing(db, tmp_path, spark, endpos=end) as ended:
         run_to_end(ended, end)
         with pytest.raises(NotAnswerable, match="tables were altered after"):
-            ended.mirroring.require_copied()
+            ended.replication.require_copied()
     with syncing(db, tmp_path, spark) as again:
         again.require_equal("t")
 
@@ -113,7 +112,7 @@ def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
     with syncing(db, tmp_path, spark, "t", "closed") as synced:
         run_to_end(synced, CURRENT)
         with pytest.raises(NotPermitted, match=r"public\.closed cannot be read: .*permission denied") as refused:
-            synced.mirroring.require_copied()
+            synced.replication.require_copied()
         assert "public.t" not in str(refused.value)
         synced.note("t")
         synced.require_noted()
@@ -127,8 +126,8 @@ def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
     publish(db, "t", inserts="inserts")
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
-        ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
         run_to_end(synced, CURRENT)
-        synced.mirroring.require_copied()
+        synced.replication.require_copied()
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
         assert any("not copied, it was dropped or has no replica identity" in each for each in synced.said)

@@ -20,7 +20,7 @@ from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy import copying, parts, snapshots
-from tidemark.pipeline.copy.rounds import Round
+from tidemark.pipeline.copy.planning import SnapshotCopy
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -61,10 +61,10 @@ def _is_of_t(_: LakeWriter, generation: Generation) -> bool:
 
 Phase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
 PHASES: dict[str, Phase] = {
-    "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_round", before=act),
-    "planned": lambda patch, act: wrapped(patch, copying, "plan_round", after=act),
+    "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_copy", before=act),
+    "planned": lambda patch, act: wrapped(patch, copying, "plan_copy", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
-    "all parts copied": lambda patch, act: wrapped(patch, Round, "_generation", after=act),
+    "all parts copied": lambda patch, act: wrapped(patch, SnapshotCopy, "_generation", after=act),
     "looked at": lambda patch, act: wrapped(patch, LakeWriter, "_take", before=act, concerns=_is_of_t),
 }
 ACTS = {
@@ -93,7 +93,7 @@ def _copied_while(synced: Synced, hook: Phase, act: str) -> None:
         patch.setattr(parts, "LEAST_BYTES", 1 << 17)
         hook(patch, lambda: synced.database.run(*ACTS[act], user="app"))
         synced.resync("t")
-        synced.until(lambda: synced.mirroring.settled and not synced.mirroring.copies)
+        synced.until(lambda: synced.replication.settled and not synced.replication.copies)
         synced.require_equal("t")
 
 
@@ -121,7 +121,7 @@ def test_a_table_dropped_while_it_is_copied_is_gone(
     with syncing(db, tmp_path, spark, "t", "u") as synced:
         said = ": copied " if phase == "looked at" else "copy failed"
         synced.until(lambda: any("public.t" in each and said in each for each in synced.said))
-        synced.until(lambda: synced.mirroring.settled and not synced.mirroring.copies)
+        synced.until(lambda: synced.replication.settled and not synced.replication.copies)
         synced.require_equal("u")
         with pytest.raises(NotAnswerable, match="t"):
             tidemark.open(synced.options.lake, spark).at(synced.notes[0].lsn).table("t")
@@ -134,7 +134,7 @@ def test_the_holder_of_the_snapshot_and_connections_may_be_killed(
     db.run(*TABLE)
     monkeypatch.setattr(parts, "LEAST_BYTES", 1 << 17)
     kill = "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'tidemark {}'"
-    wrapped(monkeypatch, copying, "plan_round", after=lambda: db.admin(kill.format("snapshot")))
+    wrapped(monkeypatch, copying, "plan_copy", after=lambda: db.admin(kill.format("snapshot")))
     with syncing(db, tmp_path, spark, "t") as synced:
         synced.copy_all()
         assert any("copy failed" in each for each in synced.said)
@@ -172,7 +172,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         f"revoke select on closed from {MIRROR}",
     )
     with syncing(db, tmp_path, spark, "t", "locked", "hidden", "closed") as synced, db.connect() as blocker:
-        synced.mirroring.writer.look()  # what is published is seen before the transaction that is in the way begins
+        synced.replication.writer.look()  # what is published is seen before the transaction that is in the way begins
         blocker.execute("begin; lock table locked in access exclusive mode")
         synced.until(lambda: any("public.t: copied" in each for each in synced.said))
         synced.until(lambda: all(any(name in e and "copy failed" in e for e in synced.said) for name in WAITING))
@@ -219,13 +219,13 @@ def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
         synced.copy_all()
         going_on = threading.Event()
         wrapped(monkeypatch, copying, "copy_parts", before=going_on.wait)
-        ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
-        synced.until(lambda: [each.state for each in synced.mirroring.progress.tables()] == ["copying"] * 2)
+        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        synced.until(lambda: [each.state for each in synced.replication.progress.tables()] == ["copying"] * 2)
         try:
             for turn in range(3):
                 db.run(f"update t set v = 'turn {turn}' where id % 3 = {turn}", f"insert into u values ({10 + turn})")
                 synced.require_equal("t", "u")
-                assert synced.mirroring.copies == 2, "it is read while it is being copied"
+                assert synced.replication.copies == 2, "it is read while it is being copied"
         finally:
             going_on.set()
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))
@@ -240,7 +240,7 @@ def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_an
     with syncing(db, tmp_path, spark, "t", "u") as synced:
         synced.copy_all()
         db.run(f"revoke select on t from {MIRROR}")
-        ask_for_resync(synced.options.lake, synced.mirroring.writer.tables.histories)
+        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
         assert told(synced, "public.t") == "readable: resync requested"
         synced.until(lambda: told(synced, "public.u") == "readable: ")
         synced.until(lambda: "permission denied" in told(synced, "public.t"))
@@ -294,7 +294,7 @@ def test_commits_that_are_logged_and_not_seen_are_left_out_of_a_copy_and_come_af
             waits = "select 1 from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()"
             synced.until(lambda: db.admin(waits))
             synced.resync("t", "bag")
-            spans = [each.spans()[-1] for each in synced.mirroring.writer.tables.histories.values()]
+            spans = [each.spans()[-1] for each in synced.replication.writer.tables.histories.values()]
             assert all(span.copied and len(span.base.excluded) == 1 for span in spans)
             server.sql("alter system reset synchronous_standby_names", "select pg_reload_conf()")
             thread.join()

@@ -20,7 +20,7 @@ from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
 from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.storage import fail_points
 from tidemark.storage.fail_points import AnyFailPoint, FailPoint
 
@@ -66,7 +66,7 @@ def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
             require_rows(held.table("t"), *rows, "a handle held through a resync")
             held.close()
             synced.note("t")
-        spans = synced.mirroring.writer.tables.history(oid(db)).spans()
+        spans = synced.replication.writer.tables.history(oid(db)).spans()
         assert len(spans) == 4
         db.run("insert into t values (5000, 'last')")
         synced.note("t")
@@ -125,12 +125,12 @@ def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession
         db.run("update t set v = 'b' where id < 50")
         synced.note("t")
         synced.catch_up()
-        with Folder(synced.options.lake, spark) as folder:
-            (stale,) = folder.foldable()
+        with Compactor(synced.options.lake, spark) as compactor:
+            (stale,) = compactor.foldable()
             assert (stale.versions is not None) == folded
             synced.resync("t")
             with pytest.raises(LakeInUse):
-                folder.fold(stale)
+                compactor.fold(stale)
         db.run("update t set v = 'c' where id > 90")
         synced.note("t")
         assert synced.require_noted() == 2

@@ -16,7 +16,7 @@ from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
-from tidemark.pipeline.copy import rounds
+from tidemark.pipeline.copy import planning
 
 pytestmark = [pytest.mark.full, pytest.mark.spark]
 
@@ -104,7 +104,7 @@ def test_reads_follow_the_tree_as_it_was_at_their_position(
         ):
             db.run(ddl)
             if ddl.endswith("inherit parent"):
-                unknown.append(synced.mirroring.position())
+                unknown.append(synced.replication.position())
                 db.run("insert into parent (id) select max(id) + 1 from only parent")
             synced.catch_up()
             if folds:
@@ -153,7 +153,7 @@ def test_a_child_that_cannot_be_read_is_named_and_the_parent_refused(
     db.run(*TREE, "alter table apart inherit parent")
     names = publish(db, "only parent", "only one", "only two", "only three", inserts="only apart")
     with syncing(db, tmp_path, spark, folds=False) as synced:
-        synced.until(lambda: not synced.mirroring.copies and sum(" copied" in each for each in synced.said) == 4)
+        synced.until(lambda: not synced.replication.copies and sum(" copied" in each for each in synced.said) == 4)
         synced.catch_up()
         mirror = tidemark.open(synced.options.lake, spark)
 
@@ -217,7 +217,7 @@ def test_now_shows_the_tree_that_a_session_sees_or_refuses_the_parent(
             with mirror.at("now", wait=1) as now, pytest.raises(NotAnswerable, match="has not read the new definition"):
                 now.table("parent")
             synced.catch_up()
-            synced.mirroring.step()
+            synced.replication.step()
             with mirror.at("now") as now:
                 assert now.sql(counts).collect() == db.admin(counts), ddl
         mirror.close()
@@ -233,19 +233,19 @@ def test_a_change_of_the_tree_that_is_not_visible_yet_is_not_taken_for_known(
     with syncing(db, tmp_path, spark, "only parent", folds=False) as synced, db.connect() as session:
         synced.copy_all()
         synced.catch_up()
-        writer = synced.mirroring.writer
+        writer = synced.replication.writer
         (parent,) = (oid for oid, each in writer.tables.histories.items() if each.name == "public.parent")
         known = writer.tables.lsns.of(parent)
         session.execute(b"begin; alter table child no inherit parent")
         db.run("insert into parent values (2)")
         for _ in range(4):
-            synced.mirroring.writer.look()
-            synced.mirroring.step()
+            synced.replication.writer.look()
+            synced.replication.step()
         stopped = writer.tables.lsns.of(parent)
         db.run("insert into parent values (3)")
         for _ in range(4):
-            synced.mirroring.writer.look()
-            synced.mirroring.step()
+            synced.replication.writer.look()
+            synced.replication.step()
         assert writer.tables.lsns.of(parent) == stopped >= known
         session.execute(b"commit")
         synced.require_equal("parent")
@@ -256,7 +256,7 @@ def test_a_column_that_only_a_child_has_is_not_looked_up_for_its_parent(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a subquery it is a column of the query around it, and rows of every bucket count."""
-    monkeypatch.setattr(rounds, "buckets_for", lambda _: 8)
+    monkeypatch.setattr(planning, "buckets_for", lambda _: 8)
     db.run(
         "create table parent (id int primary key)",
         "create table child (code int primary key) inherits (parent)",

@@ -44,7 +44,7 @@ def test_under_load_every_table_is_exact_at_every_position(start: Start, spark: 
                 synced.note_exact(*there)
                 later = done[0] + 10
                 while done[0] < later:
-                    synced.mirroring.step()
+                    synced.replication.step()
             if turn % UNFOLDED_EVERY:
                 synced.catch_up()
                 synced.fold()

@@ -13,7 +13,8 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.errors import InvalidValue
 from tidemark.pipeline import publishing
-from tidemark.pipeline.publishing import Meant, Publishing, publish
+from tidemark.pipeline.plan import PipelineOptions
+from tidemark.pipeline.publishing import Publisher, publish
 from tidemark.schema.selection import Pattern, Selection
 
 pytestmark = [pytest.mark.quick, NEWEST]
@@ -35,11 +36,11 @@ def test_a_mirror_whose_only_table_is_dropped_goes_on_when_it_is_there_again(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "INTERVAL_S", 0.0)
-    meant = Meant(db.dsn("postgres"), db.names, Selection((Pattern("public.t"),), ()))
+    options = PipelineOptions(db.dsn("postgres"), tmp_path / "lake", db.names, Selection((Pattern("public.t"),), ()))
     db.run("create table t (id int primary key)", "insert into t values (1)")
-    publish(meant, lambda _: None, begun=False)
+    publish(options, begun=False)
     with syncing(db, tmp_path, spark, folds=False) as synced:
-        running = Publishing(meant, synced.said.append)
+        running = Publisher(options)
         synced.copy_all()
         db.run("drop table t")
         running.step()
@@ -52,19 +53,20 @@ def test_a_mirror_whose_only_table_is_dropped_goes_on_when_it_is_there_again(
         synced.require_equal("t")
 
 
-def test_a_chosen_table_that_is_dropped_ends_no_mirror(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chosen_table_that_is_dropped_ends_no_mirror(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publishing, "INTERVAL_S", 0.0)
-    said: list[str] = []
-    meant = Meant(db.dsn("postgres"), db.names, Selection((Pattern("public.t"),), ()))
+    options = PipelineOptions(db.dsn("postgres"), tmp_path / "lake", db.names, Selection((Pattern("public.t"),), ()))
     with pytest.raises(InvalidValue, match=r"no table matches 'public\.t'"):
-        publish(meant, said.append, begun=False)
+        publish(options, begun=False)
     db.run("create table t (id int primary key)")
-    publish(meant, said.append, begun=False)
+    publish(options, begun=False)
     assert published(db) == ["t"]
-    running = Publishing(meant, said.append)
+    running = Publisher(options)
     db.run("drop table t")
     running.step()
-    publish(meant, said.append, begun=True)
+    publish(options, begun=True)
     assert published(db) == []
     assert db.admin("select pubname::text from pg_publication") == [(db.names.publication,)], "its stream goes on"
     db.run("create table t (id int primary key)")

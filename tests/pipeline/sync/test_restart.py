@@ -31,8 +31,9 @@ from tidemark.errors import (
 )
 from tidemark.lake.lake import Lake
 from tidemark.lake.requests import ask_for_restart, read_restart
-from tidemark.pipeline.mirroring import Mirroring, MirroringOptions
-from tidemark.pipeline.restart import RestartOptions, start_over
+from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.plan import PipelineOptions
+from tidemark.pipeline.restart import restart_if_requested
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.storage.fail_points import FailPoint
@@ -54,13 +55,13 @@ CREATE = (
 PUBLISHED = ("t", "bag", "leaf", "empty")
 
 
-def options_of(db: Database, folder: Path) -> MirroringOptions:
-    return MirroringOptions(db.dsn(MIRROR), folder / "lake", MirrorNames(db.name))
+def options_of(db: Database, folder: Path) -> PipelineOptions:
+    return PipelineOptions(db.dsn(MIRROR), folder / "lake", MirrorNames(db.name))
 
 
 def restart(db: Database, folder: Path) -> bool:
     options = options_of(db, folder)
-    return start_over(RestartOptions(options.receive, options.lake), lambda _: None)
+    return restart_if_requested(options) is not None
 
 
 def work(db: Database, turn: int) -> None:
@@ -139,7 +140,7 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     with pytest.raises(NotAnswerable, match="restarted"):
         tidemark.open(lake.path, spark).at(gap).table("t")
     with syncing(db, folder, spark, folds=False) as again:
-        again.until(lambda: again.mirroring.writer.tables.restarting == frozenset(), 120)
+        again.until(lambda: again.replication.writer.tables.restarting == frozenset(), 120)
         again.notes = before.notes
         work(db, 9)
         again.note(*TABLES)
@@ -314,7 +315,7 @@ def test_a_start_that_is_refused_leaves_no_slot(db: Database, spark: SparkSessio
     with db.connect() as writer:
         writer.execute("begin; select pg_current_xact_id()")
         with pytest.raises(Stopped, match="no slot is left at the source"):
-            Mirroring(options_of(db, tmp_path), spark, lambda _: None, lambda: bool(db.admin(waits)))
+            LogicalReplication(options_of(db, tmp_path), spark, stopping=lambda: bool(db.admin(waits)))
     assert not db.admin(f"select from pg_replication_slots where database = '{db.name}'")
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
@@ -328,7 +329,7 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
     with syncing(db, tmp_path, spark, folds=False) as synced:
         synced.catch_up()
         db.run("update t set v = 'only in the log'")
-        upto, writer = synced.mirroring.position(), synced.mirroring.writer
+        upto, writer = synced.replication.position(), synced.replication.writer
         with connected(synced.options.log_folder) as client:
             client.wait(upto, 60)
         while writer.tables.lsns.mirror < upto:  # definitions are known there, and nothing is applied
@@ -346,6 +347,6 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
                 moment.table("t").count()
         if stage == "started over":
             with syncing(db, tmp_path, spark, folds=False) as again:
-                again.until(lambda: again.mirroring.writer.tables.restarting == frozenset(), 120)
+                again.until(lambda: again.replication.writer.tables.restarting == frozenset(), 120)
                 again.catch_up()
     mirror.close()

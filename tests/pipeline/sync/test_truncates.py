@@ -16,7 +16,7 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.requests import ask_for_restart
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy.job import copy_parts
-from tidemark.pipeline.restart import RestartOptions, start_over
+from tidemark.pipeline.restart import restart_if_requested
 from tidemark.schema.history import TableEventKind
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -47,7 +47,7 @@ def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
     monkeypatch.setattr(copying, "copy_parts", truncated_first)
     with syncing(db, tmp_path, spark, "queue", "bag", "calm", folds=False) as synced:
         synced.copy_all()
-        tables = synced.mirroring.writer.tables.histories.values()
+        tables = synced.replication.writer.tables.histories.values()
         kinds = {each.fingerprint.name: [event.kind for event in each.events] for each in tables}
         assert [TableEventKind.EMPTIED in kinds[name] for name in ("queue", "bag", "calm")] == [True, True, False]
         synced.note("queue", "bag", "calm")
@@ -81,7 +81,7 @@ def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
         synced.copy_all()
         synced.catch_up()
     ask_for_restart(synced.options.lake)
-    assert start_over(RestartOptions(synced.options.receive, synced.options.lake), lambda _: None)
+    assert restart_if_requested(synced.options)
 
     def truncated_first(*arguments: object) -> object:
         db.run("truncate queue", "insert into queue values (1)")
@@ -90,7 +90,7 @@ def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
     monkeypatch.setattr(copying, "copy_parts", truncated_first)
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
-        (queue,) = (each for each in synced.mirroring.writer.tables.histories.values() if each.name == "public.queue")
+        (queue,) = (each for each in synced.replication.writer.tables.histories.values() if each.name == "public.queue")
         assert queue.events[-1].kind is TableEventKind.EMPTIED
         db.run("insert into calm values (7)")
         synced.note("queue", "calm")

@@ -6,8 +6,9 @@ above the schema LSN are not visible to readers.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -43,6 +44,7 @@ from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import LogMirror, read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
+from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
 from tidemark.pipeline.apply.cycle import Applied, ChangeTables, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
@@ -60,6 +62,7 @@ from tidemark.storage.fail_points import FailPoint, fail_point
 
 BLOCKING_S = 2.0
 _PATIENCE = 20
+_LOGGER = logging.getLogger("tidemark.pipeline")
 
 
 class LakeWriter:
@@ -70,11 +73,9 @@ class LakeWriter:
     has begun again.
     """
 
-    def __init__(
-        self, options: ApplyOptions, spark: SparkSession, tell: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, options: ApplyOptions, spark: SparkSession) -> None:
         require_pinned(spark)
-        self._options, self._spark, self._tell = options, spark, tell
+        self._options, self._spark = options, spark
         self._session: Session | None = None
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
@@ -95,7 +96,7 @@ class LakeWriter:
             self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
             self._look_at = self._told_at = 0.0
             self._blocking: dict[Blocker, float] = {}
-            self._said = ""
+            self._blockers = ""  # as last logged
             self._source_times: list[tuple[Lsn, datetime]] = []
             self.source_position: tuple[Lsn, datetime] | None = None  # as of the last catalog snapshot
             self._client: ReceiveClient | None = None
@@ -133,7 +134,7 @@ class LakeWriter:
             if policy_of(error).retry is Retry.NEVER:
                 raise
             self._hang_up()
-            self._tell(f"cannot read the source's catalog: {' '.join(error.message.split())}")
+            _LOGGER.warning("cannot read the source's catalog: %s", " ".join(error.message.split()))
             self._look_at = time.monotonic() + self._options.look_interval_s
             return False
         self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
@@ -173,7 +174,9 @@ class LakeWriter:
             if read_retained(self._options.lake) < lsn <= self.cycle.safe:
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
-                self._tell(f"table {table.schema}.{table.name}: readable from {lsn} on, where it was truncated")
+                name = f"{table.schema}.{table.name}"
+                message = "table %s: readable from %s on, where it was truncated"
+                _LOGGER.info(message, name, lsn, extra=fields(table=name, lsn=lsn))
 
     def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
         """Add copies to the lake; yield each copy that could be checked, and whether it was accepted.
@@ -269,7 +272,7 @@ class LakeWriter:
             parts = [part.relations for part in self.reader.transactions(known, safe)]
             self.tables.describe_applied(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
         except (LogBehind, LogTrimmed) as error:
-            self._tell(f"the log between {known} and {safe} cannot be read: {error.message}")
+            _LOGGER.warning("the log between %s and %s cannot be read: %s", known, safe, error.message)
 
     def _name_blockers(self, session: Session) -> None:
         """Report the transactions that have kept tables from beginning for `BLOCKING_S` or longer."""
@@ -279,10 +282,10 @@ class LakeWriter:
         lasting = [each for each, since in self._blocking.items() if now - since >= BLOCKING_S]
         if lasting:
             self.tables.wait(unripe, open_transactions({each: ending(each) for each in lasting}))
-        said = f"tables cannot be copied until these transactions end: {named(lasting)}" if lasting else ""
-        if said and said != self._said:
-            self._tell(said)
-        self._said = said
+        blockers = named(lasting) if lasting else ""
+        if blockers and blockers != self._blockers:
+            _LOGGER.warning("tables cannot be copied until these transactions end: %s", blockers)
+        self._blockers = blockers
 
     def _ask_for(self, upto: Lsn, limit_s: float) -> None:
         """Wait until the log reaches a position, if a receiver is running."""
@@ -293,7 +296,7 @@ class LakeWriter:
         except ReceiveFailed:
             self._leave_receiver()
         except LogBehind:
-            self._tell(f"waiting for the receiver to reach {upto}")
+            _LOGGER.info("waiting for the receiver to reach %s", upto, extra=fields(lsn=upto))
 
     def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None

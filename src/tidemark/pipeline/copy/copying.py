@@ -1,8 +1,8 @@
-"""Copies that run next to the rest of the pipeline: one round per snapshot, the parts of all rounds in one thread pool.
+"""Copies that run next to the rest of the pipeline: one thread per snapshot, all parts in one thread pool.
 
-A table is complete when all its parts are; the other tables of its round continue. Completed parts are kept while the
-snapshot of the round exists. A part that fails with a temporary error, such as a lost connection or a lock timeout, is
-retried. If the table has changed or the snapshot is lost, the copy of the table fails, and the result has the error.
+A table is complete when all its parts are; the other tables of its snapshot continue. Completed parts are kept while
+the snapshot exists. A part that fails with a temporary error, such as a lost connection or a lock timeout, is retried.
+If the table has changed or the snapshot is lost, the copy of the table fails, and the result has the error.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, together
+from tidemark.pipeline.copy.planning import CopyOptions, SnapshotCopy, plan_copy
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import copy_snapshot
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
@@ -51,16 +51,16 @@ class Copying:
         self._pool = ThreadPoolExecutor(options.tasks, "copy")
         self._results: queue.SimpleQueue[Generation | Failed] = queue.SimpleQueue()
         self._news, self._stopping = threading.Event(), threading.Event()
-        self._rounds: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         self._leases: dict[int, Lease] = {}
 
     def start(self, tables: Mapping[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Start to copy these tables, all in one snapshot."""
-        self._rounds = [each for each in self._rounds if each.is_alive()]
-        self._rounds.append(
-            threading.Thread(target=self._round, args=[dict(tables), histories], name="copy", daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(
+            threading.Thread(target=self._run, args=[dict(tables), histories], name="copy", daemon=True)
         )
-        self._rounds[-1].start()
+        self._threads[-1].start()
 
     def wait(self, seconds: float) -> None:
         """Wait until there are results, but no longer than this."""
@@ -80,7 +80,7 @@ class Copying:
         """Stop all copies. The files of generations that were not settled belong to no table."""
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for thread in self._rounds:
+        for thread in self._threads:
             thread.join()
         for oid in list(self._leases):
             self.settled(oid)
@@ -91,7 +91,7 @@ class Copying:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
-    def _round(self, left: dict[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
+    def _run(self, left: dict[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Copy the tables in `left`. A table is removed from it when its result is reported."""
         options = self._options
         lease: Lease | None = None
@@ -99,7 +99,7 @@ class Copying:
             lease = Lease(options.lake, read_cycle(options.lake).safe)
             with copy_snapshot(options.source, options.log, options.endpos) as snapshot:
                 lease = _exchanged(lease, options, snapshot.base)
-                planned = plan_round(options, snapshot, histories)
+                planned = plan_copy(options, snapshot, histories)
                 for oid, error in planned.refused.items():
                     self._fail(left, oid, error)
                 for oid, table in planned.work.tables.items():
@@ -108,38 +108,38 @@ class Copying:
                 self._copy(planned, left)
         except TidemarkError as error:
             self._fail_all(left, error)
-        except Exception as error:  # noqa: BLE001 - a round that ended without a result would be waited for
+        except Exception as error:  # noqa: BLE001 - a copy that ended without a result would be waited for
             self._fail_all(left, in_short(error))
         finally:
             if lease is not None:
                 lease.close()
 
-    def _copy(self, planned: Round, left: dict[int, Fingerprint]) -> None:
+    def _copy(self, planned: SnapshotCopy, left: dict[int, Fingerprint]) -> None:
         groups = together(planned.parts())
         running = {self._pool.submit(self._attempts, planned, group) for group in groups}
         while running and not self._stopping.is_set():
             done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
             for future in done:
-                for told in future.result():
-                    self._take(told, planned, left)
+                for part in future.result():
+                    self._take(part, planned, left)
 
-    def _take(self, told: CopiedPart | FailedPart, planned: Round, left: dict[int, Fingerprint]) -> None:
-        oid = told.part.oid
-        if isinstance(told, FailedPart):
+    def _take(self, done: CopiedPart | FailedPart, planned: SnapshotCopy, left: dict[int, Fingerprint]) -> None:
+        oid = done.part.oid
+        if isinstance(done, FailedPart):
             planned.given_up.add(oid)
-            self._fail(left, oid, told.error)
+            self._fail(left, oid, done.error)
             return
-        self._progress.copied(oid, told.part.size_bytes, told.rows)
-        generation = planned.add(told)
+        self._progress.copied(oid, done.part.size_bytes, done.rows)
+        generation = planned.add(done)
         if generation is not None:
             self._leases[oid] = Lease(self._options.lake, planned.base.floor)
             self._progress.done(oid)
             left.pop(oid)
-            self._tell(generation)
+            self._put(generation)
 
-    def _attempts(self, planned: Round, group: tuple[Part, ...]) -> list[CopiedPart | FailedPart]:
+    def _attempts(self, planned: SnapshotCopy, group: tuple[Part, ...]) -> list[CopiedPart | FailedPart]:
         """Copy parts. Those that fail with a temporary error are retried while the snapshot exists."""
-        told: list[CopiedPart | FailedPart] = []
+        done: list[CopiedPart | FailedPart] = []
         parts = list(group)
         for attempt in range(ATTEMPTS):
             parts = [part for part in parts if part.oid not in planned.given_up]
@@ -148,15 +148,15 @@ class Copying:
             found = self._tried(planned, parts)
             last = attempt + 1 == ATTEMPTS
             again = [each.part for each in found if isinstance(each, FailedPart) and _may_pass(each.error) and not last]
-            told += [each for each in found if each.part not in again]
+            done += [each for each in found if each.part not in again]
             parts = again
             if parts:
                 self._stopping.wait(PAUSE_S * 2**attempt)
-        return told
+        return done
 
-    def _tried(self, planned: Round, parts: list[Part]) -> list[CopiedPart | FailedPart]:
+    def _tried(self, planned: SnapshotCopy, parts: list[Part]) -> list[CopiedPart | FailedPart]:
         try:
-            return copy_parts(self._spark, planned.lender, planned.work, parts)
+            return copy_parts(self._spark, planned.sources, planned.work, parts)
         except Exception as error:  # noqa: BLE001 - a dead worker, or Spark itself: reported for each part
             failed = TaskFailed(f"a Spark task failed: {what_failed(error)}", "Retry the command.")
             return [FailedPart(part, failed) for part in parts]
@@ -169,9 +169,9 @@ class Copying:
         fingerprint = left.pop(oid, None)
         if fingerprint is not None:
             self._progress.failed(oid)
-            self._tell(Failed(fingerprint, error))
+            self._put(Failed(fingerprint, error))
 
-    def _tell(self, result: Generation | Failed) -> None:
+    def _put(self, result: Generation | Failed) -> None:
         self._results.put(result)
         self._news.set()
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from tidemark.errors import TidemarkError, in_short
 from tidemark.lake.files import DataFile
 from tidemark.lake.shared import SharedFolder
-from tidemark.pipeline.copy.lending import CopySource, Lender, read_part
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery, shown_columns
+from tidemark.pipeline.copy.sources import CopySource, PartSources, read_part
 from tidemark.pipeline.copy.writing import BucketFiles, CopyLayout
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -75,25 +75,25 @@ class FailedPart:
 
 
 def copy_parts(
-    spark: SparkSession, lender: Lender, work: CopyWork, parts: Sequence[Part]
+    spark: SparkSession, sources: PartSources, work: CopyWork, parts: Sequence[Part]
 ) -> list[CopiedPart | FailedPart]:
     """Copy parts in one task; return for each the files that were written, or the error."""
     work = replace(work, tables={part.oid: work.tables[part.oid] for part in parts})
-    with lender.lent(map(work.query, parts)) as source:
-        told = in_a_task(spark, partial(_run, source, work, tuple(parts)))
-    return [pickle.loads(each) for each in told]  # noqa: S301 - ours
+    with sources.provided(map(work.query, parts)) as source:
+        found = in_a_task(spark, partial(_run, source, work, tuple(parts)))
+    return [pickle.loads(each) for each in found]  # noqa: S301 - ours
 
 
 def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
     """Copy parts, and yield the result of each when it is complete."""
     for part in parts:
         try:
-            told = pickle.dumps(_copied(source, work, part))
+            result = pickle.dumps(_copied(source, work, part))
         except TidemarkError as error:
-            told = pickle.dumps(FailedPart(part, error))
+            result = pickle.dumps(FailedPart(part, error))
         except Exception as error:  # noqa: BLE001 - any other error fails this part, and no others
-            told = pickle.dumps(FailedPart(part, in_short(error)))
-        yield told
+            result = pickle.dumps(FailedPart(part, in_short(error)))
+        yield result
 
 
 def _copied(source: CopySource, work: CopyWork, part: Part) -> CopiedPart:

@@ -1,12 +1,12 @@
 """The state of each table of a sync from the need for a copy until it is live. Pure.
 
     wanted      it can begin only by a copy, or a copy was requested; a failed table is wanted again after a pause
-    in flight   a round copies it in its snapshot
+    in flight   it is being copied, in a snapshot
     copied      all its parts are complete, and wait until the lake accepts them
 
 A table in none of these states is at rest: it is live, or is not to be copied. `pick` puts the wanted tables that are
-due in flight; their round makes them copied, or failed; the writer of the lake accepts a copied table, or fails it
-because it has changed.
+due in flight; the end of the copy makes them copied, or failed; the writer of the lake accepts a copied table, or fails
+it because it has changed.
 
 A table has at most one copy in flight or copied, so a copy that became invalid cannot be accepted as a later one.
 

@@ -24,12 +24,12 @@ from tidemark.lake.paths import CHANGES
 from tidemark.lake.shared import shared_folder
 from tidemark.pipeline.apply.cycle import ChangeTables
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
-from tidemark.pipeline.copy.lending import STAGING, Lender
 from tidemark.pipeline.copy.parts import Part, parts_of, together
+from tidemark.pipeline.copy.planning import CopyOptions, SnapshotCopy, plan_copy
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.reading import pages_of
-from tidemark.pipeline.copy.rounds import CopyOptions, Round, plan_round
 from tidemark.pipeline.copy.snapshots import CopySnapshot
+from tidemark.pipeline.copy.sources import STAGING, PartSources
 from tidemark.pipeline.poll.following import Followed, Following, Write
 from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.horizon import Horizon
@@ -145,7 +145,7 @@ class _Cycle:
             return []
         copying = CopyOptions(options.source, self._setting.lake.log, options.lake, options.names, options.tasks)
         snapshot = CopySnapshot(Boundary(task.here.lsn), self._source)
-        planned = plan_round(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
+        planned = plan_copy(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
         for oid, error in planned.refused.items():
             if not isinstance(error, UNREADABLE):
                 raise error
@@ -154,14 +154,14 @@ class _Cycle:
             name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
             self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
         done: list[Generation] = []
-        lender = replace(planned.lender, stopping=self._setting.stopping)
-        copy = partial(copy_parts, self._setting.spark, lender, planned.work)
+        sources = replace(planned.sources, stopping=self._setting.stopping)
+        copy = partial(copy_parts, self._setting.spark, sources, planned.work)
         for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
             done += [generation for each in told if (generation := self._add(planned, each, unreadable)) is not None]
         return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
 
     def _add(
-        self, planned: Round, told: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
+        self, planned: SnapshotCopy, told: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
     ) -> Generation | None:
         if isinstance(told, FailedPart):
             if not isinstance(told.error, UNREADABLE):
@@ -195,12 +195,12 @@ class _Cycle:
     ) -> dict[int, Staged | Unreadable]:
         setting = self._setting
         folder = setting.lake.path / STAGING
-        lender, work = (
-            Lender(self._source, folder, setting.stopping),
+        sources, work = (
+            PartSources(self._source, folder, setting.stopping),
             StageWork(self._shared, self._types, folder, wanted),
         )
         parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
-        return stage(setting.spark, lender, work, parts, setting.options.tasks, setting.stopping)
+        return stage(setting.spark, sources, work, parts, setting.options.tasks, setting.stopping)
 
     def _followed(
         self,

@@ -6,14 +6,14 @@ of such a snapshot waits for every running transaction, and thus for all that be
 what those transactions had written by then is not in the stream.
 
 Until the last poll is recorded, the lake is in poll mode and depends on neither the slot nor the log: an attempt that
-fails, or is found later to have been killed, leaves neither behind. The obstacle is reported, and polling continues.
+fails, or is found later to have been killed, leaves neither behind. The obstacle is logged, and polling continues.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,9 +31,11 @@ from tidemark.lake.registers import read_cycle, read_seen
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.log.writer import LOCK
+from tidemark.logs import fields
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.glimpse import exact_glimpse
 from tidemark.pipeline.poll.poller import Polled, Poller
-from tidemark.pipeline.publishing import Meant, require_published
+from tidemark.pipeline.publishing import require_published
 from tidemark.postgres.capability import Mode, choose_mode
 from tidemark.postgres.catalog_reading import read_within
 from tidemark.postgres.session import Session
@@ -48,6 +50,7 @@ MARK = "_handover"  # contains the log directory of an attempt that has not ende
 AGAIN_S = 60.0
 SLOT_WAIT_S, LOG_WAIT_S, DROP_WAIT_S = 10.0, 60.0, 10.0
 _LOOK_S = 0.05
+_LOGGER = logging.getLogger("tidemark.pipeline")
 
 
 class Handover:
@@ -56,9 +59,10 @@ class Handover:
     With `insists`, an unmet requirement is an error; otherwise polling continues.
     """
 
-    def __init__(self, poller: Poller, meant: Meant, log: Path, tell: Callable[[str], None], *, insists: bool) -> None:
-        self._poller, self._meant, self._log, self._tell, self._insists = poller, meant, log, tell, insists
-        self._next, self._said = 0.0, ""
+    def __init__(self, poller: Poller, options: PipelineOptions, *, insists: bool) -> None:
+        self._poller, self._options, self._log, self._insists = poller, options, options.log_folder, insists
+        self._next = 0.0
+        self._obstacle = ""  # as last logged
 
     def attempt(self) -> Polled | None:
         """Run the last poll if an attempt is due and the source supports it; None if polling continues."""
@@ -69,19 +73,20 @@ class Handover:
         except (SourceError, LogError, ReceiveFailed) as error:
             if self._insists and policy_of(error).retry is Retry.NEVER:
                 raise
-            if self._said != error.message:
-                self._tell(f"polling continues, logical decoding is not possible yet: {error.message}")
-            self._said = error.message
+            if self._obstacle != error.message:
+                _LOGGER.warning("polling continues, logical decoding is not possible yet: %s", error.message)
+            self._obstacle = error.message
             return None
         finally:
             self._next = time.monotonic() + AGAIN_S
 
     def tidy(self) -> None:
-        """Remove what an unfinished attempt left behind; report it if that is not possible now."""
+        """Remove what an unfinished attempt left behind; log a warning if that is not possible now."""
         try:
             self.discard()
         except SourceError as error:
-            self._tell(f"could not drop replication slot {self._meant.names.slot}, will retry: {error.message}")
+            slot, message = self._options.names.slot, "could not drop replication slot %s, will retry: %s"
+            _LOGGER.warning(message, slot, error.message, extra=fields(slot=slot))
 
     def discard(self) -> None:
         """Drop the slot and remove the log of an unfinished attempt, while the lake is in poll mode."""
@@ -91,8 +96,8 @@ class Handover:
         if self._follows_the_stream():
             self._storage.delete(MARK)
             return
-        with Session.open(self._meant.source, "handover") as session:
-            drop_slot_when_free(session, self._meant.names.slot, DROP_WAIT_S)
+        with Session.open(self._options.source, "handover") as session:
+            drop_slot_when_free(session, self._options.names.slot, DROP_WAIT_S)
         shutil.rmtree(data.decode(), ignore_errors=True)
         self._storage.delete(MARK)
 
@@ -105,23 +110,23 @@ class Handover:
         return open_storage(self._poller.lake.path)
 
     def _is_able(self) -> bool:
-        source, names = self._meant.source, self._meant.names
+        source, names = self._options.source, self._options.names
         if not self._insists:
             with Session.open(source, "capability") as session:
-                choice = choose_mode(session, source, names, self._meant.selection, strict=False)
+                choice = choose_mode(session, source, names, self._options.selection, strict=False)
             if choice.mode is Mode.POLL:
                 self._keep_polling(choice.why)
                 return False
         self.discard()
         self._require_nothing_there()
-        require_published(self._meant, self._tell)
+        require_published(self._options)
         return True
 
     def _keep_polling(self, why: str) -> None:
-        """Report the reason when it changes; the first one was reported when the mode was chosen."""
-        if self._said not in ("", why):
-            self._tell(f"polling continues: {why}")
-        self._said = why
+        """Log the reason when it changes; the first one was reported when the mode was chosen."""
+        if self._obstacle not in ("", why):
+            _LOGGER.info("polling continues: %s", why)
+        self._obstacle = why
 
     def _require_nothing_there(self) -> None:
         """Raise an error if the log or the slot exists: an attempt removes only what it has created."""
@@ -129,8 +134,8 @@ class Handover:
             raise ObjectExists(
                 f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
             )
-        with Session.open(self._meant.source, "handover") as session:
-            if (slot := read_slot(session, self._meant.names.slot)) is not None:
+        with Session.open(self._options.source, "handover") as session:
+            if (slot := read_slot(session, self._options.names.slot)) is not None:
                 raise ObjectExists(
                     f"replication slot {slot.name} already exists",
                     f"If the slot is not used, run `SELECT pg_drop_replication_slot('{slot.name}');`; otherwise use "
@@ -146,13 +151,15 @@ class Handover:
             if not done or not isinstance(error, TidemarkError):
                 self.tidy()
                 raise
-            self._tell(f"the receiver stopped and is restarted: {error.message}")  # the last poll is recorded
+            # The last poll is recorded.
+            _LOGGER.warning("the receiver stopped and is restarted: %s", error.message)
         self._storage.delete(MARK)
-        self._tell(f"changed from polling to logical decoding at {done[0].upto}")
+        lsn = done[0].upto
+        _LOGGER.info("changed from polling to logical decoding at %s", lsn, extra=fields(lsn=lsn))
         return done[0]
 
     def _poll_beside_the_log(self, done: list[Polled]) -> None:
-        source, names = self._meant.source, self._meant.names
+        source, names = self._options.source, self._options.names
         with ReceiveProcess.start(ReceiveOptions(source, self._log, names, slot_wait_s=SLOT_WAIT_S)) as receiving:
             with self._connected(receiving) as client:
                 published = self._published()
@@ -163,8 +170,8 @@ class Handover:
             receiving.wait()
 
     def _published(self) -> dict[int, Fingerprint]:
-        with Session.open(self._meant.source, "handover") as session, session.transaction():
-            return dict(read_within(session, self._meant.names).tables)
+        with Session.open(self._options.source, "handover") as session, session.transaction():
+            return dict(read_within(session, self._options.names).tables)
 
     def _connected(self, receiving: ReceiveProcess) -> ReceiveClient:
         """A client as soon as the log has begun and the receiver accepts it; raises the receiver's error if it ends."""

@@ -8,6 +8,7 @@ the cycle or as after it, and all tables of a cycle become readable at once.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +34,12 @@ from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, re
 from tidemark.lake.requests import Requests
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
 from tidemark.pipeline.apply.job import Written
 from tidemark.pipeline.apply.reach import require_reach
-from tidemark.pipeline.copy.lending import STAGING
 from tidemark.pipeline.copy.progress import CopyProgress
+from tidemark.pipeline.copy.sources import STAGING
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
 from tidemark.pipeline.poll.following import NeedsWhole
 from tidemark.pipeline.poll.glimpse import PollSnapshot, glimpse
@@ -55,6 +57,7 @@ from tidemark.storage.fail_points import FailPoint, fail_point
 IDLE_TOLD_S = 60.0
 UNREADABLE_S = 3600.0  # until a table with a value that cannot be decoded is read again; a resync does not wait
 _ATTEMPTS = 5
+_LOGGER = logging.getLogger("tidemark.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +74,9 @@ class Polled:
 class Poller:
     """Owns the lake's write lock from its creation until `close`."""
 
-    def __init__(
-        self,
-        options: PollOptions,
-        spark: SparkSession,
-        tell: Callable[[str], None] = lambda _: None,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, options: PollOptions, spark: SparkSession, stopping: Callable[[], bool] = lambda: False) -> None:
         require_pinned(spark)
-        self._options, self._tell = options, tell
+        self._options = options
         self.lake = self._made()
         with ExitStack() as taken:  # a constructor that fails releases the lock
             self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
@@ -239,10 +236,11 @@ class Poller:
         catalog = seen.catalog()
         plan = self.tables.plan(catalog, self._options.selection, here, self._whole, self._left_out())
         fail_point(FailPoint.CATALOG_READ)
-        for said in plan.messages:
-            self._tell(said)
+        for message in plan.messages:
+            _LOGGER.info("%s", message)
         for history, why in plan.copied.values():
-            self._tell(f"table {history.fingerprint.schema}.{history.fingerprint.name}: copying all rows: {why}")
+            name = f"{history.fingerprint.schema}.{history.fingerprint.name}"
+            _LOGGER.info("table %s: copying all rows: %s", name, why, extra=fields(table=name, reason=why))
         reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None
         altered = {event.fingerprint.oid for event in plan.events}
@@ -273,8 +271,8 @@ class Poller:
         self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
         said = len(plan.messages)
         self.tables.leave_out(plan, reasons, here)
-        for each in plan.messages[said:]:
-            self._tell(each)
+        for message in plan.messages[said:]:
+            _LOGGER.warning("%s", message)
 
     def _commit(self, found: PollResult, here: PollPosition) -> None:
         """Commit changes and generations to their tables; readers ignore them until the cycle is recorded."""

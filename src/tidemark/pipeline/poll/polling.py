@@ -7,6 +7,7 @@ retry at the same time.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
+from tidemark.logs import fields
 from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.spark import Stopped, has_ended, what_failed
@@ -25,6 +27,7 @@ from tidemark.units import format_duration
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
 MOST_FAILURES = 3  # consecutive failures after which an error of Spark is raised
 _LOOK_S = 0.1
+_LOGGER = logging.getLogger("tidemark.pipeline")
 _RETRY = "Retry the command. The lake is unchanged since the last poll, and sync continues from there."
 
 
@@ -50,7 +53,6 @@ class Polling:
 
     def run(
         self,
-        tell: Callable[[str], None],
         done: Callable[[Polled], None],
         last: Callable[[], Polled | None] | None = None,
         *,
@@ -70,7 +72,8 @@ class Polling:
                 return False
             except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
                 pause_s = self._after(error)
-                tell(f"{_said(error)}; retry in {format_duration(pause_s)}")
+                failure, extra = _described(error), fields(retry_s=round(pause_s, 3))
+                _LOGGER.warning("%s; retry in %s", failure, format_duration(pause_s), extra=extra)
                 self._rest(pause_s, self._stopping)
             else:
                 self._failures = 0
@@ -90,7 +93,7 @@ class Polling:
         if isinstance(error, TidemarkError) and policy_of(error).retry is Retry.NEVER:
             raise error
         if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
-            raise TaskFailed(_said(error), _RETRY) from error
+            raise TaskFailed(_described(error), _RETRY) from error
         longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the retries of several mirrors
 
@@ -100,6 +103,6 @@ class Polling:
             time.sleep(_LOOK_S)
 
 
-def _said(error: Exception) -> str:
-    said = error.message if isinstance(error, TidemarkError) else what_failed(error)
-    return f"poll failed: {' '.join(said.split())}"
+def _described(error: Exception) -> str:
+    reason = error.message if isinstance(error, TidemarkError) else what_failed(error)
+    return f"poll failed: {' '.join(reason.split())}"

@@ -21,9 +21,9 @@ from pyspark.sql import types as spark_types
 from tidemark.errors import UNREADABLE, TidemarkError, Unreadable, in_short
 from tidemark.lake.files import FileWriter
 from tidemark.lake.shared import SharedFolder
-from tidemark.pipeline.copy.lending import CopySource, Lender, read_part
 from tidemark.pipeline.copy.parts import Part, together
 from tidemark.pipeline.copy.reading import PartQuery, shown_columns
+from tidemark.pipeline.copy.sources import CopySource, PartSources, read_part
 from tidemark.reads.changes import READING
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -115,7 +115,7 @@ class Staged:
 
 def stage(
     spark: SparkSession,
-    lender: Lender,
+    sources: PartSources,
     work: StageWork,
     parts: Iterable[Part],
     tasks: int,
@@ -124,7 +124,7 @@ def stage(
     """Read parts of tables, `tasks` at a time; an undecodable value ends its table, any other error ends all."""
     found: dict[int, list[StagedPart]] = {oid: [] for oid in work.wanted}
     unreadable: dict[int, Unreadable] = {}
-    for told in in_parallel(partial(_staged, spark, lender, work), together(parts), tasks, stopping):
+    for told in in_parallel(partial(_staged, spark, sources, work), together(parts), tasks, stopping):
         for part in told:
             if isinstance(part, UnreadablePart):
                 unreadable[part.oid] = part.error
@@ -150,10 +150,10 @@ def staged_rows(spark: SparkSession, staged: Staged, wanted: StagedRead, types: 
 
 
 def _staged(
-    spark: SparkSession, lender: Lender, work: StageWork, parts: Sequence[Part]
+    spark: SparkSession, sources: PartSources, work: StageWork, parts: Sequence[Part]
 ) -> list[StagedPart | UnreadablePart]:
     mine = replace(work, wanted={part.oid: work.wanted[part.oid] for part in parts})
-    with lender.lent(map(mine.query, parts)) as source:
+    with sources.provided(map(mine.query, parts)) as source:
         found = in_a_task(spark, partial(_run, source, mine, tuple(parts)))
     told = [pickle.loads(each) for each in found]  # noqa: S301 - from our own tasks
     for each in told:

@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.lake import following, lakeside
+from harness.logs import logged
 from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.lake.versions import read_versions
-from tidemark.pipeline.fold import beside
-from tidemark.pipeline.fold.beside import FoldingBeside
-from tidemark.pipeline.fold.folder import Folder
+from tidemark.pipeline.fold import background
+from tidemark.pipeline.fold.background import BackgroundFold
+from tidemark.pipeline.fold.compactor import Compactor
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -24,11 +25,10 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 def test_tables_are_folded_again_and_again_while_they_are_applied(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(background, "INTERVAL_S", 0.05)
     db.run("create table t (id int primary key, v text)")
-    said: list[str] = []
-    with following(lakeside(db, tmp_path, spark, "t")) as side:
-        with side.writing() as writer, FoldingBeside(side.options.lake, spark, said.append):
+    with logged("tidemark.pipeline") as said, following(lakeside(db, tmp_path, spark, "t")) as side:
+        with side.writing() as writer, BackgroundFold(side.options.lake, spark):
             deadline, n = time.monotonic() + 600, 0
             while len(said) < 3 and time.monotonic() < deadline:
                 db.run(
@@ -50,19 +50,18 @@ def test_tables_are_folded_again_and_again_while_they_are_applied(
 def test_what_keeps_it_from_folding_is_said_and_tried_again(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "INTERVAL_S", 0.05)
-    monkeypatch.setattr(beside, "RETRY_S", 0.05)
+    monkeypatch.setattr(background, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(background, "RETRY_S", 0.05)
     db.run("create table t (id int primary key)")
-    said: list[str] = []
-    with following(lakeside(db, tmp_path, spark, "t")) as side:
+    with logged("tidemark.pipeline") as said, following(lakeside(db, tmp_path, spark, "t")) as side:
         db.run("insert into t select generate_series(1, 100)")
         side.apply_all()
-        with Folder(side.options.lake, spark), FoldingBeside(side.options.lake, spark, said.append) as folding:
+        with Compactor(side.options.lake, spark), BackgroundFold(side.options.lake, spark) as folding:
             while not said:
                 time.sleep(0.02)
             folding.close()
         assert "is being folded: pid" in said[0]
-        with FoldingBeside(side.options.lake, spark, said.append):
+        with BackgroundFold(side.options.lake, spark):
             while ": folded " not in said[-1]:
                 time.sleep(0.02)
         assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is not None

@@ -1,10 +1,11 @@
 """The parts of the receiver that exist across connections: writer thread, monitoring thread and control socket.
 
-`Station.wait` polls for all events together: the stream, the disk, clients, a stop signal and the end of the parent.
+`ReceiverRuntime.wait` polls for all events together: the stream, the disk, clients, a stop signal and the parent's end.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import time
@@ -12,22 +13,21 @@ from collections.abc import Callable, Mapping
 
 from tidemark.clock import Lsn
 from tidemark.log.writer import LogWriter
+from tidemark.logs import fields
 from tidemark.receive.control import Control, page_start
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.watch import Watch
 from tidemark.receive.writing import LogProgress, Writing
 
 IDLE_S = 1.0
+_LOGGER = logging.getLogger("tidemark.receive")
 
 
-class Station:
+class ReceiverRuntime:
     """The long-lived parts of the receiver, and the state that clients get: one keyword, and a reason after a colon."""
 
-    def __init__(
-        self, options: ReceiveOptions, log: LogWriter, tell: Callable[[str], None], stopping: int, parent: int | None
-    ) -> None:
+    def __init__(self, options: ReceiveOptions, log: LogWriter, stopping: int, parent: int | None) -> None:
         self.options = options
-        self.tell = tell
         self.stopped = False
         self.report_every_s = options.status_interval_s
         self.writing = Writing(log, options.sync_interval_s, options.sync_bytes, options.endpos)
@@ -57,7 +57,7 @@ class Station:
         endpos, segment_bytes = self.options.endpos, self.control.wal_segment_bytes
         return endpos is not None and self.progress.received >= page_start(endpos, segment_bytes)
 
-    def bear_with(self, server_timeout_s: float) -> None:
+    def limit_status_interval(self, server_timeout_s: float) -> None:
         """Set the interval of status updates to at most a third of `wal_sender_timeout`.
 
         While the receiver does not read, it does not receive the server's reply requests, and must not time out.
@@ -65,19 +65,19 @@ class Station:
         wish_s = self.options.status_interval_s
         self.report_every_s = min(wish_s, server_timeout_s / 3) if server_timeout_s else wish_s
 
-    def become(self, state: str) -> None:
-        """Set the state; a changed state is logged."""
+    def enter(self, state: str) -> None:
+        """Set the state; a changed state is logged, as a warning unless it is streaming."""
         if state != self._state:
             self._state = state
-            self.tell(state)
+            keyword, _, reason = state.partition(": ")
+            level = logging.WARNING if reason else logging.INFO
+            _LOGGER.log(level, "%s", state, extra=fields(state=keyword, reason=reason or None))
 
     def require_sound(self) -> None:
-        """Raise the error of another thread, and pass on the warnings and values of the monitoring thread."""
+        """Raise the error of another thread, and take over the values of the monitoring thread."""
         self.writing.check()
         if self.watch.failure is not None:
             raise self.watch.failure
-        while self.watch.warnings:
-            self.tell(self.watch.warnings.pop(0))
         if self.watch.renewed is not None:
             renewed, self.watch.renewed = self.watch.renewed, None
             self.keep_marks(renewed)

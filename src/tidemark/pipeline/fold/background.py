@@ -1,7 +1,8 @@
-"""Folding in a thread of the process that applies: it uses half of the tasks of Spark, and stops with the process."""
+"""The fold job of a pipeline: a thread that uses half of the tasks of Spark, and stops with the process."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,27 +12,29 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-from tidemark.pipeline.fold.folder import Foldable, Folded, Folder
+from tidemark.logs import fields
+from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 from tidemark.pipeline.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
 
 INTERVAL_S, RETRY_S = 1.0, 30.0
 PATIENCE = 20  # the pause is this many times as long as a check of all tables
 POOL = "fold"
+_LOGGER = logging.getLogger("tidemark.pipeline")
 
 
-class FoldingBeside:
-    """Folds the tables that are due, until `close`."""
+def log_fold(folded: Folded, seconds: float) -> None:
+    """Log the result of a fold."""
+    line = fold_line(folded.name, folded.upto, folded.changes, seconds)
+    extra = fields(table=folded.name, lsn=folded.upto, changes=folded.changes, seconds=round(seconds, 3))
+    _LOGGER.info("%s", line, extra=extra)
 
-    def __init__(
-        self,
-        lake: Path,
-        spark: SparkSession,
-        tell: Callable[[str], None],
-        folded: Callable[[Folded, float], None] | None = None,
-    ) -> None:
-        self._lake, self._spark, self._tell = lake, spark, tell
-        self._folded = folded or (lambda done, seconds: tell(fold_line(done.name, done.upto, done.changes, seconds)))
+
+class BackgroundFold:
+    """Folds the tables that are due, until `close`; `folded` is called with each result and its seconds."""
+
+    def __init__(self, lake: Path, spark: SparkSession, folded: Callable[[Folded, float], None] = log_fold) -> None:
+        self._lake, self._spark, self._folded = lake, spark, folded
         self._stopping = threading.Event()
         self._rhythm = Rhythm()
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
@@ -57,29 +60,29 @@ class FoldingBeside:
         pause_s = INTERVAL_S
         while not self._stopping.wait(pause_s):
             try:
-                with Folder(self._lake, self._spark, tasks) as folder:
+                with Compactor(self._lake, self._spark, tasks) as compactor:
                     begin = time.monotonic()
-                    tables = folder.foldable()
+                    tables = compactor.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
-                    self._fold_due(folder, tables)
+                    self._fold_due(compactor, tables)
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
-                self._report(f"folding failed: {what_failed(error)}")
+                self._warn(f"folding failed: {what_failed(error)}", None)
                 self._stopping.wait(RETRY_S)
 
-    def _fold_due(self, folder: Folder, tables: Sequence[Foldable]) -> None:
+    def _fold_due(self, compactor: Compactor, tables: Sequence[Foldable]) -> None:
         for table in tables:
             if self._stopping.is_set() or not self._rhythm.due(table.name, table.burden, time.monotonic()):
                 continue
             begin = time.monotonic()
             try:
-                folded = folder.fold(table)
+                folded = compactor.fold(table)
                 self._folded(folded, time.monotonic() - begin)
             except Exception as error:  # noqa: BLE001 - the others are folded now, and this one later
-                self._report(f"table {table.name}: folding failed: {what_failed(error)}")
+                self._warn(f"table {table.name}: folding failed: {what_failed(error)}", table.name)
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
 
-    def _report(self, failure: str) -> None:
-        """Report a failure, unless `close` interrupted the fold."""
+    def _warn(self, failure: str, table: str | None) -> None:
+        """Log a failure, unless `close` interrupted the fold."""
         if not self._stopping.is_set():
-            self._tell(failure)
+            _LOGGER.warning("%s", failure, extra=fields(table=table))

@@ -67,7 +67,7 @@ CopySource = Imported | Spooled
 
 
 @dataclass(frozen=True, slots=True)
-class Lender:
+class PartSources:
     """A snapshot in which tasks read. Data that the driver reads for them is in `folder` until they have ended."""
 
     snapshot: SharedSnapshot
@@ -75,7 +75,7 @@ class Lender:
     stopping: Callable[[], bool] = lambda: False
 
     @contextmanager
-    def lent(self, queries: Iterable[PartQuery]) -> Iterator[CopySource]:
+    def provided(self, queries: Iterable[PartQuery]) -> Iterator[CopySource]:
         """The source from which a task can read the results of these queries."""
         if self.snapshot.name is not None:
             yield Imported(self.snapshot.dsn.reveal(), self.snapshot.name)

@@ -103,7 +103,7 @@ class Folded:
     size_bytes: int
 
 
-class Folder:
+class Compactor:
     """Folds the tables of one lake on one Spark session, and holds the fold lock of the lake until `close`.
 
     It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others.

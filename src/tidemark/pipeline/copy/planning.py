@@ -1,4 +1,4 @@
-"""One round of copies: all tables that are copied in one snapshot, with the parts that are missing and complete."""
+"""The plan of a copy: all tables that are copied in one snapshot, with the parts that are missing and complete."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidemark.lake.generation import Generation
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS
 from tidemark.pipeline.copy.job import CopiedPart, CopiedTable, CopyWork
-from tidemark.pipeline.copy.lending import STAGING, Lender
 from tidemark.pipeline.copy.parts import Part, buckets_for, parts_of
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.snapshots import CopySnapshot
+from tidemark.pipeline.copy.sources import STAGING, PartSources
 from tidemark.pipeline.copy.writing import CopyLayout
 from tidemark.pipeline.fold.layout import version_columns
 from tidemark.postgres.blockers import naming_lockers
@@ -46,12 +46,12 @@ class CopyOptions:
 
 
 @dataclass(slots=True)
-class Round:
+class SnapshotCopy:
     """Tables with their missing and their completed parts."""
 
     base: Boundary
     snapshot: Snapshot
-    lender: Lender
+    sources: PartSources
     work: CopyWork
     missing: dict[int, list[Part]]
     refused: dict[int, TidemarkError] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class Round:
         """The size of the missing parts of a table."""
         return sum(part.size_bytes for part in self.missing[oid])
 
-    def add(self, told: CopiedPart) -> Generation | None:
+    def add(self, done: CopiedPart) -> Generation | None:
         """Add a completed part; return the generation of the table if it was the last one."""
-        oid = told.part.oid
-        self.missing[oid].remove(told.part)
-        self.copied.setdefault(oid, []).append(told)
+        oid = done.part.oid
+        self.missing[oid].remove(done.part)
+        self.copied.setdefault(oid, []).append(done)
         return None if self.missing[oid] or oid in self.given_up else self._generation(oid)
 
     def _generation(self, oid: int) -> Generation:
@@ -83,11 +83,11 @@ class Round:
         return Generation(table.fingerprint, self.base, self.snapshot, tuple(columns), files)
 
 
-def plan_round(
+def plan_copy(
     options: CopyOptions,
     snapshot: CopySnapshot,
     wanted: Mapping[int, TableHistory],
-) -> Round:
+) -> SnapshotCopy:
     """Read the tables in the snapshot and divide them into parts. Dropped, locked or unreadable tables are refused."""
     tables: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
@@ -115,11 +115,11 @@ def plan_round(
             missing[oid] = parts
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
             tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
-    lender = Lender(snapshot.shared, options.lake / STAGING)
-    return Round(
+    sources = PartSources(snapshot.shared, options.lake / STAGING)
+    return SnapshotCopy(
         snapshot.base,
         Snapshot.parse(seen),
-        lender,
+        sources,
         CopyWork(shared_folder(options.lake), types, tables),
         missing,
         refused,

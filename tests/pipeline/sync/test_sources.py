@@ -13,10 +13,10 @@ from harness.database import Database, create_database
 from harness.standby import running, shared, standby_of, wait_for
 from tests.conftest import NEWEST, Start
 from tidemark.errors import LakeDiskFull, TidemarkError, UnexpectedSourceError
-from tidemark.pipeline.copy import lending
-from tidemark.pipeline.copy.lending import Imported, Lender, Spooled, read_part
+from tidemark.pipeline.copy import sources
 from tidemark.pipeline.copy.parts import parts_of
 from tidemark.pipeline.copy.reading import PartQuery
+from tidemark.pipeline.copy.sources import Imported, PartSources, Spooled, read_part
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
@@ -46,11 +46,11 @@ def asked(session: Session, shown: str = "id") -> list[PartQuery]:
     return [PartQuery(Fingerprint.of(table, ()), part, ("id",), (sql.SQL(shown),)) for part in parts]
 
 
-def read(lender: Lender, queries: list[PartQuery]) -> list[int]:
+def read(sources: PartSources, queries: list[PartQuery]) -> list[int]:
     decodings = [decoding_of(INTEGER, -1, Types({}, 180000))]
-    with lender.lent(queries) as source:
+    with sources.provided(queries) as source:
         batches = [batch for query in queries for batch in read_part(source, query, decodings)]
-        assert isinstance(source, Imported if lender.snapshot.name else Spooled)
+        assert isinstance(source, Imported if sources.snapshot.name else Spooled)
     return sorted(value for batch in batches for value in batch.columns[0].array.to_pylist())
 
 
@@ -60,23 +60,23 @@ def test_tasks_read_what_the_snapshot_shows(pair: tuple[Database, Database], tmp
         queries = asked(session)
         writer.execute(b"commit")
         wait_for(there, db)
-        assert read(Lender(snapshot, tmp_path / "spool"), queries) == list(range(1, ROWS + 1))
+        assert read(PartSources(snapshot, tmp_path / "spool"), queries) == list(range(1, ROWS + 1))
     assert not list((tmp_path / "spool").iterdir())
     with shared(there) as (snapshot, session):
-        assert read(Lender(snapshot, tmp_path / "other"), asked(session)) == list(range(101, ROWS + 2))
+        assert read(PartSources(snapshot, tmp_path / "other"), asked(session)) == list(range(101, ROWS + 2))
     assert not (tmp_path / "other").exists()
 
 
 def test_an_error_in_the_middle_of_a_copy_leaves_the_snapshot(pair: tuple[Database, Database], tmp_path: Path) -> None:
     db, there = pair
     with running(db, there, LATE), shared(there) as (snapshot, session):
-        lender = Lender(snapshot, tmp_path / "spool")
+        sources = PartSources(snapshot, tmp_path / "spool")
         with pytest.raises(UnexpectedSourceError, match="division by zero"):
-            read(lender, asked(session, f"1 / (id - {ROWS})"))
+            read(sources, asked(session, f"1 / (id - {ROWS})"))
         with pytest.raises(Stopped):
-            read(Lender(snapshot, tmp_path / "spool", lambda: True), asked(session))
+            read(PartSources(snapshot, tmp_path / "spool", lambda: True), asked(session))
         assert not list((tmp_path / "spool").iterdir())
-        assert read(lender, asked(session)) == list(range(1, ROWS + 1))
+        assert read(sources, asked(session)) == list(range(1, ROWS + 1))
 
 
 def test_a_full_disk_and_one_that_is_not_there_are_named(
@@ -88,13 +88,13 @@ def test_a_full_disk_and_one_that_is_not_there_are_named(
     with running(db, there, LATE):
         with shared(there) as (snapshot, session), monkeypatch.context() as patch:
             queries = asked(session)
-            patch.setattr(lending, "uuid4", lambda: fixed)
+            patch.setattr(sources, "uuid4", lambda: fixed)
             for _ in range(2):
                 with pytest.raises(LakeDiskFull, match="No space left on device on the file system mounted at /"):
-                    read(Lender(snapshot, tmp_path), queries)
+                    read(PartSources(snapshot, tmp_path), queries)
         with shared(there) as (snapshot, session):
             (tmp_path / "file").touch()
             with pytest.raises(TidemarkError, match="file"):
-                read(Lender(snapshot, tmp_path / "file"), asked(session))
-            assert len(read(Lender(snapshot, tmp_path), asked(session))) == ROWS
+                read(PartSources(snapshot, tmp_path / "file"), asked(session))
+            assert len(read(PartSources(snapshot, tmp_path), asked(session))) == ROWS
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]

@@ -1,15 +1,15 @@
-"""The pipeline in one process and one child: it receives, applies, folds, and copies tables that need a copy.
+"""Mode logical, in one process and one child: it receives, applies, folds, and copies tables that need a copy.
 
 The caller calls `step` in a loop. One thread, that of the caller, records all cycles and table events in the lake.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -42,21 +42,19 @@ from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import NAME as MIRROR_FILE
 from tidemark.log.mirror import read_mirror
 from tidemark.log.writer import LogLock
+from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
-from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy.copying import Copying, Failed
+from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.copy.rounds import CopyOptions
 from tidemark.pipeline.copy.tracker import Tracker
-from tidemark.pipeline.events import CopyFailed, Emit, Message, TableCopied, TableFolded
-from tidemark.pipeline.fold.beside import FoldingBeside
-from tidemark.pipeline.fold.folder import Folded
-from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.names import MirrorNames
+from tidemark.pipeline.events import CopyFailed, Emit, TableCopied, TableFolded
+from tidemark.pipeline.fold.background import BackgroundFold
+from tidemark.pipeline.fold.compactor import Folded
+from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.session import Session
 from tidemark.postgres.slot import drop_slot_when_free
-from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import tables_unreadable
@@ -64,67 +62,13 @@ from tidemark.schema.reasons import copy_failed
 from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.storage import open_storage
 
-LOG = "_log"
 REQUESTS_S = 1.0
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 MOST_DEATHS = 5  # of the receiver, in a minute
 MOST_FAILURES = 3  # of a cycle, in sequence
 _RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
 _BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class MirroringOptions:
-    """The source, the lake, and all limits. The log is stored in the directory of the lake unless `log` is given."""
-
-    source: Dsn
-    lake: Path
-    names: MirrorNames
-    log: Path | None = None
-    endpos: Lsn | None = None
-    folds: bool = True
-    tasks: int | None = None
-    budget_bytes: int = BUDGET_BYTES
-    wal_limit_bytes: int = WAL_LIMIT_BYTES
-    wal_policy: WalPolicy = WalPolicy.WARN
-    accept_altered_publication: bool = False
-    cycle_bytes: int = CYCLE_BYTES
-    cycle_s: float = CYCLE_S
-
-    @property
-    def log_folder(self) -> Path:
-        """The directory of the log."""
-        return self.log or self.lake / LOG
-
-    @property
-    def receive(self) -> ReceiveOptions:
-        """The options of the receiver."""
-        return ReceiveOptions(
-            self.source,
-            self.log_folder,
-            self.names,
-            endpos=self.endpos,
-            budget_bytes=self.budget_bytes,
-            wal_limit_bytes=self.wal_limit_bytes,
-            wal_policy=self.wal_policy,
-            accept_altered_publication=self.accept_altered_publication,
-        )
-
-    @property
-    def apply(self) -> ApplyOptions:
-        """The options of the writer."""
-        return ApplyOptions(
-            self.source,
-            self.log_folder,
-            self.lake,
-            self.names,
-            cycle_bytes=self.cycle_bytes,
-            cycle_s=self.cycle_s,
-        )
-
-    def copy(self, free_tasks: int) -> CopyOptions:
-        """The options of the copies, which by default use all free tasks."""
-        return CopyOptions(self.source, self.log_folder, self.lake, self.names, self.tasks or free_tasks, self.endpos)
+_LOGGER = logging.getLogger("tidemark.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +86,17 @@ class Lag:
         return max(0, self.source_lsn - self.applied_lsn)
 
 
-class Mirroring:
-    """Runs the pipeline until `close`. A first start that fails drops the slot that it created at the source."""
+class LogicalReplication:
+    """Follows the stream until `close`. A first start that fails drops the slot that it created at the source."""
 
     def __init__(
         self,
-        options: MirroringOptions,
+        options: PipelineOptions,
         spark: SparkSession,
-        tell: Callable[[str], None],
+        emit: Emit = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
-        emit: Emit | None = None,
     ) -> None:
-        self._options, self._spark, self._stopping = options, spark, stopping
-        self._emit: Emit = emit or (lambda event: tell(str(event)))
-        self._tell: Callable[[str], None] = lambda text: self._emit(Message(text))
+        self._options, self._spark, self._emit, self._stopping = options, spark, emit, stopping
         self._tracker, self._requests = Tracker(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
@@ -163,24 +104,23 @@ class Mirroring:
         self._failures = 0
         self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
-        self.restart_is_asked_for = False
+        self.restart_requested = False
         self.progress = CopyProgress()
         log = options.log_folder
         require_log(options.lake, log)
         require_plain(options.lake)
         open_storage(options.lake).create_root()
-        self._receive = options.receive
         with ExitStack() as held:
             if not has_begun(log):
                 held.push(self._undo)
-            self._receiving = self._started()
+            self._receiving = ReceiveProcess.start(options.receive)
             held.callback(lambda: self._receiving.close())
             self._wait_for_log()
-            self.writer = held.enter_context(LakeWriter(options.apply, spark, self._tell))
+            self.writer = held.enter_context(LakeWriter(options.apply, spark))
             self.writer.uncopied = frozenset()
             if options.folds:
-                held.enter_context(FoldingBeside(options.lake, spark, self._tell, partial(emit_fold, self._emit)))
-            self._copying = held.enter_context(Copying(options.copy(tasks_beside(spark)), spark, self.progress))
+                held.enter_context(BackgroundFold(options.lake, spark, self._folded))
+            self._copying = held.enter_context(Copying(copy_options(options, spark), spark, self.progress))
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
@@ -188,7 +128,7 @@ class Mirroring:
         self._require_receiving()
         self._require_spark()
         applied = self._applied()
-        self._look_at_requests()
+        self._read_requests()
         self._take_copies()
         self._start_copies()
         return applied
@@ -196,11 +136,6 @@ class Mirroring:
     def rest(self) -> None:
         """Wait for a moment, after a step with nothing to do; less if a copy ends."""
         self._copying.wait(_REST_S)
-
-    @property
-    def lake(self) -> Path:
-        """The directory of the lake."""
-        return self._options.lake
 
     @property
     def copies(self) -> int:
@@ -291,26 +226,27 @@ class Mirroring:
             applied = self.writer.step()
         except (PySparkException, Py4JJavaError) as error:
             self._failures += 1
-            said = f"applying changes failed: {what_failed(error)}"
+            failure = f"applying changes failed: {what_failed(error)}"
             if self._failures > MOST_FAILURES:
-                raise TaskFailed(said, _RETRY) from error
-            self._emit(Message(f"{said}; retrying", warning=True))
+                raise TaskFailed(failure, _RETRY) from error
+            _LOGGER.warning("%s; retrying", failure, extra=fields(failures=self._failures))
             return None
         except (Py4JError, ConnectionError) as error:
             raise _spark_ended() from error
         self._failures = 0
         return applied
 
-    def _look_at_requests(self) -> None:
+    def _read_requests(self) -> None:
         now = time.monotonic()
         if now >= self._asked_at:
             self._asked_at = now + REQUESTS_S
-            self.restart_is_asked_for = read_restart(self._options.lake) is not None
+            self.restart_requested = read_restart(self._options.lake) is not None
             for oid in self._requests.new():
                 self._tracker.hasten(oid)
                 if not self.writer.tables.request_copy(oid):
                     self._requests.fulfilled(oid)
-                    self._tell(f"table with OID {oid}: not copied, it was dropped or has no replica identity")
+                    reason = "it was dropped or has no replica identity"
+                    _LOGGER.warning("table with OID %s: not copied, %s", oid, reason, extra=fields(oid=oid))
 
     def _start_copies(self) -> None:
         tables = self.writer.tables
@@ -399,7 +335,8 @@ class Mirroring:
                 empty_log(log, disk, mirror.identity, mirror.name)
                 disk.remove(log / MIRROR_FILE)
         except TidemarkError as failure:
-            self._tell(f"could not drop replication slot {self._options.names.slot}: {failure.message}")
+            slot = self._options.names.slot
+            _LOGGER.warning("could not drop replication slot %s: %s", slot, failure.message, extra=fields(slot=slot))
         finally:
             lock.release()
 
@@ -419,23 +356,24 @@ class Mirroring:
             self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
             if len(self._deaths) > MOST_DEATHS:
                 raise
-            self._emit(Message(f"{error.message}; restarting the receiver", warning=True))
+            _LOGGER.warning("%s; restarting the receiver", error.message, extra=fields(deaths=len(self._deaths)))
         except LogInUse as error:
             if time.monotonic() > self._patient_until:
                 raise
-            self._tell(f"{error.message}; waiting for that process to end")
+            _LOGGER.info("%s; waiting for that process to end", error.message)
             time.sleep(_ORPHAN_PAUSE_S)
         if not self._received_all:
             self._receiving.close()
-            self._receiving = self._started()
+            self._receiving = ReceiveProcess.start(self._options.receive)
 
-    def _started(self) -> ReceiveProcess:
-        return ReceiveProcess.start(self._receive, tell=lambda text: self._emit(Message(text, "receive")))
+    def _folded(self, folded: Folded, seconds: float) -> None:
+        self._emit(TableFolded.of(folded, seconds))
 
 
-def emit_fold(emit: Emit, folded: Folded, seconds: float) -> None:
-    """Emit the event for a fold."""
-    emit(TableFolded(folded.name, folded.upto, folded.changes, folded.size_bytes, seconds))
+def copy_options(options: PipelineOptions, spark: SparkSession) -> CopyOptions:
+    """The options of the copies, which by default use all free tasks."""
+    tasks = options.copy_parallelism or tasks_beside(spark)
+    return CopyOptions(options.source, options.log_folder, options.lake, options.names, tasks, options.endpos)
 
 
 def has_begun(log: Path) -> bool:

@@ -1,0 +1,221 @@
+"""`Pipeline`: mirrors a database into a lake, from Python as from the command line.
+
+    import tidemark
+    tidemark.sync("host=db dbname=shop", "/data/lake", table=["public.*"], once=True)
+
+The options are planned first (`plan.py`: replication mode, names, checks). Then a `Pipeline` publishes, copies, follows
+the stream (`logical.py`) or polls (`poll/`), changes from polling to the stream, restarts the mirror on request, and
+folds. It reports its progress as typed events (`events.py`), and logs everything else. After a stop or a crash the
+next pipeline with the same options resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, Stopped, TidemarkError
+from tidemark.lake.lake import NAME
+from tidemark.lake.paths import local_path
+from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
+from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, State, SyncEnded
+from tidemark.pipeline.logical import LogicalReplication, require_log
+from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, plan_pipeline
+from tidemark.pipeline.poll.run import run_polls
+from tidemark.pipeline.publishing import Publisher, UnmirroredRecord, publish
+from tidemark.pipeline.reporting import Reporter
+from tidemark.pipeline.restart import restart_if_requested
+from tidemark.postgres.capability import Mode
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
+from tidemark.schema.selection import Pattern, Selection
+from tidemark.spark import spark_session
+from tidemark.units import parse_duration, parse_size
+
+Stopping = Callable[[], bool]
+
+
+def sync(
+    source: str | Dsn,
+    lake: str | Path,
+    *,
+    name: str | None = None,
+    table: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    log: str | Path | None = None,
+    mode: str = AUTO,
+    endpos: str | Lsn | None = None,
+    once: bool = False,
+    fold: bool = True,
+    interval: str | float = 10.0,
+    reconcile_every: int = 1,
+    budget: str | int = BUDGET_BYTES,
+    wal_limit: str | int = WAL_LIMIT_BYTES,
+    wal_policy: str = WalPolicy.WARN.value,
+    accept_altered_publication: bool = False,
+    cycle: str | int = CYCLE_BYTES,
+    cycle_time: str | float = CYCLE_S,
+    copy_parallelism: int | None = None,
+    spark: SparkSession | None = None,
+    on_event: Emit = lambda _: None,
+    stopping: Stopping = lambda: False,
+) -> SyncEnded:
+    """Mirror the tables of `source` into `lake`: publish, copy, and follow until the end or until `stopping()`.
+
+    The parameters are the options of `tidemark sync`; sizes and durations are numbers of bytes and seconds, or text
+    such as "512MB" and "30s". Without `once` or `endpos` it runs until `stopping()` is true. `on_event` is called
+    with every event, also from other threads. Messages are logged by the loggers below `tidemark`. Without `spark` the
+    active session is used, or a new one.
+
+        ended = tidemark.sync("host=db dbname=shop", "/data/lake", once=True)
+        print(ended.lsn)
+    """
+    options = PipelineOptions(
+        source if isinstance(source, Dsn) else Dsn(source),
+        local_path(lake),
+        MirrorNames(name) if name is not None else None,
+        Selection(tuple(map(Pattern, table)), tuple(map(Pattern, exclude))),
+        local_path(log) if log is not None else None,
+        _mode(mode),
+        Lsn.parse(endpos) if isinstance(endpos, str) and endpos != CURRENT else _lsn(endpos),
+        once or endpos == CURRENT,
+        fold,
+        parse_duration(interval),
+        reconcile_every,
+        parse_size(budget),
+        parse_size(wal_limit),
+        _wal_policy(wal_policy),
+        accept_altered_publication,
+        parse_size(cycle),
+        parse_duration(cycle_time),
+        copy_parallelism,
+    )
+    return Pipeline(plan_pipeline(options), lambda: spark or spark_session(), on_event).run(stopping)
+
+
+class Pipeline:
+    """Runs a plan to its end, or until it is stopped. Spark is started once the source is prepared."""
+
+    def __init__(self, plan: PipelinePlan, spark: Callable[[], SparkSession], emit: Emit = lambda _: None) -> None:
+        self._plan, self._options, self._spark = plan, plan.options, spark
+        self._reporter = Reporter(emit)
+
+    def run(self, stopping: Stopping = lambda: False) -> SyncEnded:
+        """Run, and return the last event, with the position at which the pipeline ended.
+
+        If it is complete but a selected table cannot be read, the event is emitted and the reason is raised.
+        """
+        self._reporter.emit(ModeSelected(self._plan.choice.mode, self._plan.choice.why))
+        self._reporter.enter(State.STARTING)
+        if not self._plan.polled:
+            publish(self._options, begun=(self._options.lake / NAME).exists())
+            self._restart_if_requested(stopping)
+            require_log(self._options.lake, self._options.log_folder)
+        spark = self._spark()
+        if stopping():
+            raise Stopped("stopped before replication started")
+        if self._plan.polled and (ended := self._poll(spark, stopping)) is not None:
+            return ended
+        return self._follow(spark, stopping)
+
+    def _poll(self, spark: SparkSession, stopping: Stopping) -> SyncEnded | None:
+        """Poll until the end; None if the mirror follows the stream from now on."""
+        self._reporter.enter(State.POLLING)
+        polled = run_polls(self._options, spark, stopping, self._reporter.emit, self._reporter.polls)
+        if polled is None:
+            return None
+        complete = not stopping()
+        return self._ended(SyncEnded(complete, polled.lsn, None), polled.failure if complete else None)
+
+    def _follow(self, spark: SparkSession, stopping: Stopping) -> SyncEnded:
+        """Follow the stream until the end; a requested restart of the mirror is executed on the way."""
+        options = self._options
+        until = CURRENT if options.once and options.endpos is None else options.endpos
+        failure: TidemarkError | None = None
+        while True:
+            with LogicalReplication(options, spark, self._reporter.emit, stopping) as replication:
+                complete = follow(replication, options, until, stopping, self._reporter)
+                lag = replication.lag
+                restarts = replication.restart_requested and not stopping()
+                if complete and not restarts:
+                    failure = _failure(replication.require_copied)
+                elif not restarts:
+                    self._reporter.enter(State.STOPPING)
+            if not restarts:
+                return self._ended(SyncEnded(complete, lag.applied_lsn, lag.lag_bytes), failure)
+            self._restart_if_requested(stopping)
+
+    def _restart_if_requested(self, stopping: Stopping) -> None:
+        restarted = restart_if_requested(self._options, stopping)
+        if restarted is not None:
+            self._reporter.emit(restarted)
+
+    def _ended(self, ended: SyncEnded, failure: TidemarkError | None) -> SyncEnded:
+        self._reporter.emit(ended)
+        if failure is not None:
+            raise failure
+        return ended
+
+
+def follow(
+    replication: LogicalReplication,
+    options: PipelineOptions,
+    until: Lsn | str | None,
+    stopping: Stopping,
+    reporter: Reporter,
+) -> bool:
+    """Follow the stream until everything up to `until` can be read; True then, False if it stops or restarts before.
+
+    It does not wait for tables that cannot be copied.
+    """
+    publisher, unmirrored = Publisher(options), UnmirroredRecord(options)
+    while not stopping() and not replication.restart_requested:
+        applied = replication.step()
+        publisher.step()
+        unmirrored.step()
+        if applied is not None:
+            reporter.emit(
+                CycleApplied(applied.upto, applied.transactions, applied.changes, applied.tables, applied.size_bytes)
+            )
+        reporter.stream(replication)
+        if applied is None:
+            replication.rest()
+        if until is None or replication.copies > len(replication.unable):
+            continue
+        if until == CURRENT and replication.settled:
+            until = replication.position()
+        if isinstance(until, Lsn) and replication.reached(until):
+            reporter.stream(replication, now=True)
+            return True
+    replication.writer.tell()
+    return False
+
+
+def _failure(check: Callable[[], None]) -> TidemarkError | None:
+    try:
+        check()
+    except TidemarkError as error:
+        return error
+    return None
+
+
+def _lsn(endpos: str | Lsn | None) -> Lsn | None:
+    return endpos if isinstance(endpos, Lsn) else None
+
+
+def _mode(text: str) -> Mode | None:
+    modes = {AUTO: None, **{mode.value: mode for mode in Mode}}
+    if text not in modes:
+        raise InvalidValue(f"invalid mode: {text!r}", f"Use one of {', '.join(modes)}.")
+    return modes[text]
+
+
+def _wal_policy(text: str) -> WalPolicy:
+    policies = {policy.value: policy for policy in WalPolicy}
+    if text not in policies:
+        raise InvalidValue(f"invalid WAL policy: {text!r}", f"Use one of {', '.join(policies)}.")
+    return policies[text]

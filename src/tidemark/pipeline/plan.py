@@ -1,0 +1,214 @@
+"""The options of a pipeline, checked against the source and the lake before anything is changed. Needs no Spark.
+
+`plan_pipeline` selects the replication mode and the names of the mirror; `PipelinePlan.describe` is the output of
+`tidemark sync --dry-run`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue
+from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.paths import require_plain
+from tidemark.lake.requests import read_restart
+from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
+from tidemark.postgres.capability import Choice, Mode, choose_mode
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
+from tidemark.postgres.setup import read_plan, script
+from tidemark.postgres.unmirrored import read_unmirrored
+from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
+from tidemark.schema.selection import Selection, choose
+from tidemark.units import format_size
+
+AUTO, CURRENT = "auto", "current"
+SHORTEST_INTERVAL_S = 5.0
+LOG = "_log"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """The source, the lake, the selected tables, and all limits in bytes and seconds.
+
+    `mode` is None for auto. Without `mirror`, the plan derives the names of the mirror from that of the database. The
+    log is stored in the directory of the lake unless `log` is given.
+    """
+
+    source: Dsn
+    lake: Path
+    mirror: MirrorNames | None = None
+    selection: Selection = field(default_factory=Selection)
+    log: Path | None = None
+    mode: Mode | None = None
+    endpos: Lsn | None = None
+    once: bool = False
+    folds: bool = True
+    interval_s: float = 10.0
+    reconcile_every: int = 1
+    budget_bytes: int = BUDGET_BYTES
+    wal_limit_bytes: int = WAL_LIMIT_BYTES
+    wal_policy: WalPolicy = WalPolicy.WARN
+    accept_altered_publication: bool = False
+    cycle_bytes: int = CYCLE_BYTES
+    cycle_s: float = CYCLE_S
+    copy_parallelism: int | None = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the pipeline ends without being stopped."""
+        return self.once or self.endpos is not None
+
+    @property
+    def names(self) -> MirrorNames:
+        """The names of the mirror, which the options of a plan always have."""
+        assert self.mirror is not None  # noqa: S101
+        return self.mirror
+
+    @property
+    def log_folder(self) -> Path:
+        """The directory of the log."""
+        return self.log or self.lake / LOG
+
+    @property
+    def receive(self) -> ReceiveOptions:
+        """The options of the receiver."""
+        return ReceiveOptions(
+            self.source,
+            self.log_folder,
+            self.names,
+            endpos=self.endpos,
+            budget_bytes=self.budget_bytes,
+            wal_limit_bytes=self.wal_limit_bytes,
+            wal_policy=self.wal_policy,
+            accept_altered_publication=self.accept_altered_publication,
+        )
+
+    @property
+    def apply(self) -> ApplyOptions:
+        """The options of the writer."""
+        return ApplyOptions(
+            self.source,
+            self.log_folder,
+            self.lake,
+            self.names,
+            cycle_bytes=self.cycle_bytes,
+            cycle_s=self.cycle_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """Options that were checked against the source and the lake. If `polled`, the pipeline begins with polls."""
+
+    options: PipelineOptions
+    choice: Choice
+    polled: bool
+
+    def describe(self) -> str:
+        """The plan as text: mode, SQL at the source, tables with their parts and sizes. Changes nothing."""
+        lake = self.options.lake
+        lines = [f"-- Mode {self.choice.mode.value}: {self.choice.why}"]
+        if read_restart(lake) is not None:
+            lines.append(f"-- {lake} restarts: a new slot is created, and every table is copied again.")
+        if self.polled and self.choice.mode is Mode.LOGICAL:
+            lines.append(f"-- {lake} is polled once more, then follows the stream; only new tables are copied.")
+        return "\n".join([*lines, *self._at_the_source()]) + "\n"
+
+    def _at_the_source(self) -> Iterator[str]:
+        """The SQL that is run at the source, and the tables."""
+        options, polled = self.options, self.choice.mode is Mode.POLL
+        with Session.open(options.source, "sync") as session:
+            if polled:
+                yield "-- Nothing is created at the source."
+            else:
+                yield script(read_plan(session, options.names, options.selection, None)).rstrip("\n")
+                slot = options.names.slot
+                yield f"-- Replication slot {slot} is created, and temporary slots while tables are copied."
+            with session.transaction():
+                yield from _tables(session, options.selection, polled=polled)
+
+
+def plan_pipeline(options: PipelineOptions) -> PipelinePlan:
+    """Check the options and select the mode. Connects to the source; changes nothing."""
+    require_plain(options.lake)
+    for path in (options.lake, *([options.log] if options.log is not None else [])):
+        _require_writable(path)
+    if options.mirror is None:
+        with Session.open(options.source, "sync") as session:
+            names = MirrorNames.of_database(session.row("select current_database()")[0])
+        options = replace(options, mirror=names)
+    present = _mode_of(options.lake)
+    choice = _choice(options, present)
+    polled = Mode.POLL in (choice.mode, present)
+    if polled and options.endpos is not None:
+        reason = choice.why if choice.mode is Mode.POLL else f"{options.lake} was created by polling"
+        raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {reason}", "Use `--once`.")
+    if polled and options.interval_s < SHORTEST_INTERVAL_S:
+        raise InvalidValue(
+            f"polling interval too short: {options.interval_s:g} s",
+            f"Use `--interval {SHORTEST_INTERVAL_S:g}s` or more.",
+        )
+    return PipelinePlan(options, choice, polled)
+
+
+def _tables(session: Session, selection: Selection, *, polled: bool) -> Iterator[str]:
+    """A line for each selected object, and the size of all tables that are copied."""
+    from tidemark.pipeline.copy.parts import buckets_for, parts_of
+    from tidemark.pipeline.copy.reading import pages_of  # deferred: these import the decoders, which take a second
+
+    tasks, whole = os.cpu_count() or 1, 0
+    chosen = choose(read_catalog(session), selection)
+    for table in chosen.tables:
+        pages, page_bytes = pages_of(session, table.oid)
+        size = pages * page_bytes
+        parts = parts_of(table.oid, pages, page_bytes, tasks)
+        copied = polled or table.identifies_rows
+        how = "copied" if copied else "not copied: no replica identity"
+        yield f"{table.qualified}  {format_size(size)}  {len(parts)} parts  {buckets_for(size)} buckets  {how}"
+        whole += size if copied else 0
+    for missing in read_unmirrored(session, selection, chosen):
+        yield f"{missing.name}  {missing.kind}, not mirrored: {missing.reason}"
+    yield f"{format_size(whole)} to copy"
+
+
+def _choice(options: PipelineOptions, present: Mode | None) -> Choice:
+    """The mode: as requested, as the lake has it, or as the source supports it. Logical mode is never changed."""
+    if present is Mode.LOGICAL:
+        if options.mode is Mode.POLL:
+            raise InvalidValue(
+                f"{options.lake} follows the stream, and cannot be polled",
+                "Use another directory for a mirror that polls, or `--mode logical`.",
+            )
+        return Choice(present, f"{options.lake} follows the stream")
+    if options.mode is not None:
+        return Choice(options.mode, "as requested by --mode")
+    with Session.open(options.source, "sync") as session:
+        return choose_mode(session, options.source, options.names, options.selection, strict=present is None)
+
+
+def _mode_of(lake: Path) -> Mode | None:
+    """The mode in which a lake was last written; None if it is empty."""
+    if not (lake / NAME).exists():
+        return None
+    from tidemark.lake.registers import read_cycle, read_seen  # deferred: they import Delta
+
+    opened = Lake.open(lake)
+    if read_seen(lake) is not None:
+        return Mode.POLL
+    return Mode.LOGICAL if read_cycle(lake).safe > Lsn.ZERO or opened.log.exists() else None
+
+
+def _require_writable(path: Path) -> None:
+    present = next(part for part in (path, *path.parents) if part.exists())
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise InvalidValue(
+            f"cannot write to {present}: permission denied",
+            f"Grant write access to {present}, or use another directory.",
+        )
