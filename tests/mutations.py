@@ -182,8 +182,8 @@ MUTATIONS = (
     Mutation(
         "lake: decimals become texts with exponents",
         "lake/conversion.py",
-        "texts = decimal_texts(values.array)",
-        "texts = values.array.cast(pa.string())",
+        "return Values(column_strings(values))",
+        "return Values(values.array.cast(pa.string()))",
         ("tests/mirror/test_numeric_text.py",),
     ),
     Mutation(
