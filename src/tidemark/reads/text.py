@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemark.errors import InvalidValue
 from tidemark.lake.columns import TEXT_SUFFIX
@@ -186,7 +187,8 @@ def _in_array(text: Column) -> Column:
 
 def _output(value: Column) -> Column:
     """Return PostgreSQL's text of floats or lists of floats, whose digits no expression of Spark generates."""
-    text: Column = arrow_udf(_texts, T.StringType(), ArrowUDFType.SCALAR)(value)
+    vectorized: Any = arrow_udf  # Spark's stubs lack the form that reads the type hints of the function
+    text: Column = vectorized(_texts, T.StringType())(value)
     return text
 
 
