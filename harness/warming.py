@@ -11,24 +11,34 @@ from tidemark.pgoutput.frames import framed
 from tidemark.pgoutput.scan import scan
 from tidemark.values.cells import Cells
 from tidemark.values.copy import SIGNATURE, CopyDecoder
+from tidemark.values.encoding import WireFormat, copy_lines, copy_rows, data_rows, encode_column
 from tidemark.values.kernels import read_only
-from tidemark.values.types import BY_OID, TYPES, Types, decoding_of
+from tidemark.values.types import BY_OID, TYPES, Decoding, Types, decoding_of
 
 _NUMERIC_12_2 = (12 << 16 | 2) + 4
 
 
 def warm() -> None:
-    """Run each decoder on empty input, which compiles it or loads it from the cache."""
+    """Run each decoder and encoder on empty input, which compiles it or loads it from the cache."""
     nothing = Cells(read_only(np.empty(0, np.uint8)), np.empty(0, np.int64), np.empty(0, np.int32))
     for row in TYPES:
         for oid in (row.oid, row.array_oid):
-            for binary in (False, True):
-                decoding_of(oid, -1, Types()).decode(nothing, binary)
-    for binary in (False, True):
-        decoding_of(1700, _NUMERIC_12_2, Types()).decode(nothing, binary)
+            _warm_type(decoding_of(oid, -1, Types()), nothing)
+    _warm_type(decoding_of(1700, _NUMERIC_12_2, Types()), nothing)
     scan(nothing.buffer, nothing.offsets, nothing.offsets, False)
     _warm_stream()
     _warm_copy()
+
+
+def _warm_type(decoding: Decoding, nothing: Cells) -> None:
+    for binary in (False, True):
+        column = decoding.decode(nothing, binary)
+    for form in WireFormat:
+        cells = [encode_column(column, decoding, form)]
+    decoding.parse(nothing)
+    copy_rows(cells, 0)
+    copy_lines(cells, 0)
+    data_rows(cells, 0)
 
 
 def _warm_stream() -> None:

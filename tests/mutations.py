@@ -88,6 +88,20 @@ MUTATIONS = (
         ("tests/values/test_numeric.py", "-k", "every_size"),
     ),
     Mutation(
+        "encode: a float is printed as a decimal halfway to its neighbor",
+        "values/floats.py",
+        "tens + ten << two < high",
+        "tens + ten << two <= high",
+        ("tests/values/test_values.py", "-k", "every_power_of_two"),
+    ),
+    Mutation(
+        "encode: an element that reads NULL is not quoted",
+        "values/arrays.py",
+        "if lengths[i] == 4 and not quote:",
+        "if lengths[i] == -4 and not quote:",
+        ("tests/values/test_encoding.py", "-k", "every_value"),
+    ),
+    Mutation(
         "decode: an infinite timestamp is read as 1970",
         "values/dates.py",
         "array = fixed(kind, out, cells.lengths, strange)",
@@ -203,8 +217,8 @@ MUTATIONS = (
     Mutation(
         "lake: decimals become texts with exponents",
         "lake/conversion.py",
-        "texts = decimal_texts(values.array)",
-        "texts = values.array.cast(pa.string())",
+        "return Values(column_strings(values))",
+        "return Values(values.array.cast(pa.string()))",
         ("tests/mirror/test_numeric_text.py",),
     ),
     Mutation(

@@ -276,14 +276,14 @@ def test_a_lake_that_is_not_there_is_said_before_anything_is_started(tmp_path: P
 
 def test_rows_are_printed_as_table_csv_and_json(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     frame = spark.sql(
-        "select * from values (1, 'a,\"b', 1.50, array(1, null), timestamp'2024-01-02 03:04:05', X'00ff', true), "
-        "(22, '', null, null, null, null, null) as t(id, v, d, l, at, b, f)"
+        "select * from values (1, 'a,\"b', 1.50, array(1, null), timestamp'2024-01-02 03:04:05', X'00ff', true, "
+        "array(1e15D, null)), (22, '', null, null, null, null, null, null) as t(id, v, d, l, at, b, f, r)"
     )
     print_frame(frame, "csv")
     header, first, second = capsys.readouterr().out.splitlines()
-    assert header == "id,v,d,l,at,b,f"
-    assert first == '1,"a,""b",1.50,"[1,null]",2024-01-02 03:04:05+00,\\x00ff,true'
-    assert second == '22,"",,,,,'
+    assert header == "id,v,d,l,at,b,f,r"
+    assert first == '1,"a,""b",1.50,"{1,NULL}",2024-01-02 03:04:05+00,\\x00ff,t,"{1e+15,NULL}"'
+    assert second == '22,"",,,,,,'
     print_frame(frame.select("id", "v", "d", "l"), "jsonl")
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     print_frame(frame.select("id", "v", "d", "l"), "json")
@@ -299,6 +299,8 @@ def test_rows_are_printed_as_table_csv_and_json(spark: SparkSession, capsys: pyt
     assert capsys.readouterr().out.splitlines() == ["id |  v", "---+-----", ' 1 | a,"b', "22 |", "(2 rows)"]
     print_frame(spark.sql("select 9223372036854775807 as lsn, 1 as n"), "csv", lsns=("lsn",))
     assert capsys.readouterr().out.splitlines() == ["lsn,n", "7FFFFFFF/FFFFFFFF,1"]
+    print_frame(spark.sql("select 1e6F as f, 0.1D as d, 1e300D as g, array(array(1)) as l, struct(1 as a) as s"), "csv")
+    assert capsys.readouterr().out.splitlines()[1] == '1e+06,0.1,1e+300,[[1]],"{""a"":1}"'
     print_frame(frame.where("id = 3").select("id"), "json")
     assert capsys.readouterr().out == "[]\n"
 

@@ -179,6 +179,27 @@ def test_a_column_with_values_that_spark_cannot_hold_is_read_as_postgresqls_text
         assert [tuple(row) for row in typed] == [(date(2024, 3, 1), "1.50")]
 
 
+def test_columns_carry_their_postgresql_type_in_the_schema(side: Lakeside) -> None:
+    """Typed or as text, in tables, queries, changes, history and differences, and after a select by another name."""
+    query = "select attname, atttypid, atttypmod, format_type(atttypid, atttypmod) from pg_attribute"
+    found = side.database.run(f"{query} where attrelid = 'public.odd'::regclass and attnum > 0")
+    wanted = {name: {"oid": int(oid), "typmod": typmod, "type": kind} for name, oid, typmod, kind in found}
+    with side.open().at() as moment:
+        for frame in (
+            moment.table("odd"),
+            moment.table("odd", text=list(ODD)),
+            moment.table("odd").where("id > 1").join(moment.table("orders").select("at"), how="cross"),
+            moment.sql("select * from odd", text="odd.d"),
+            moment.changes("odd"),
+            moment.history("odd", 2),
+            moment.diff("odd", side.notes[0].lsn),
+        ):
+            carried = {field.name: field.metadata.get("postgres") for field in frame.schema.fields}
+            assert {name: carried[name] for name in wanted} == wanted
+        schema = moment.sql("select d as due, upper(n) as n, count(*) over () as c from odd", text=["d", "n"]).schema
+        assert [field.metadata.get("postgres") for field in schema.fields] == [wanted["d"], None, None]
+
+
 def test_the_error_about_a_value_that_spark_cannot_hold_names_the_option_that_returns_it(side: Lakeside) -> None:
     with side.open().at() as moment:
         for name in ("d", "ts", "tz", "n", "arr"):

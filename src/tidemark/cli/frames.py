@@ -1,25 +1,38 @@
 """Printing of the rows of a DataFrame on standard output.
 
-Spark formats the rows, and they are fetched one partition at a time, so a long result need not fit into memory here.
+As a table and as CSV, values are printed as PostgreSQL prints them; what PostgreSQL has no type for is JSON. Rows are
+fetched one partition at a time, so a long result need not fit into memory here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.cli.printing import print_objects, print_texts
 from tidemark.mirror.failures import explaining
+from tidemark.reads.text import postgres_text
 from tidemark.schema.display import backticked
+from tidemark.values.cells import DecodedColumn
+from tidemark.values.output import column_strings
 
 _JSON = {  # Spark's default formats have only milliseconds
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+_FLOATS = {
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "array<float>": pa.list_(pa.float32()),
+    "array<double>": pa.list_(pa.float64()),
+}
+_BATCH = 1000  # rows whose floats are formatted at a time
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -51,17 +64,25 @@ def _objects(frame: DataFrame) -> Iterator[str]:
 
 
 def _texts(frame: DataFrame) -> Iterator[tuple[str | None, ...]]:
-    texts = [_text(name, kind) for name, kind in frame.dtypes]
-    return (tuple(row) for row in frame.select(*texts).toLocalIterator())
+    """Return the rows as PostgreSQL's texts. Spark generates them, except for the digits of floats."""
+    kinds = [field.dataType for field in frame.schema.fields]
+    floats = {at: _FLOATS[kind.simpleString()] for at, kind in enumerate(kinds) if kind.simpleString() in _FLOATS}
+    values = (F.col(backticked(name)) for name in frame.columns)
+    texts = [value if at in floats else _text(value, kinds[at]) for at, value in enumerate(values)]
+    rows = frame.select(*texts).toLocalIterator()
+    if not floats:
+        yield from (tuple(row) for row in rows)
+    while floats and (batch := list(islice(rows, _BATCH))):
+        columns: list[Sequence[str | None]] = list(zip(*batch, strict=True))
+        for at, kind in floats.items():
+            columns[at] = column_strings(DecodedColumn(pa.array(columns[at], kind))).to_pylist()
+        yield from zip(*columns, strict=True)
 
 
-def _text(name: str, kind: str) -> Column:
-    value: Any = F.col(backticked(name))
-    if kind == "binary":
-        value = F.concat(F.lit("\\x"), F.lower(F.hex(value)))
-    elif kind == "timestamp":
-        value = F.concat(value.cast("string"), F.lit("+00"))
-    elif kind.startswith(("array", "struct", "map")):
-        value = F.to_json(value, _JSON)
-    text: Column = value.cast("string")
-    return text
+def _text(value: Column, kind: T.DataType) -> Column:
+    nested = T.ArrayType | T.StructType | T.MapType
+    if isinstance(kind, T.StructType | T.MapType) or (
+        isinstance(kind, T.ArrayType) and isinstance(kind.elementType, nested)
+    ):
+        return F.to_json(value, _JSON)
+    return postgres_text(value, kind)

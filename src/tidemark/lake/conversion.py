@@ -8,11 +8,9 @@ exponent.
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.values.cells import DecodedColumn as Values
-
-_MOST_DIGITS = 38
+from tidemark.values.output import column_strings
 
 
 def converted(values: Values, kind: pa.DataType) -> Values:
@@ -21,23 +19,5 @@ def converted(values: Values, kind: pa.DataType) -> Values:
     if there == kind:
         return values
     if pa.types.is_decimal(there) and pa.types.is_string(kind):
-        texts = decimal_texts(values.array)
-        return Values(texts if values.exact is None else pc.coalesce(values.exact, texts))
+        return Values(column_strings(values))
     return Values(values.array.cast(kind), values.exact)
-
-
-def decimal_texts(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert decimals to the text that PostgreSQL prints for a numeric of their scale."""
-    if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([decimal_texts(chunk) for chunk in values.chunks], pa.string())
-    scale = values.type.scale
-    whole = pa.Array.from_buffers(
-        pa.decimal128(_MOST_DIGITS, 0), len(values), values.buffers(), values.null_count, values.offset
-    )
-    digits = whole.cast(pa.string())
-    if not scale:
-        return digits
-    sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
-    padded = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
-    before, after = pc.utf8_slice_codeunits(padded, 0, -scale), pc.utf8_slice_codeunits(padded, -scale)
-    return pc.binary_join_element_wise(sign, before, ".", after, "").cast(pa.string())

@@ -33,13 +33,14 @@ from tidemark.reads.names import find, names_at, oids_of, parsed
 from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
-from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns
+from tidemark.reads.text import Key, chosen, guarded, read_as_text, require_found, text_columns, typed
 from tidemark.reads.union import shared_equalities, together
 from tidemark.reads.visible import seen
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.history import Span, TableEventKind, TableHistory, types_of
 from tidemark.schema.reasons import being_altered
+from tidemark.schema.table import Column
 from tidemark.spark import require_pinned
 from tidemark.values.types import Types
 
@@ -162,6 +163,9 @@ class Moment:
 
         `only` means what ONLY means in PostgreSQL: the table's own rows. `text` are columns to read as PostgreSQL's
         text: a column with a value that Spark's type cannot hold, such as `infinity`, can be read in no other way.
+        The schema has the PostgreSQL type of each column, also of one read as text:
+
+            moment.table("orders").schema["due"].metadata["postgres"]  # oid, typmod, type
         """
         self._require_usable()
         key, wanted = parsed(name), text_columns(text)
@@ -203,7 +207,7 @@ class Moment:
         frames: dict[str, Any] = {}
         found: set[tuple[str, ...]] = set()
         for placeholder, key in bound.tables.items():
-            columns = self._columns_of(key) if wanted else ()
+            columns = list(self._columns_of(key)) if wanted else []
             of_table = chosen(wanted, key, columns)
             found |= of_table.keys()
             frames[placeholder] = self._kept(
@@ -253,7 +257,7 @@ class Moment:
         if since.floor < (retained := read_retained(self._opened.lake.path)):  # it may have advanced in the meantime
             raise NotAnswerable(f"changes of {table} are kept from {retained} on", "Retry the command.")
         rows = seen(rows, since, self.boundary, None)
-        return self._remembering(guarded(self._with_text(rows, key, wanted), key))
+        return self._remembering(self._typed(guarded(self._with_text(rows, key, wanted), key), key))
 
     def _boundary_of(self, when: Position) -> Boundary:
         """Return the boundary of a position, without a check that it can be read."""
@@ -290,7 +294,7 @@ class Moment:
         if (why := self._hindrance(history, span)) is not None:
             raise NotAnswerable(f"{table} {why}", _LATER)
         versions = self._versions(history, span, key)
-        return self._remembering(self._with_text(versions, name, wanted))
+        return self._remembering(self._typed(self._with_text(versions, name, wanted), name))
 
     def _versions(self, history: TableHistory, span: Span, key: object) -> DataFrame:
         types = Types(types_of(self._histories.values()), self._opened.lake.version_num)
@@ -337,7 +341,8 @@ class Moment:
         names = {column for frame in rows for column in frame.columns}
         keyed = replace(span.fingerprint, key=()) if inherited else span.fingerprint
         shape = shape_of(keyed, self._opened.lake.version_num, names)
-        return self._remembering(self._with_text(difference(*rows, changes, shape), key, wanted), early)
+        found = self._with_text(difference(*rows, changes, shape), key, wanted)
+        return self._remembering(self._typed(found, key), early)
 
     def _require_usable(self) -> None:
         """Raise if the lease has expired, or if an option of the Spark session can now change a result."""
@@ -361,20 +366,24 @@ class Moment:
         self, key: Key, equalities: Equalities | None = None, wanted: TextColumns = (), *, only: bool
     ) -> DataFrame:
         rows = self._frame(find(self._names, key), equalities or {}, only=only)
-        return guarded(self._with_text(rows, key, wanted), key)
+        return self._typed(guarded(self._with_text(rows, key, wanted), key), key)
 
     def _with_text(self, rows: DataFrame, key: Key, wanted: TextColumns) -> DataFrame:
         """Return the rows with these columns as PostgreSQL's text."""
         if not wanted:
             return rows
-        found = chosen(wanted, key, self._columns_of(key))
+        found = chosen(wanted, key, list(self._columns_of(key)))
         require_found(wanted, found, ".".join(key))
         return read_as_text(rows, found.values())
 
-    def _columns_of(self, key: Key) -> list[str]:
-        """Return the columns of a table as readers see them."""
+    def _typed(self, rows: DataFrame, key: Key) -> DataFrame:
+        """Return the rows with the PostgreSQL types of a table's columns in their metadata."""
+        return typed(rows, self._columns_of(key))
+
+    def _columns_of(self, key: Key) -> dict[str, Column]:
+        """Return the columns of a table, by their names for readers."""
         columns = self._span(find(self._names, key)).fingerprint.columns
-        return [name for _, name in shown_names(columns, self._opened.lake.version_num)]
+        return {name: column for column, name in shown_names(columns, self._opened.lake.version_num)}
 
     def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
         """Return the rows of a table and, unless `only`, of all tables below it, with the table's own columns."""

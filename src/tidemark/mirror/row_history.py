@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
@@ -41,7 +41,9 @@ from tidemark.reads.unchanged import (
 )
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
+from tidemark.values.cells import DecodedColumn
 from tidemark.values.kernels import Flags, Longs
+from tidemark.values.output import column_strings
 from tidemark.values.types import Types, decoding_of
 
 Value = object
@@ -250,17 +252,21 @@ def _text(value: Value) -> str:
     """Return a value as PostgreSQL prints it."""
     if value is None:
         raise InvalidValue("a key cannot be null", f"Write the value {_NAMED}.")
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, bytes | bytearray):
-        return f"\\x{value.hex()}"
     if isinstance(value, Decimal):
         return f"{value:f}"
+    kind = _arrow_type(value)
+    if kind is None:
+        return str(value)
+    text: str = column_strings(DecodedColumn(pa.array([value], kind)))[0].as_py()
+    return text
+
+
+def _arrow_type(value: Value) -> pa.DataType | None:
+    """Return the type of a Python value whose own text is not PostgreSQL's."""
     if isinstance(value, datetime):
-        zoned = value.tzinfo is not None
-        plain = value.astimezone(UTC).replace(tzinfo=None) if zoned else value
-        return plain.isoformat(" ") + "+00" * zoned
-    return value.isoformat() if isinstance(value, date) else str(value)
+        return pa.timestamp("us", None if value.tzinfo is None else "UTC")
+    kinds = {bool: pa.bool_(), bytes: pa.binary(), bytearray: pa.binary(), date: pa.date32()}
+    return next((arrow for kind, arrow in kinds.items() if isinstance(value, kind)), None)
 
 
 def _suffixes(column: ShownColumn) -> tuple[str, ...]:

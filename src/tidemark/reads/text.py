@@ -2,23 +2,28 @@
 
 Some values of PostgreSQL cannot be represented in the Spark type: `infinity` in a date, NaN in a decimal, arrays with
 several dimensions. Their text is in a second column, the text fallback. A query that reads such a value fails, unless
-the column is read as text; then each value is what PostgreSQL prints.
+the column is read as text; then each value is what PostgreSQL prints. `values.output` is the same rule for Arrow, and
+generates the digits of floats here too.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemark.errors import InvalidValue
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.reads.names import split_name
-from tidemark.schema.display import backticked, in_quotes, spark_name
-from tidemark.values.exact import float_text
+from tidemark.schema.display import backticked, in_quotes, spark_name, type_name
+from tidemark.schema.table import Column as TableColumn
+from tidemark.values.cells import DecodedColumn
+from tidemark.values.output import column_strings
 
 Key = tuple[str, str]
 Floats = Callable[[Column, T.DataType], Column]
@@ -116,12 +121,32 @@ def _typed(name: str) -> str:
     return name.removesuffix(TEXT_SUFFIX)
 
 
+def typed(rows: DataFrame, columns: Mapping[str, TableColumn]) -> DataFrame:
+    """Return the rows with the PostgreSQL type of each of these columns in the metadata of its field in the schema.
+
+    Every select of a column keeps its metadata. The projection is merged into the one that names the columns.
+    """
+    fields = [
+        T.StructField(field.name, field.dataType, field.nullable, {"postgres": _described(columns[field.name])})
+        if field.name in columns
+        else field
+        for field in rows.schema.fields
+    ]
+    return rows.to(T.StructType(fields))
+
+
+def _described(column: TableColumn) -> dict[str, int | str]:
+    kind = column.type
+    return {"oid": kind.oid, "typmod": column.typmod, "type": type_name(kind, column.typmod)}
+
+
 def postgres_text(value: Column, kind: T.DataType, floats: Floats | None = None) -> Column:
-    """Return PostgreSQL's text of a value of this type; `floats` converts floats and lists of floats."""
-    floats = floats or _float_text
+    """Return PostgreSQL's text of a value of this type; `floats` converts floats, and lists to lists of texts."""
     if isinstance(kind, T.ArrayType):
         inner = kind.elementType
         if isinstance(inner, T.FloatType | T.DoubleType):
+            if floats is None:
+                return _output(value)
             items = F.transform(floats(value, kind), lambda e: F.coalesce(e, F.lit("NULL")))
         else:
             items = F.transform(value, lambda e: F.coalesce(_in_array(postgres_text(e, inner)), F.lit("NULL")))
@@ -129,7 +154,7 @@ def postgres_text(value: Column, kind: T.DataType, floats: Floats | None = None)
     if isinstance(kind, T.BooleanType):
         return F.when(value, "t").when(~value, "f")
     if isinstance(kind, T.FloatType | T.DoubleType):
-        return floats(value, kind)
+        return _output(value) if floats is None else floats(value, kind)
     if isinstance(kind, T.BinaryType):
         return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
     if isinstance(kind, T.TimestampType):
@@ -143,17 +168,12 @@ def _in_array(text: Column) -> Column:
     return F.when(text.rlike(_QUOTED_IN_ARRAYS), F.concat(F.lit('"'), inside, F.lit('"'))).otherwise(text)
 
 
-def _float_text(value: Column, kind: T.DataType) -> Column:
-    """Return the shortest text that reads back as the same float. Only Python generates it as PostgreSQL does."""
-    if isinstance(kind, T.ArrayType):
-        one = _single if isinstance(kind.elementType, T.FloatType) else _double
-        return F.udf(lambda values: None if values is None else [one(each) for each in values], "array<string>")(value)
-    return F.udf(_single if isinstance(kind, T.FloatType) else _double, "string")(value)
+def _output(value: Column) -> Column:
+    """Return PostgreSQL's text of floats or lists of floats, whose digits no expression of Spark generates."""
+    vectorized: Any = arrow_udf  # Spark's stubs lack the form that reads the type hints of the function
+    text: Column = vectorized(_texts, T.StringType())(value)
+    return text
 
 
-def _single(value: float | None) -> str | None:
-    return None if value is None else float_text(struct.pack("!f", value))
-
-
-def _double(value: float | None) -> str | None:
-    return None if value is None else float_text(struct.pack("!d", value))
+def _texts(values: pa.Array) -> pa.Array:
+    return column_strings(DecodedColumn(values))

@@ -1,1 +1,1 @@
-"""Decoders by type family, from PostgreSQL's binary and text formats to Arrow arrays. They perform no I/O."""
+"""Decoders and encoders by type family: PostgreSQL's binary and text formats, and Arrow arrays. They perform no I/O."""

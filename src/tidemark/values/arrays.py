@@ -10,25 +10,33 @@ represent, is stored in the text fallback.
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import NULL, Cells, DecodedColumn, validity
-from tidemark.values.failure import bad_value, require_good, text_or_bad
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, int32_at, kernel, read_only
+from tidemark.values.cells import NULL, Cells, DecodedColumn, cells_of, present, strings_of, validity, written
+from tidemark.values.failure import bad_value, require_good
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, int32_at, kernel, put32, read_only
 from tidemark.values.text import as_strings
 
 Decode = Callable[[Cells, bool], DecodedColumn]
-TextOf = Callable[[bytes], str]
+Convert = Callable[[Cells], Cells]
+_HEADER_BYTES = 20  # of an array with one dimension
+_SPACES = b" \t\n\v\f\r"
+_ELEMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^",{}\\]+)', re.DOTALL)
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_QUOTED = np.isin(np.arange(256), np.frombuffer(b'"\\{},' + _SPACES, np.uint8))
 
 
-def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: TextOf) -> DecodedColumn:
-    """An array column to a list column; `text_of` formats one binary element as text."""
+def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of: Convert) -> DecodedColumn:
+    """An array column to a list column; `text_of` converts binary elements to text."""
     counts = np.zeros(len(cells), np.int64)
     strange = np.zeros(len(cells), np.bool_)
     flatten = partial(_flatten_binary, element_oid=element_oid) if binary else _flatten_text
@@ -45,16 +53,169 @@ def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of
     buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32))]
     kind = pa.list_(pa.field("element", child.array.type))
     listed = pa.Array.from_buffers(kind, len(cells), buffers, null_count=nulls, children=[child.array])
-    return DecodedColumn(listed, _exact(cells, strange, binary, text_of))
+    return DecodedColumn(listed, _fallback(cells, strange, binary, text_of))
 
 
-def _exact(cells: Cells, strange: Flags, binary: bool, text_of: TextOf) -> pa.StringArray | None:
+def _fallback(cells: Cells, strange: Flags, binary: bool, text_of: Convert) -> pa.StringArray | None:
     if not strange.any():
         return None
     if not binary:
         return as_strings("array", cells.where(strange))
-    texts = [_array_text(cells, at, text_of) if strange[at] else None for at in range(len(cells))]
-    return pa.array(texts, pa.string())
+    return strings_of(_converted(cells.where(strange), _from_binary, text_of, ShapedArray.text))
+
+
+def array_text(array: pa.ListArray, text_of: Callable[[pa.Array], Cells]) -> Cells:
+    """Lists to text; `text_of` converts the elements."""
+    starts, elements = _listed(array), text_of(array.values)
+    sizes, quoted = np.empty(len(elements), np.int64), np.empty(len(elements), np.bool_)
+    _element_sizes(elements.buffer, elements.offsets, elements.lengths, _QUOTED, sizes, quoted)
+    room = int(sizes.sum()) + len(sizes) + 2 * len(array)
+    inputs = (starts, elements.buffer, elements.offsets, elements.lengths, quoted)
+    cells, _ = written(_list_texts, present(array), room, *inputs)
+    return cells
+
+
+def array_binary(array: pa.ListArray, element_oid: int, binary_of: Callable[[pa.Array], Cells]) -> Cells:
+    """Lists to binary; `binary_of` converts the elements."""
+    starts, elements = _listed(array), binary_of(array.values)
+    room = int(np.maximum(elements.lengths, 0).sum(dtype=np.int64)) + 4 * len(elements) + _HEADER_BYTES * len(array)
+    inputs = (starts, elements.buffer, elements.offsets, elements.lengths, element_oid)
+    cells, _ = written(_list_bytes, present(array), room, *inputs)
+    return cells
+
+
+def parsed_array(cells: Cells, element_oid: int, binary_of: Convert) -> Cells:
+    """Convert the text of arrays of any shape, as in the text fallback, to binary; `binary_of` converts elements."""
+    return _converted(cells, _from_text, binary_of, lambda each: each.binary(element_oid))
+
+
+def reprinted_array(cells: Cells, convert: Convert) -> Cells:
+    """Convert the elements in the text of arrays of any shape; `convert` converts their texts."""
+    return _converted(cells, _from_text, convert, ShapedArray.text)
+
+
+def _listed(array: pa.ListArray) -> Longs:
+    """Return the offsets of the lists in `array.values`."""
+    if not len(array):
+        return np.zeros(1, np.int64)
+    found = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedArray:
+    """One array of any shape: length and lower bound of each dimension, and its elements, None for NULL."""
+
+    shape: tuple[tuple[int, int], ...]
+    elements: list[bytes | None]
+
+    def text(self) -> bytes:
+        """Format it like array_out; the elements are texts."""
+        if not self.shape:
+            return b"{}"
+        parts = [b"NULL" if each is None else _in_quotes(each) for each in self.elements]
+        for size, _ in reversed(self.shape):
+            parts = [b"{" + b",".join(parts[k : k + size]) + b"}" for k in range(0, len(parts), size)]
+        bounds = "".join(f"[{low}:{low + size - 1}]" for size, low in self.shape)
+        return (f"{bounds}=".encode() if any(low != 1 for _, low in self.shape) else b"") + parts[0]
+
+    def binary(self, element_oid: int) -> bytes:
+        """Format it like array_send; the elements are binary."""
+        head = struct.pack("!iiI", len(self.shape), None in self.elements, element_oid)
+        bounds = (struct.pack("!ii", size, low) for size, low in self.shape)
+        values = (b"\xff" * 4 if each is None else struct.pack("!i", len(each)) + each for each in self.elements)
+        return b"".join([head, *bounds, *values])
+
+
+def _converted(
+    cells: Cells,
+    read: Callable[[Cells, int], ShapedArray],
+    convert: Convert,
+    write: Callable[[ShapedArray], bytes],
+) -> Cells:
+    """Read arrays one at a time, convert the elements of all of them at once, and write the arrays."""
+    arrays = [read(cells, at) if cells.lengths[at] >= 0 else None for at in range(len(cells))]
+    inner = cells_of([each for found in arrays if found is not None for each in found.elements])
+    converted = convert(inner)
+    elements = iter([converted.raw(at) if converted.lengths[at] >= 0 else None for at in range(len(converted))])
+    whole = [
+        None if found is None else write(ShapedArray(found.shape, [next(elements) for _ in found.elements]))
+        for found in arrays
+    ]
+    return cells_of(whole)
+
+
+def _in_quotes(text: bytes) -> bytes:
+    if text and text.upper() != b"NULL" and not any(_QUOTED[char] for char in text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def _from_binary(cells: Cells, at: int) -> ShapedArray:
+    raw = cells.raw(at)
+    dimensions = struct.unpack_from("!i", raw)[0]
+    shape = tuple(struct.unpack_from("!ii", raw, 12 + 8 * d) for d in range(dimensions))
+    total = math.prod(size for size, _ in shape)
+    if any(size <= 0 for size, _ in shape) or total > len(raw) // 4:
+        bad_value("array", cells, at)
+    elements: list[bytes | None] = []
+    position = 12 + 8 * dimensions
+    for _ in range(total):
+        if position + 4 > len(raw):
+            bad_value("array", cells, at)
+        (size,) = struct.unpack_from("!i", raw, position)
+        position += 4
+        if size < -1 or size > len(raw) - position:
+            bad_value("array", cells, at)
+        elements.append(None if size < 0 else raw[position : position + size])
+        position += max(size, 0)
+    if position != len(raw):
+        bad_value("array", cells, at)
+    return ShapedArray(shape, elements)
+
+
+def _from_text(cells: Cells, at: int) -> ShapedArray:
+    raw = cells.raw(at)
+    bounds, _, body = raw.partition(b"=") if raw.startswith(b"[") else (b"", b"", raw)
+    lows = [int(part.split(b":")[0]) for part in bounds[1:-1].split(b"][")] if bounds else [1] * 6
+    sizes, elements = [0] * 6, list[bytes | None]()
+    deepest = _read_elements(body, sizes, elements)
+    if deepest is None:
+        bad_value("array", cells, at)
+    shape = tuple(zip(sizes[:deepest], lows, strict=False)) if elements else ()
+    if shape and (len(shape) < deepest or math.prod(size for size, _ in shape) != len(elements)):
+        bad_value("array", cells, at)
+    return ShapedArray(shape, elements)
+
+
+def _read_elements(body: bytes, sizes: list[int], elements: list[bytes | None]) -> int | None:
+    """Read {…} into elements, and the length of each dimension; return the number of dimensions, None if malformed.
+
+    The length of a dimension is the number of its parts: commas of that depth since the brace was opened, and one.
+    """
+    depth, deepest, at = 0, 0, 0
+    counts = [0] * (len(sizes) + 1)
+    while at < len(body):
+        char = body[at : at + 1]
+        if char == b"{":
+            depth += 1
+            if depth > len(sizes):
+                return None
+            deepest, counts[depth] = max(deepest, depth), 1
+        elif char == b"}":
+            sizes[depth - 1] = counts[depth]
+            depth -= 1
+        elif char == b",":
+            counts[depth] += 1
+        else:
+            found = _ELEMENT.match(body, at)
+            if found is None or depth == 0:
+                return None
+            quoted, plain = found.groups()
+            elements.append(_ESCAPED.sub(rb"\1", quoted) if plain is None else None if plain == b"NULL" else plain)
+            at = found.end() - 1
+        at += 1
+    return deepest if depth == 0 else None
 
 
 def _flatten_binary(cells: Cells, counts: Longs, strange: Flags, element_oid: int) -> tuple[Longs, Cells]:
@@ -233,35 +394,99 @@ def _place_text(
     return OK
 
 
-def _array_text(cells: Cells, at: int, text_of: TextOf) -> str:
-    """Format one binary array like array_out."""
-    raw = cells.raw(at)
-    dimensions = struct.unpack_from("!i", raw)[0]
-    shape = [struct.unpack_from("!ii", raw, 12 + 8 * d) for d in range(dimensions)]
-    total = int(np.prod([size for size, _ in shape], dtype=object))
-    if any(size <= 0 for size, _ in shape) or total > len(raw) // 4:
-        bad_value("array", cells, at)
-    elements, position = [], 12 + 8 * dimensions
-    for _ in range(total):
-        if position + 4 > len(raw):
-            bad_value("array", cells, at)
-        (size,) = struct.unpack_from("!i", raw, position)
-        position += 4
-        if size < -1 or size > len(raw) - position:
-            bad_value("array", cells, at)
-        elements.append(
-            "NULL" if size < 0 else _quoted(text_or_bad("array", cells, at, raw[position : position + size], text_of))
-        )
-        position += max(size, 0)
-    if position != len(raw):
-        bad_value("array", cells, at)
-    for size, _ in reversed(shape):
-        elements = ["{" + ",".join(elements[k : k + size]) + "}" for k in range(0, len(elements), size)]
-    bounds = "".join(f"[{low}:{low + size - 1}]" for size, low in shape)
-    return (f"{bounds}=" if any(low != 1 for _, low in shape) else "") + elements[0]
+@kernel
+def _element_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, special: Flags, sizes: Longs, quoted: Flags) -> None:
+    """Compute the size of each element in the text of an array, and whether it is quoted."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            quoted[i] = False
+            sizes[i] = 4
+            continue
+        begin, size = np.uint64(offsets[i]), np.uint64(lengths[i])
+        quote, escapes = lengths[i] == 0, 0
+        for k in range(size):
+            char = buffer[begin + np.uint64(k)]
+            quote |= special[char]
+            escapes += char == 34 or char == 92
+        if lengths[i] == 4 and not quote:
+            quote = True
+            for k, char in enumerate((78, 85, 76, 76)):
+                quote &= buffer[offsets[i] + k] & 0xDF == char
+        quoted[i] = quote
+        sizes[i] = lengths[i] + escapes + (2 if quote else 0)
 
 
-def _quoted(text: str) -> str:
-    if text and text.upper() != "NULL" and not any(char in '"\\{}, \t\n\r\v\f' for char in text):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+@kernel
+def _list_texts(
+    starts: Longs,
+    buffer: Bytes,
+    begins: Longs,
+    sizes: Ints,
+    quoted: Flags,
+    offsets: Longs,
+    lengths: Ints,
+    out: Bytes,
+) -> Any:
+    at = 0
+    for i in range(len(offsets)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        out[at] = 123
+        at += 1
+        for k in range(starts[i], starts[i + 1]):
+            if k > starts[i]:
+                out[at] = 44
+                at += 1
+            if sizes[k] < 0:
+                out[at], out[at + 1], out[at + 2], out[at + 3] = 78, 85, 76, 76
+                at += 4
+                continue
+            if quoted[k]:
+                out[at] = 34
+                at += 1
+            for p in range(begins[k], begins[k] + sizes[k]):
+                char = buffer[p]
+                if char == 34 or char == 92:
+                    out[at] = 92
+                    at += 1
+                out[at] = char
+                at += 1
+            if quoted[k]:
+                out[at] = 34
+                at += 1
+        out[at] = 125
+        at += 1
+        lengths[i] = at - offsets[i]
+    return OK
+
+
+@kernel
+def _list_bytes(
+    starts: Longs,
+    buffer: Bytes,
+    begins: Longs,
+    sizes: Ints,
+    element_oid: int,
+    offsets: Longs,
+    lengths: Ints,
+    out: Bytes,
+) -> Any:
+    at = 0
+    for i in range(len(offsets)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        count, nulls = starts[i + 1] - starts[i], 0
+        for k in range(starts[i], starts[i + 1]):
+            nulls |= sizes[k] < 0
+        at = put32(out, put32(out, put32(out, at, min(count, 1)), nulls), element_oid)
+        if count > 0:
+            at = put32(out, put32(out, at, count), 1)
+        for k in range(starts[i], starts[i + 1]):
+            at = put32(out, at, sizes[k])
+            for p in range(begins[k], begins[k] + sizes[k]):
+                out[at] = buffer[p]
+                at += 1
+        lengths[i] = at - offsets[i]
+    return OK

@@ -1,11 +1,12 @@
-"""Cells: the locations of one column's values in a buffer, before decoding.
+"""Cells: the locations of one column's values in a buffer, in PostgreSQL's text or binary format.
 
 A cell is an offset and a length. A negative length means that there is no value: NULL, or an unchanged TOAST value.
-Decoders convert cells to Arrow arrays and never read outside a cell.
+Decoders convert cells to Arrow arrays and never read outside a cell; encoders convert Arrow arrays to cells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.values.failure import BatchTooLarge
-from tidemark.values.kernels import Bytes, Flags, Ints, Longs
+from tidemark.values.kernels import Bytes, Flags, Ints, Longs, kernel, read_only
 
 NULL, UNCHANGED = -1, -2
 MOST_TEXT_BYTES = 256 << 20  # limit for one column of a batch with several rows
@@ -41,6 +42,13 @@ class Cells:
         """Return these cells with all others set to NULL."""
         return Cells(self.buffer, self.offsets, np.where(chosen, self.lengths, np.int32(NULL)))
 
+    def or_else(self, others: Cells) -> Cells:
+        """Return these cells, and those of `others` where these are NULL."""
+        here = self.lengths >= 0
+        offsets = np.where(here, self.offsets, others.offsets + len(self.buffer))
+        buffer = read_only(np.concatenate([self.buffer, others.buffer]))
+        return Cells(buffer, offsets, np.where(here, self.lengths, others.lengths))
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumn:
@@ -51,6 +59,12 @@ class DecodedColumn:
 
     array: pa.Array
     exact: pa.StringArray | None = None
+
+    def gathered(self) -> DecodedColumn:
+        """Return the column with its chunks, if it has any, in one array each."""
+        if not isinstance(self.array, pa.ChunkedArray):
+            return self
+        return DecodedColumn(self.array.combine_chunks(), None if self.exact is None else self.exact.combine_chunks())
 
 
 def require_room(cells: Cells, text_bytes: int) -> None:
@@ -79,3 +93,87 @@ def variable(kind: pa.DataType, offsets: Ints, data: Bytes, lengths: Ints, witho
     bitmap, nulls = validity(lengths, without)
     buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(lengths), buffers, null_count=nulls)
+
+
+def present(array: pa.Array) -> Flags:
+    """Return whether each value of an array is not null."""
+    flags: Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def values_of(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
+    """Return the values of an array of a fixed-width type, not copied; those of nulls have no meaning."""
+    if not len(array):
+        return read_only(np.empty(0, dtype))
+    return read_only(np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)])
+
+
+def bytes_of(array: pa.Array) -> Cells:
+    """Return the values of an array of strings or bytes as cells, not copied."""
+    count = len(array)
+    if not count:
+        return Cells(read_only(np.empty(0, np.uint8)), np.empty(0, np.int64), np.empty(0, np.int32))
+    _, starts, data = array.buffers()
+    offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + count + 1].astype(np.int64)
+    lengths = np.diff(offsets).astype(np.int32)
+    if array.null_count:
+        lengths[~present(array)] = NULL
+    buffer = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    return Cells(read_only(buffer), offsets[:-1], lengths)
+
+
+def cells_of(values: Sequence[bytes | None]) -> Cells:
+    """Return values, one at a time, as cells."""
+    lengths = np.array([NULL if each is None else len(each) for each in values], np.int32)
+    offsets = np.zeros(len(values), np.int64)
+    np.cumsum(np.maximum(lengths, 0)[:-1], out=offsets[1:])
+    return Cells(np.frombuffer(b"".join(each or b"" for each in values), np.uint8), offsets, lengths)
+
+
+def strings_of(cells: Cells) -> pa.StringArray:
+    """Return cells that are known to be UTF-8 as an array of strings."""
+    offsets, data = copied(cells)
+    return variable(pa.string(), offsets, data, cells.lengths)
+
+
+def copied(cells: Cells) -> tuple[Ints, Bytes]:
+    """Return the cells' bytes concatenated, and the offset of each."""
+    total = int(np.maximum(cells.lengths, 0).sum(dtype=np.int64))
+    require_room(cells, total)
+    offsets = np.empty(len(cells) + 1, np.int32)
+    data = np.empty(total, np.uint8)
+    _copy(cells.buffer, cells.offsets, cells.lengths, offsets, data)
+    return offsets, data
+
+
+def same_width(values: npt.NDArray[Any], valid: Flags) -> Cells:
+    """Return the bytes of values of one width as cells."""
+    width = values.dtype.itemsize
+    data = read_only(np.ascontiguousarray(values).view(np.uint8))
+    offsets = np.arange(0, width * len(values), width, dtype=np.int64)
+    return Cells(data, offsets, np.where(valid, np.int32(width), np.int32(NULL)))
+
+
+def written(write: Any, valid: Flags, room: int, *inputs: Any) -> tuple[Cells, int]:
+    """Run a kernel that writes cells one after another into `room` bytes; return them, and what the kernel returned.
+
+    The kernel takes `inputs`, offsets, lengths and the output. Lengths are NULL where there is no value; the kernel
+    fills in the others, and returns OK or the index of an invalid value.
+    """
+    offsets = np.zeros(len(valid), np.int64)
+    lengths = np.where(valid, np.int32(0), np.int32(NULL))
+    out = np.empty(room, np.uint8)
+    bad: int = write(*inputs, offsets, lengths, out)
+    return Cells(read_only(out), offsets, lengths), bad
+
+
+@kernel
+def _copy(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Bytes) -> None:
+    at = np.uint64(0)
+    for i in range(len(offsets)):
+        starts[i] = np.int32(at)
+        begin, length = np.uint64(offsets[i]), np.uint64(max(lengths[i], 0))
+        for k in range(length):
+            out[at + np.uint64(k)] = buffer[begin + np.uint64(k)]
+        at += length
+    starts[len(offsets)] = np.int32(at)

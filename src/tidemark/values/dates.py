@@ -3,7 +3,8 @@
     binary  date: int32 days since 2000-01-01; the others int64 microseconds since then. Lowest and highest are infinite
     text    2020-01-02, 2020-01-02 03:04:05.678901, the same with +00; years of more than four digits, BC, infinity
 
-Spark supports the years 1 to 9999. Values outside this range and the infinities are stored in the text fallback.
+Spark supports the years 1 to 9999. Values outside this range and the infinities are stored in the text fallback. A
+timestamptz is decoded from text in UTC only, and encoded to text in any time zone.
 """
 
 from __future__ import annotations
@@ -13,16 +14,39 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, DecodedColumn, fixed
-from tidemark.values.exact import date_text, timestamp_text
-from tidemark.values.failure import require_good, text_or_bad
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be64, int32_at, kernel
+from tidemark.values.cells import Cells, DecodedColumn, fixed, present, same_width, strings_of, values_of, written
+from tidemark.values.failure import require_good
+from tidemark.values.integers import big_endian
+from tidemark.values.kernels import (
+    OK,
+    Bytes,
+    Flags,
+    Ints,
+    Longs,
+    be64,
+    int32_at,
+    is_infinity,
+    kernel,
+    put_clock,
+    put_infinity,
+    put_number,
+    put_offset,
+    put_two,
+)
 from tidemark.values.text import as_strings
+from tidemark.values.zones import UTC, Zone
 
 DAYS_TO_2000 = 10957
 MICROS_TO_2000 = DAYS_TO_2000 * 86_400_000_000
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, counted from 1970
 FIRST_MICRO, LAST_MICRO = FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1
+MICROS_PER_DAY = 86_400_000_000
+# PostgreSQL's limits (datatype/timestamp.h), counted from 2000: 4714-11-24 BC to 5874897-12-31, and to 294276-12-31.
+_JULIAN_2000 = 2451545
+_FIRST_DATE, _LAST_DATE = -_JULIAN_2000, 2147483494 - _JULIAN_2000 - 1
+_FIRST_TIMESTAMP, _LAST_TIMESTAMP = -211_813_488_000_000_000, 9_223_371_331_200_000_000 - 1
+_INFINITE_DATE, _INFINITE_TIMESTAMP = 2**31 - 1, 2**63 - 1
+_DATE_BYTES, _TIMESTAMP_BYTES = 16, 41  # 5874897-12-31, 294276-12-31 00:00:00.000001+00:00:01; years BC are shorter
 
 
 def date(cells: Cells, binary: bool) -> DecodedColumn:
@@ -32,7 +56,7 @@ def date(cells: Cells, binary: bool) -> DecodedColumn:
     run = _days if binary else _dates
     require_good("date", cells, run(cells.buffer, cells.offsets, cells.lengths, out, strange))
     array = fixed(pa.date32(), out, cells.lengths, strange)
-    return DecodedColumn(array, _exact("date", cells, strange, binary, date_text))
+    return DecodedColumn(array, _fallback("date", cells, strange, binary))
 
 
 def timestamp(cells: Cells, binary: bool) -> DecodedColumn:
@@ -54,18 +78,148 @@ def _timestamp(name: str, cells: Cells, binary: bool, kind: pa.DataType) -> Deco
     else:
         require_good(name, cells, _timestamps(cells.buffer, cells.offsets, cells.lengths, zoned, out, strange))
     array = fixed(kind, out, cells.lengths, strange)
-    return DecodedColumn(array, _exact(name, cells, strange, binary, lambda raw: timestamp_text(raw, zoned)))
+    return DecodedColumn(array, _fallback(name, cells, strange, binary))
 
 
-def _exact(name: str, cells: Cells, strange: Flags, binary: bool, text_of: Any) -> pa.StringArray | None:
+def _fallback(name: str, cells: Cells, strange: Flags, binary: bool) -> pa.StringArray | None:
     """Return PostgreSQL's text of the values that Spark cannot represent, null elsewhere."""
     if not strange.any():
         return None
     if not binary:
         return as_strings(name, cells.where(strange))
-    places = range(len(cells))
-    texts = [text_or_bad(name, cells, at, cells.raw(at), text_of) if strange[at] else None for at in places]
-    return pa.array(texts, pa.string())
+    chosen = cells.where(strange)
+    counts: Any = np.zeros(len(cells), np.int32 if name == "date" else np.int64)
+    require_good(name, cells, big_endian(chosen, counts))
+    if name == "date":
+        texts, bad = _date_texts(counts, strange)
+    else:
+        texts, bad = _timestamp_texts(counts, strange, UTC if name == "timestamptz" else None)
+    require_good(name, cells, bad)
+    return strings_of(texts)
+
+
+def date_text(array: pa.Array) -> Cells:
+    """date32 to text."""
+    texts, _ = _date_texts(values_of(array, np.int32).astype(np.int64) - DAYS_TO_2000, present(array))
+    return texts
+
+
+def timestamp_text(array: pa.Array, zone: Zone = UTC) -> Cells:
+    """timestamp[us] to text; with a time zone, in `zone`."""
+    counts = values_of(array, np.int64) - MICROS_TO_2000
+    texts, _ = _timestamp_texts(counts, present(array), None if array.type.tz is None else zone)
+    return texts
+
+
+def timestamptz_text(cells: Cells, zone: Zone) -> Cells:
+    """Convert the text of timestamptz in UTC, as in the text fallback, to the text in another zone."""
+    counts = _counted("timestamptz", cells, _parsed_timestamps)
+    texts, _ = _timestamp_texts(counts, cells.lengths >= 0, zone)
+    return texts
+
+
+def date_binary(array: pa.Array) -> Cells:
+    """date32 to days."""
+    return same_width((values_of(array, np.int32) - np.int32(DAYS_TO_2000)).astype(">i4"), present(array))
+
+
+def timestamp_binary(array: pa.Array) -> Cells:
+    """timestamp[us] to microseconds, for timestamp and timestamptz."""
+    return same_width((values_of(array, np.int64) - MICROS_TO_2000).astype(">i8"), present(array))
+
+
+def parsed_date(cells: Cells) -> Cells:
+    """Convert text, as in the text fallback, to days."""
+    return same_width(_counted("date", cells, _parsed_dates).astype(">i4"), cells.lengths >= 0)
+
+
+def parsed_timestamp(cells: Cells) -> Cells:
+    """Convert text, as in the text fallback, to microseconds, for timestamp and for timestamptz in UTC."""
+    return same_width(_counted("timestamp", cells, _parsed_timestamps).astype(">i8"), cells.lengths >= 0)
+
+
+def _counted(name: str, cells: Cells, parse: Any) -> Longs:
+    counts = np.zeros(len(cells), np.int64)
+    require_good(name, cells, parse(cells.buffer, cells.offsets, cells.lengths, counts))
+    return counts
+
+
+def _date_texts(days: Any, valid: Flags) -> tuple[Cells, int]:
+    return written(_write_dates, valid, _DATE_BYTES * len(valid), days.astype(np.int64, copy=False))
+
+
+def _timestamp_texts(micros: Longs, valid: Flags, zone: Zone | None) -> tuple[Cells, int]:
+    """Write timestamps; without a zone, those of type timestamp."""
+    east = np.zeros(0, np.int64) if zone is None else zone.seconds_east(micros, valid)
+    return written(_write_timestamps, valid, _TIMESTAMP_BYTES * len(valid), micros, zone is not None, east)
+
+
+@kernel
+def _put_date(out: Bytes, at: Any, days: Any) -> Any:
+    """Write the day of a count since 2000-01-01 without BC; return the position after it, and whether it is BC."""
+    shifted = days + _JULIAN_2000 - 1721120  # days since 0000-03-01
+    era = shifted // 146097
+    of_era = shifted - era * 146097
+    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    day_of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    at = put_number(out, at, year if year > 0 else 1 - year, 4)
+    out[at] = 45
+    at = put_two(out, at + 1, month)
+    out[at] = 45
+    return put_two(out, at + 1, day_of_year - (153 * shifted_month + 2) // 5 + 1), year <= 0
+
+
+@kernel
+def _put_era(out: Bytes, at: Any, before_christ: Any) -> Any:
+    if before_christ:
+        out[at], out[at + 1], out[at + 2] = 32, 66, 67
+        at += 3
+    return at
+
+
+@kernel
+def _write_dates(days: Longs, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(days)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        if days[i] == _INFINITE_DATE or days[i] == -_INFINITE_DATE - 1:
+            at = put_infinity(out, at, days[i] < 0, 105)
+        elif days[i] < _FIRST_DATE or days[i] > _LAST_DATE:
+            return i
+        else:
+            at, before_christ = _put_date(out, at, days[i])
+            at = _put_era(out, at, before_christ)
+        lengths[i] = at - offsets[i]
+    return OK
+
+
+@kernel
+def _write_timestamps(micros: Longs, zoned: bool, east: Longs, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(micros)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        if micros[i] == _INFINITE_TIMESTAMP or micros[i] == -_INFINITE_TIMESTAMP - 1:
+            at = put_infinity(out, at, micros[i] < 0, 105)
+        elif micros[i] < _FIRST_TIMESTAMP or micros[i] > _LAST_TIMESTAMP:
+            return i
+        else:
+            local = micros[i] + (east[i] * 1_000_000 if zoned else 0)
+            days = local // MICROS_PER_DAY
+            at, before_christ = _put_date(out, at, days)
+            out[at] = 32
+            at = put_clock(out, at + 1, local - days * MICROS_PER_DAY)
+            if zoned:
+                at = put_offset(out, at, east[i])
+            at = _put_era(out, at, before_christ)
+        lengths[i] = at - offsets[i]
+    return OK
 
 
 @kernel
@@ -102,7 +256,7 @@ def _two_digits(buffer: Bytes, at: int) -> Any:
 
 @kernel
 def _days_from_civil(year: int, month: int, day: int) -> Any:
-    """Return the days since 1970-01-01 in the proleptic Gregorian calendar, for years from 1."""
+    """Return the days since 1970-01-01 in the proleptic Gregorian calendar; the year 0 is 1 BC."""
     y = year - (1 if month <= 2 else 0)
     era = y // 400
     of_era = y - era * 400
@@ -154,17 +308,6 @@ def _plain_time(buffer: Bytes, at: int, end: int) -> Any:
 
 
 @kernel
-def _is_infinite(buffer: Bytes, at: int, length: int) -> Any:
-    skip = 1 if length == 9 and buffer[at] == 45 else 0
-    if length - skip != 8:
-        return False
-    for k, char in enumerate((105, 110, 102, 105, 110, 105, 116, 121)):
-        if buffer[at + skip + k] != char:
-            return False
-    return True
-
-
-@kernel
 def _is_far(buffer: Bytes, at: int, end: int, timed: bool, zoned: bool) -> Any:
     """Whether this is a date or timestamp with a year after 9999 or BC, by its digits and separators."""
     christian = not (end - at > 3 and buffer[end - 1] == 67 and buffer[end - 2] == 66 and buffer[end - 3] == 32)
@@ -203,7 +346,7 @@ def _dates(buffer: Bytes, offsets: Longs, lengths: Ints, out: Ints, strange: Fla
         day = _plain_day(buffer, at) if length == 10 else np.int64(-(2**62))
         if day >= FIRST_DAY:
             out[i] = day
-        elif _is_infinite(buffer, at, length) or _is_far(buffer, at, at + length, False, False):
+        elif is_infinity(buffer, at, length, 105) or _is_far(buffer, at, at + length, False, False):
             strange[i] = True
         else:
             return i
@@ -224,8 +367,64 @@ def _timestamps(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, out: 
         micros = _plain_time(buffer, at + 11, end) if day >= FIRST_DAY else np.int64(-1)
         if micros >= 0:
             out[i] = day * 86_400_000_000 + micros
-        elif _is_infinite(buffer, at, length) or _is_far(buffer, at, at + length, True, zoned):
+        elif is_infinity(buffer, at, length, 105) or _is_far(buffer, at, at + length, True, zoned):
             strange[i] = True
         else:
             return i
+    return OK
+
+
+@kernel
+def _parsed_day(buffer: Bytes, at: Any, end: Any) -> Any:
+    """Return the days since 2000 of a date at this offset, BC if the text ends with it, and the offset after the date.
+
+    The text was accepted by a decoder, or is rejected: the offset is -1.
+    """
+    before_christ = end - at > 3 and buffer[end - 1] == 67
+    year, p = np.int64(0), at
+    while p < end and 48 <= buffer[p] <= 57 and p - at < 8:
+        year = year * 10 + np.int64(buffer[p]) - 48
+        p += 1
+    if p == at or end - p < 6 or buffer[p] != 45 or buffer[p + 3] != 45:
+        return np.int64(0), np.int64(-1)
+    month, day = _two_digits(buffer, p + 1), _two_digits(buffer, p + 4)
+    year = 1 - year if before_christ else year
+    if month < 1 or month > 12 or day < 1 or day > _month_length(year, month):
+        return np.int64(0), np.int64(-1)
+    return _days_from_civil(year, month, day) - DAYS_TO_2000, np.int64(p + 6)
+
+
+@kernel
+def _parsed_dates(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if is_infinity(buffer, at, lengths[i], 105):
+            out[i] = -_INFINITE_DATE - 1 if buffer[at] == 45 else _INFINITE_DATE
+            continue
+        out[i], at = _parsed_day(buffer, at, end)
+        if at < 0 or (at != end and at + 3 != end):
+            return i
+    return OK
+
+
+@kernel
+def _parsed_timestamps(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs) -> Any:
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if is_infinity(buffer, at, lengths[i], 105):
+            out[i] = -_INFINITE_TIMESTAMP - 1 if buffer[at] == 45 else _INFINITE_TIMESTAMP
+            continue
+        day, at = _parsed_day(buffer, at, end)
+        if at < 0:
+            return i
+        end -= 3 if buffer[end - 1] == 67 else 0  # BC
+        end -= 3 if end - at > 3 and buffer[end - 3] == 43 else 0  # +00
+        micros = _plain_time(buffer, at + 1, end)
+        if micros < 0:
+            return i
+        out[i] = day * MICROS_PER_DAY + micros
     return OK

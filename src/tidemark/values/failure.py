@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
@@ -55,14 +54,6 @@ def decoding_column(name: str) -> Iterator[None]:
         raise type(error)(f"column {name}: {error.message}", error.hint, error.offset) from error
     except Exception as error:
         raise MalformedValue(f"column {name}: {in_short(error).message}", _HINT) from error
-
-
-def text_or_bad(type_name: str, cells: LocatedValues, at: int, raw: bytes, text_of: Callable[[bytes], str]) -> str:
-    """Return PostgreSQL's text of `raw`, a cell's value or part of it; raise an error for the cell if there is none."""
-    try:
-        return text_of(raw)
-    except (struct.error, ValueError, KeyError, MalformedValue):
-        bad_value(type_name, cells, at)
 
 
 def bad_message(what: str, buffer: Bytes, offset: int) -> NoReturn:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, DecodedColumn, fixed, validity
+from tidemark.values.cells import Cells, DecodedColumn, fixed, present, same_width, validity, values_of, written
 from tidemark.values.failure import require_good
-from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, kernel
+from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, be64, kernel, put_number
+
+_MOST_DIGITS = 20  # of an int64, with its sign
 
 
 def boolean(cells: Cells, binary: bool) -> DecodedColumn:
@@ -49,6 +51,35 @@ def oid(cells: Cells, binary: bool) -> DecodedColumn:
         bad = _decimal(cells.buffer, cells.offsets, cells.lengths, 0, 2**32 - 1, out)
     require_good("oid", cells, bad)
     return DecodedColumn(fixed(pa.int64(), out, cells.lengths))
+
+
+def boolean_text(array: pa.Array) -> Cells:
+    """Bool to t or f."""
+    flags = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return same_width(np.where(flags, np.uint8(116), np.uint8(102)), present(array))
+
+
+def boolean_binary(array: pa.Array) -> Cells:
+    """Bool to one byte."""
+    return same_width(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8), present(array))
+
+
+def integer_text(array: pa.Array) -> Cells:
+    """Signed integers of any width to decimal digits."""
+    values = values_of(array, f"i{array.type.bit_width // 8}").astype(np.int64)
+    cells, _ = written(_digits, present(array), _MOST_DIGITS * len(array), values)
+    return cells
+
+
+def integer_binary(array: pa.Array) -> Cells:
+    """int2, int4 and int8 to big-endian integers."""
+    width = array.type.bit_width // 8
+    return same_width(values_of(array, f"i{width}").astype(f">i{width}"), present(array))
+
+
+def oid_binary(array: pa.Array) -> Cells:
+    """Int64 to oid; the upper half of a valid oid is zero."""
+    return same_width(values_of(array, np.int64).astype(">u4"), present(array))
 
 
 def big_endian(cells: Cells, out: Any) -> int:
@@ -160,4 +191,21 @@ def _decimal(buffer: Bytes, offsets: Longs, lengths: Ints, low: int, high: int, 
             if value < -high:
                 return i
             out[i] = -value
+    return OK
+
+
+@kernel
+def _digits(values: Longs, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(values)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        size = np.uint64(values[i])
+        if values[i] < 0:
+            size = np.uint64(0) - size
+            out[at] = 45
+            at += 1
+        at = put_number(out, at, size, 1)
+        lengths[i] = at - offsets[i]
     return OK

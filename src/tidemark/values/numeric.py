@@ -14,15 +14,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, DecodedColumn, fixed, require_room, variable
+from tidemark.values.cells import Cells, DecodedColumn, fixed, present, require_room, values_of, variable, written
 from tidemark.values.failure import require_good
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be16, kernel
+from tidemark.values.kernels import (
+    OK,
+    Bytes,
+    Flags,
+    Ints,
+    Longs,
+    be16,
+    is_infinity,
+    kernel,
+    put16,
+    put_infinity,
+    put_number,
+)
 from tidemark.values.text import as_strings
 
 _POWERS = (1, 10, 100, 1000, 10000)
 _LONG_POWERS = np.array([10**n for n in range(19)], np.uint64)
 _SHORT = 4  # base-10000 digits that always fit in 64 bits
 NAN, PLUS_INFINITY, MINUS_INFINITY, MINUS = 0xC000, 0xD000, 0xF000, 0x4000
+_INFINITE_SCALE = 0x20  # numeric_send reads the scale of an infinity from bits of its header
+_DECIMAL_BYTES = 41  # 38 digits, a sign, a point, and a zero before it
 
 
 def decimal(cells: Cells, binary: bool, precision: int, scale: int) -> DecodedColumn:
@@ -51,6 +65,27 @@ def numeric_text(cells: Cells, binary: bool) -> DecodedColumn:
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_texts(cells.buffer, cells.offsets, cells.lengths, offsets, out)
     return DecodedColumn(variable(pa.string(), offsets.astype(np.int32), out, cells.lengths))
+
+
+def decimal_text(array: pa.Array) -> Cells:
+    """decimal128(p, s) to text, with all digits of the scale."""
+    halves = values_of(array, "u8,u8")
+    low, high = halves["f0"].copy(), halves["f1"].copy()
+    cells, _ = written(_decimal_texts, present(array), _DECIMAL_BYTES * len(array), low, high, array.type.scale)
+    return cells
+
+
+def decimal_binary(array: pa.Array) -> Cells:
+    """decimal128(p, s) to the binary format of numeric, by its text."""
+    return parsed_numeric(decimal_text(array))
+
+
+def parsed_numeric(cells: Cells) -> Cells:
+    """Convert the text of numeric to binary."""
+    require_good("numeric", cells, _texts_are_good(cells.buffer, cells.offsets, cells.lengths))
+    room = int((8 + 2 * (np.maximum(cells.lengths, 0).astype(np.int64) // 4 + 2)).sum())
+    found, _ = written(_parsed_numerics, cells.lengths >= 0, room, cells.buffer, cells.offsets, cells.lengths)
+    return found
 
 
 @kernel
@@ -162,13 +197,7 @@ def _is_word(buffer: Bytes, at: int, length: int) -> Any:
     """Whether this is NaN, Infinity or -Infinity; no other value shares the first letter."""
     if length == 3:
         return buffer[at] == 78 and buffer[at + 1] == 97 and buffer[at + 2] == 78
-    skip = 1 if length == 9 and buffer[at] == 45 else 0
-    if length - skip != 8:
-        return False
-    for k, char in enumerate((73, 110, 102, 105, 110, 105, 116, 121)):
-        if buffer[at + skip + k] != char:
-            return False
-    return True
+    return is_infinity(buffer, at, length, 73)
 
 
 @kernel
@@ -266,12 +295,8 @@ def _text_sizes(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs) -> 
 def _write_word(out: Bytes, at: int, sign: int) -> None:
     if sign == NAN:
         out[at], out[at + 1], out[at + 2] = 78, 97, 78
-        return
-    if sign == MINUS_INFINITY:
-        out[at] = 45
-        at += 1
-    for k, char in enumerate((73, 110, 102, 105, 110, 105, 116, 121)):
-        out[at + k] = char
+    else:
+        put_infinity(out, at, sign == MINUS_INFINITY, 73)
 
 
 @kernel
@@ -313,3 +338,114 @@ def _write_texts(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Longs, ou
             width = min(4, scale - position)
             _write_group(out, to, group // _POWERS[4 - width], width)
             to += width
+
+
+@kernel
+def _divided(high: Any, low: Any) -> Any:
+    """Divide 128 bits by 10^9; return the two halves of the quotient and the remainder."""
+    half, mask, billion = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(1_000_000_000)
+    a = high >> half
+    b = (a % billion) << half | high & mask
+    c = (b % billion) << half | low >> half
+    d = (c % billion) << half | low & mask
+    return (a // billion) << half | b // billion, (c // billion) << half | d // billion, d % billion
+
+
+@kernel
+def _put_whole(out: Bytes, at: Any, high: Any, low: Any) -> Any:
+    """Write the digits of 128 bits."""
+    if high == np.uint64(0):
+        return put_number(out, at, low, 1)
+    high, low, last = _divided(high, low)
+    high, low, middle = _divided(high, low)
+    if high == np.uint64(0):
+        at = put_number(out, at, low, 1)
+    else:  # at most 39 digits: 12 before two groups of nine are 21
+        high, low, first = _divided(high, low)
+        at = put_number(out, put_number(out, at, low, 1), first, 9)
+    return put_number(out, put_number(out, at, middle, 9), last, 9)
+
+
+@kernel
+def _decimal_texts(lows: Any, highs: Any, scale: int, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(lows)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        low, high = lows[i], highs[i]
+        if np.int64(high) < 0:
+            low = ~low + np.uint64(1)
+            high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
+            out[at] = 45
+            at += 1
+        end = _put_whole(out, at, high, low)
+        missing = scale + 1 - (end - at)
+        if missing > 0:  # zeros before the first digit
+            for k in range(end - 1, at - 1, -1):
+                out[k + missing] = out[k]
+            for k in range(at, at + missing):
+                out[k] = 48
+            end += missing
+        if scale > 0:
+            for k in range(end, end - scale, -1):
+                out[k] = out[k - 1]
+            out[end - scale] = 46
+            end += 1
+        at = end
+        lengths[i] = at - offsets[i]
+    return OK
+
+
+@kernel
+def _put_header(out: Bytes, at: Any, digits: Any, weight: Any, sign: Any, scale: Any) -> Any:
+    return put16(out, put16(out, put16(out, put16(out, at, digits), weight), sign), scale)
+
+
+@kernel
+def _group_of(buffer: Bytes, begin: Any, point: Any, end: Any, group: Any) -> Any:
+    """Return the base-10000 digit that counts 10000^group, of digits with a decimal point at `point`."""
+    first = point - 4 * (group + 1) if group >= 0 else point + 1 + 4 * (-group - 1)
+    value = np.int64(0)
+    for k in range(first, first + 4):
+        digit = np.int64(buffer[k]) - 48 if begin <= k < end else np.int64(0)
+        value = value * 10 + digit
+    return value
+
+
+@kernel
+def _parsed_numerics(buffer: Bytes, starts: Longs, sizes: Ints, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    """Convert texts that `_texts_are_good` has accepted. Groups of zeros at either end are not sent."""
+    at = 0
+    for i in range(len(starts)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        begin, end = starts[i], starts[i] + sizes[i]
+        if _is_word(buffer, begin, sizes[i]):
+            if sizes[i] == 3:
+                at = _put_header(out, at, 0, 0, NAN, 0)
+            else:
+                sign = MINUS_INFINITY if buffer[begin] == 45 else PLUS_INFINITY
+                at = _put_header(out, at, 0, 0, sign, _INFINITE_SCALE)
+            lengths[i] = at - offsets[i]
+            continue
+        sign = MINUS if buffer[begin] == 45 else 0
+        begin += sign == MINUS
+        point = begin
+        while point < end and buffer[point] != 46:
+            point += 1
+        scale = max(end - point - 1, 0)
+        high, low = (point - begin + 3) // 4 - 1, -((scale + 3) // 4)
+        while high >= low and _group_of(buffer, begin, point, end, high) == 0:
+            high -= 1
+        while low <= high and _group_of(buffer, begin, point, end, low) == 0:
+            low += 1
+        if high < low:
+            at = _put_header(out, at, 0, 0, 0, scale)
+        else:
+            at = _put_header(out, at, high - low + 1, high, sign, scale)
+            for group in range(high, low - 1, -1):
+                at = put16(out, at, _group_of(buffer, begin, point, end, group))
+        lengths[i] = at - offsets[i]
+    return OK

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, DecodedColumn, require_room, variable
+from tidemark.values.cells import Cells, DecodedColumn, bytes_of, copied, variable, written
 from tidemark.values.failure import bad_value, require_good
-from tidemark.values.kernels import OK, Bytes, Ints, Longs, kernel
+from tidemark.values.kernels import OK, ONE, TWO, Bytes, Ints, Longs, kernel
 
 
 def text(cells: Cells, binary: bool) -> DecodedColumn:  # noqa: ARG001
@@ -64,6 +64,40 @@ def bytea(cells: Cells, binary: bool) -> DecodedColumn:
     return DecodedColumn(variable(pa.binary(), offsets, data, cells.lengths))
 
 
+def bytea_text(array: pa.Array) -> Cells:
+    r"""Binary to \x followed by hexadecimal digits."""
+    cells = bytes_of(array)
+    room = int(np.where(cells.lengths >= 0, 2 + 2 * cells.lengths.astype(np.int64), 0).sum())
+    texts, _ = written(_hex, cells.lengths >= 0, room, cells.buffer, cells.offsets, cells.lengths)
+    return texts
+
+
+def as_is(cells: Cells) -> Cells:
+    """Convert the text of a type whose binary format has the same bytes."""
+    return cells
+
+
+def parsed_jsonb(cells: Cells) -> Cells:
+    """Convert the text of jsonb to binary: the version, then the same text."""
+    room = int((cells.lengths.astype(np.int64) + 1).sum())
+    found, _ = written(_with_version, cells.lengths >= 0, room, cells.buffer, cells.offsets, cells.lengths)
+    return found
+
+
+def parsed_char(cells: Cells) -> Cells:
+    """Convert the text of "char" to one byte."""
+    found, bad = written(_bytes, cells.lengths >= 0, len(cells), cells.buffer, cells.offsets, cells.lengths)
+    require_good('"char"', cells, bad)
+    return found
+
+
+def parsed_uuid(cells: Cells) -> Cells:
+    """Convert the text of uuid to 16 bytes."""
+    require_good("uuid", cells, _uuid_texts(cells.buffer, cells.offsets, cells.lengths))
+    found, _ = written(_uuid_bytes, cells.lengths >= 0, 16 * len(cells), cells.buffer, cells.offsets)
+    return found
+
+
 def as_strings(name: str, cells: Cells) -> pa.StringArray:
     """Copy the cells' bytes into a string array; bytes that are not valid UTF-8 raise an error."""
     offsets, data = copied(cells)
@@ -75,16 +109,6 @@ def as_strings(name: str, cells: Cells) -> pa.StringArray:
     return array
 
 
-def copied(cells: Cells) -> tuple[Ints, Bytes]:
-    """Return the cells' bytes concatenated, and the offset of each."""
-    total = int(np.maximum(cells.lengths, 0).sum(dtype=np.int64))
-    require_room(cells, total)
-    offsets = np.empty(len(cells) + 1, np.int32)
-    data = np.empty(total, np.uint8)
-    _copy(cells.buffer, cells.offsets, cells.lengths, offsets, data)
-    return offsets, data
-
-
 def _first_not_utf8(cells: Cells) -> int:
     for at in range(len(cells)):
         try:
@@ -93,18 +117,6 @@ def _first_not_utf8(cells: Cells) -> int:
         except UnicodeDecodeError:
             return at
     return 0
-
-
-@kernel
-def _copy(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Bytes) -> None:
-    at = np.uint64(0)
-    for i in range(len(offsets)):
-        starts[i] = np.int32(at)
-        begin, length = np.uint64(offsets[i]), np.uint64(max(lengths[i], 0))
-        for k in range(length):
-            out[at + np.uint64(k)] = buffer[begin + np.uint64(k)]
-        at += length
-    starts[len(offsets)] = np.int32(at)
 
 
 @kernel
@@ -151,10 +163,7 @@ def _uuids(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Byte
             if k == 4 or k == 6 or k == 8 or k == 10:
                 out[at] = 45
                 at += 1
-            value = buffer[offsets[i] + k]
-            high, low = value >> 4, value & 15
-            out[at] = high + (48 if high < 10 else 87)
-            out[at + 1] = low + (48 if low < 10 else 87)
+            _put_hex(out, at, buffer[offsets[i] + k])
             at += 2
     starts[len(offsets)] = at
     return OK
@@ -201,4 +210,82 @@ def _unhex(buffer: Bytes, offsets: Longs, lengths: Ints, starts: Ints, out: Byte
             if high < 0 or low < 0:
                 return i
             out[starts[i] + k] = high << 4 | low
+    return OK
+
+
+@kernel
+def _put_hex(out: Bytes, at: Any, value: Any) -> None:
+    high, low = value >> 4, value & 15
+    out[at] = high + (48 if high < 10 else 87)
+    out[at + 1] = low + (48 if low < 10 else 87)
+
+
+@kernel
+def _hex(buffer: Bytes, starts: Longs, sizes: Ints, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = np.uint64(0)
+    for i in range(len(starts)):
+        offsets[i] = np.int64(at)
+        if lengths[i] < 0:
+            continue
+        out[at], out[at + ONE] = 92, 120
+        at += TWO
+        begin = np.uint64(starts[i])
+        for k in range(np.uint64(sizes[i])):
+            _put_hex(out, at, buffer[begin + np.uint64(k)])
+            at += TWO
+        lengths[i] = 2 + 2 * sizes[i]
+    return OK
+
+
+@kernel
+def _with_version(buffer: Bytes, starts: Longs, sizes: Ints, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = np.uint64(0)
+    for i in range(len(starts)):
+        offsets[i] = np.int64(at)
+        if lengths[i] < 0:
+            continue
+        out[at] = 1
+        at += ONE
+        begin = np.uint64(starts[i])
+        for k in range(np.uint64(sizes[i])):
+            out[at] = buffer[begin + np.uint64(k)]
+            at += ONE
+        lengths[i] = sizes[i] + 1
+    return OK
+
+
+@kernel
+def _bytes(buffer: Bytes, starts: Longs, sizes: Ints, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    r"""Convert nothing to NUL, one byte to itself, and a backslash and three octal digits to the byte they denote."""
+    for i in range(len(starts)):
+        offsets[i] = i
+        if lengths[i] < 0:
+            continue
+        value, at = np.int64(0), starts[i]
+        if sizes[i] == 4 and buffer[at] == 92:
+            for k in range(1, 4):
+                value = value * 8 + np.int64(buffer[at + k]) - 48
+        elif sizes[i] == 1:
+            value = np.int64(buffer[at])
+        if sizes[i] not in (0, 1, 4) or not 0 <= value <= 255 or (sizes[i] == 4 and value < 128):
+            return i
+        out[i] = value
+        lengths[i] = 1
+    return OK
+
+
+@kernel
+def _uuid_bytes(buffer: Bytes, starts: Longs, offsets: Longs, lengths: Ints, out: Bytes) -> Any:
+    at = 0
+    for i in range(len(starts)):
+        offsets[i] = at
+        if lengths[i] < 0:
+            continue
+        p = starts[i]
+        for k in range(16):
+            p += k == 4 or k == 6 or k == 8 or k == 10
+            out[at + k] = _nibble(np.int64(buffer[p])) << 4 | _nibble(np.int64(buffer[p + 1]))
+            p += 2
+        at += 16
+        lengths[i] = 16
     return OK

@@ -14,14 +14,33 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.values.cells import Cells, DecodedColumn, variable
+from tidemark.values.cells import Cells, DecodedColumn, same_width, variable
 from tidemark.values.failure import require_good
-from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be64, int32_at, kernel
+from tidemark.values.kernels import (
+    OK,
+    Bytes,
+    Flags,
+    Ints,
+    Longs,
+    be64,
+    int32_at,
+    is_infinity,
+    kernel,
+    put_clock,
+    put_infinity,
+    put_number,
+    put_offset,
+    put_seconds,
+    put_two,
+)
 from tidemark.values.text import as_strings
 
 DAY = 86_400_000_000
 # Every character that occurs in these texts: digits, signs, year, mon, day, infinity, and the plural s.
 LETTERS = np.isin(np.arange(256), np.frombuffer(b"0123456789+-:. yearsmondayinfinity", np.uint8))
+
+_TIMETZ = np.dtype([("micros", ">i8"), ("west", ">i4")])
+_INTERVAL = np.dtype([("micros", ">i8"), ("days", ">i4"), ("months", ">i4")])
 
 
 def time(cells: Cells, binary: bool) -> DecodedColumn:
@@ -46,6 +65,35 @@ def interval(cells: Cells, binary: bool) -> DecodedColumn:
 def finite_interval(cells: Cells, binary: bool) -> DecodedColumn:
     """Interval to string, for servers before 17, which have no infinite intervals: the extremes are ordinary values."""
     return _texts("interval", cells, binary, _intervals, 96, False)
+
+
+def parsed_time(cells: Cells) -> Cells:
+    """Convert the text of time to microseconds."""
+    return same_width(_clocks("time", cells, False)[0].astype(">i8"), cells.lengths >= 0)
+
+
+def parsed_timetz(cells: Cells) -> Cells:
+    """Convert the text of timetz to microseconds and seconds west."""
+    micros, west = _clocks("timetz", cells, True)
+    values = np.empty(len(cells), _TIMETZ)
+    values["micros"], values["west"] = micros, west
+    return same_width(values, cells.lengths >= 0)
+
+
+def parsed_interval(cells: Cells) -> Cells:
+    """Convert the text of interval to microseconds, days and months."""
+    parts = np.zeros((3, len(cells)), np.int64)
+    require_good("interval", cells, _interval_parts(cells.buffer, cells.offsets, cells.lengths, parts))
+    values = np.empty(len(cells), _INTERVAL)
+    values["micros"], values["days"], values["months"] = parts
+    return same_width(values, cells.lengths >= 0)
+
+
+def _clocks(name: str, cells: Cells, zoned: bool) -> tuple[Longs, Longs]:
+    micros, west = np.zeros(len(cells), np.int64), np.zeros(len(cells), np.int64)
+    require_good(name, cells, _time_texts(cells.buffer, cells.offsets, cells.lengths, zoned))
+    _parsed_times(cells.buffer, cells.offsets, cells.lengths, micros, west)
+    return micros, west
 
 
 def _texts(name: str, cells: Cells, binary: bool, write: Any, most: int, more: bool) -> DecodedColumn:
@@ -112,42 +160,6 @@ def _time_texts(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool) -> An
 
 
 @kernel
-def _two(out: Bytes, at: int, value: int) -> Any:
-    out[at] = 48 + value // 10
-    out[at + 1] = 48 + value % 10
-    return at + 2
-
-
-@kernel
-def _number(out: Bytes, at: int, value: int, least: int) -> Any:
-    """Write the decimal digits of a nonnegative number, padded with zeros to at least `least` digits."""
-    width, rest = 1, value // 10
-    while rest > 0:
-        width += 1
-        rest //= 10
-    width = max(width, least)
-    for k in range(width):
-        out[at + width - 1 - k] = 48 + value % 10
-        value //= 10
-    return at + width
-
-
-@kernel
-def _seconds(out: Bytes, at: int, micros: int) -> Any:
-    """Write SS and the fraction without trailing zeros."""
-    at = _two(out, at, micros // 1_000_000)
-    fraction = micros % 1_000_000
-    if fraction == 0:
-        return at
-    out[at] = 46
-    width = 6
-    while fraction % 10 == 0:
-        fraction //= 10
-        width -= 1
-    return _number(out, at + 1, fraction, width)
-
-
-@kernel
 def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: Ints, out: Bytes) -> Any:
     at = 0
     for i in range(len(offsets)):
@@ -159,24 +171,12 @@ def _times(buffer: Bytes, offsets: Longs, lengths: Ints, zoned: bool, starts: In
         micros = np.int64(be64(buffer, offsets[i]))
         if micros < 0 or micros > DAY:
             return i
-        at = _two(out, at, micros // 3_600_000_000)
-        out[at] = 58
-        at = _two(out, at + 1, micros // 60_000_000 % 60)
-        out[at] = 58
-        at = _seconds(out, at + 1, micros % 60_000_000)
+        at = put_clock(out, at, micros)
         if zoned:
             west = int32_at(buffer, offsets[i] + 8)
             if west <= -16 * 3600 or west >= 16 * 3600:
                 return i
-            out[at] = 45 if west > 0 else 43
-            distance = abs(west)
-            at = _two(out, at + 1, distance // 3600)
-            if distance % 3600:
-                out[at] = 58
-                at = _two(out, at + 1, distance // 60 % 60)
-            if distance % 60:
-                out[at] = 58
-                at = _two(out, at + 1, distance % 60)
+            at = put_offset(out, at, -west)
     starts[len(offsets)] = at
     return OK
 
@@ -193,7 +193,7 @@ def _part(out: Bytes, at: int, begin: int, value: int, before: bool, unit: int) 
     elif before:
         out[at] = 43
         at += 1
-    at = _number(out, at, abs(value), 1)
+    at = put_number(out, at, abs(value), 1)
     out[at] = 32
     at += 1
     for char in _unit(unit):
@@ -216,17 +216,6 @@ def _unit(unit: int) -> Any:
 
 
 @kernel
-def _infinite(out: Bytes, at: int, negative: bool) -> Any:
-    if negative:
-        out[at] = 45
-        at += 1
-    for char in (105, 110, 102, 105, 110, 105, 116, 121):
-        out[at] = char
-        at += 1
-    return at
-
-
-@kernel
 def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, starts: Ints, out: Bytes) -> Any:
     at = 0
     for i in range(len(offsets)):
@@ -240,14 +229,14 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, sta
         lowest = micros == -9223372036854775807 - 1 and days == -2147483648 and months == -2147483648
         highest = micros == 9223372036854775807 and days == 2147483647 and months == 2147483647
         if infinite and (lowest or highest):
-            at = _infinite(out, at, lowest)
+            at = put_infinity(out, at, lowest, 105)
             continue
         begin, before = at, False
         sign = -1 if months < 0 else 1
         for unit, value in ((0, sign * (abs(months) // 12)), (1, sign * (abs(months) % 12)), (2, days)):
             if value != 0:
                 at = _part(out, at, begin, value, before, unit)
-                before = value < 0
+                before = bool(value < 0)
         if micros != 0 or at == begin:
             if at > begin:
                 out[at] = 32
@@ -258,11 +247,11 @@ def _intervals(buffer: Bytes, offsets: Longs, lengths: Ints, infinite: bool, sta
             down = -micros if micros > 0 else micros  # negative, because the lowest int64 has no positive counterpart
             hours = _quotient(down, 3_600_000_000)
             rest = -(down + hours * 3_600_000_000)
-            at = _number(out, at, hours, 2)
+            at = put_number(out, at, hours, 2)
             out[at] = 58
-            at = _two(out, at + 1, rest // 60_000_000)
+            at = put_two(out, at + 1, rest // 60_000_000)
             out[at] = 58
-            at = _seconds(out, at + 1, rest % 60_000_000)
+            at = put_seconds(out, at + 1, rest % 60_000_000)
     starts[len(offsets)] = at
     return OK
 
@@ -272,3 +261,87 @@ def _quotient(negative: int, divisor: int) -> Any:
     """Return the absolute value of a number that is not positive, divided by `divisor` and rounded down."""
     count = -(negative // divisor)
     return count - 1 if negative + count * divisor > 0 else count
+
+
+@kernel
+def _whole(buffer: Bytes, at: Any, end: Any) -> Any:
+    """Return the number whose digits begin at this offset, negated, and the offset after them."""
+    value = np.int64(0)
+    while at < end and 48 <= buffer[at] <= 57:
+        value = value * 10 - (np.int64(buffer[at]) - 48)
+        at += 1
+    return value, at
+
+
+@kernel
+def _clock(buffer: Bytes, at: Any, end: Any, hours: Any) -> Any:
+    """Return the microseconds of :MM:SS[.f…] after this many hours, and the offset after them; all negated.
+
+    Negated, because the lowest int64 has no positive counterpart.
+    """
+    minutes, at = _whole(buffer, at + 1, end)
+    seconds, at = _whole(buffer, at + 1, end)
+    micros = hours * 3_600_000_000 + minutes * 60_000_000 + seconds * 1_000_000
+    if at < end and buffer[at] == 46:
+        first = at + 1
+        fraction, at = _whole(buffer, first, end)
+        for _ in range(6 - (at - first)):
+            fraction *= 10
+        micros += fraction
+    return micros, at
+
+
+@kernel
+def _parsed_times(buffer: Bytes, offsets: Longs, lengths: Ints, micros: Longs, west: Longs) -> None:
+    """Parse texts that `_time_texts` has accepted."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        end = offsets[i] + lengths[i]
+        hours, at = _whole(buffer, offsets[i], end)
+        value, at = _clock(buffer, at, end, hours)
+        micros[i] = -value
+        if at < end:
+            sign = 1 if buffer[at] == 43 else -1
+            unit = 3600
+            while at < end:
+                part, at = _whole(buffer, at + 1, end)
+                west[i] += sign * part * unit
+                unit //= 60
+
+
+@kernel
+def _interval_parts(buffer: Bytes, offsets: Longs, lengths: Ints, parts: Any) -> Any:
+    """Parse fields such as `-3 days`, then a time; the letter of the unit decides, `y`, `m` or `d`."""
+    for i in range(len(offsets)):
+        if lengths[i] < 0:
+            continue
+        at, end = offsets[i], offsets[i] + lengths[i]
+        if is_infinity(buffer, at, lengths[i], 105):
+            low = buffer[at] == 45
+            parts[0, i] = -9223372036854775807 - 1 if low else 9223372036854775807
+            parts[1:, i] = -2147483648 if low else 2147483647
+            continue
+        if at == end:
+            return i
+        while at < end:
+            negative = buffer[at] == 45
+            at += 1 if negative or buffer[at] == 43 else 0
+            first = at
+            value, at = _whole(buffer, at, end)
+            if at == first or at == end:
+                return i
+            if buffer[at] == 58:
+                value, at = _clock(buffer, at, end, value)
+                parts[0, i] = value if negative else -value
+            elif buffer[at] == 32 and at + 1 < end:
+                letter = buffer[at + 1]
+                unit = 12 if letter == 121 else 1
+                parts[1 if letter == 100 else 2, i] += (value if negative else -value) * unit
+                at += 1
+                while at < end and buffer[at] != 32:
+                    at += 1
+                at += 1
+            else:
+                return i
+    return OK

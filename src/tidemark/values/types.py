@@ -12,21 +12,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
-import numpy as np
 import pyarrow as pa
 
-from tidemark.errors import UnsupportedMessage
+from tidemark.errors import InvalidValue, UnsupportedMessage
 from tidemark.schema.table import PgType
-from tidemark.values import arrays, dates, floats, integers, numeric, text, times
-from tidemark.values.cells import Cells, DecodedColumn
-from tidemark.values.exact import date_text, float_text, timestamp_text
+from tidemark.values import arrays, dates, floats, integers, numeric, output, text, times
+from tidemark.values.cells import Cells, DecodedColumn, bytes_of
 
 Decode = Callable[[Cells, bool], DecodedColumn]
+Encode = Callable[[pa.Array], Cells]
+Convert = Callable[[Cells], Cells]
 
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One row: the PostgreSQL type, the types it maps to, and its decoders."""
+    """One row: the PostgreSQL type, the types it maps to, and how its values are converted.
+
+    `encode` converts an array to binary, `parse` PostgreSQL's text to binary. Without `encode`, the type is stored as
+    PostgreSQL's text; without `parse`, no value of the type has a text fallback.
+    """
 
     name: str
     oid: int
@@ -35,69 +39,56 @@ class TypeRow:
     spark: str
     delta: str
     decode: Decode
-    text_of: Callable[[bytes], str]
+    encode: Encode | None = None
+    parse: Convert | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The decoder of one column. `binary` is true if values in binary format are supported."""
+    """How the values of one column are decoded, and encoded in binary: from Arrow, and from PostgreSQL's text.
+
+    `binary` is true if values in binary format are supported.
+    """
 
     arrow: pa.DataType
     decode: Decode
-    text_of: Callable[[bytes], str]
+    encode: Encode
+    parse: Convert
     binary: bool = True
-
-
-def _one(decode: Decode) -> Callable[[bytes], str]:
-    """Return a function that formats one binary value, for types whose decoded value prints as PostgreSQL's text."""
-
-    def text_of(raw: bytes) -> str:
-        cells = Cells(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.array([len(raw)], np.int32))
-        return str(decode(cells, True).array[0].as_py())
-
-    return text_of
-
-
-def _bytea_text(raw: bytes) -> str:
-    return "\\x" + raw.hex()
-
-
-def _bool_text(raw: bytes) -> str:
-    return {b"\0": "f", b"\1": "t"}[raw]
 
 
 STRING = (pa.string(), "STRING", "string")
 
 TYPES: tuple[TypeRow, ...] = (
-    TypeRow("bool", 16, 1000, pa.bool_(), "BOOLEAN", "boolean", integers.boolean, _bool_text),
-    TypeRow("int2", 21, 1005, pa.int16(), "SMALLINT", "short", integers.int2, _one(integers.int2)),
-    TypeRow("int4", 23, 1007, pa.int32(), "INT", "integer", integers.int4, _one(integers.int4)),
-    TypeRow("int8", 20, 1016, pa.int64(), "BIGINT", "long", integers.int8, _one(integers.int8)),
-    TypeRow("oid", 26, 1028, pa.int64(), "BIGINT", "long", integers.oid, _one(integers.oid)),
-    TypeRow("float4", 700, 1021, pa.float32(), "FLOAT", "float", floats.float4, float_text),
-    TypeRow("float8", 701, 1022, pa.float64(), "DOUBLE", "double", floats.float8, float_text),
-    TypeRow("numeric", 1700, 1231, *STRING, numeric.numeric_text, _one(numeric.numeric_text)),
-    TypeRow("text", 25, 1009, *STRING, text.text, _one(text.text)),
-    TypeRow("varchar", 1043, 1015, *STRING, text.text, _one(text.text)),
-    TypeRow("bpchar", 1042, 1014, *STRING, text.text, _one(text.text)),
-    TypeRow("name", 19, 1003, *STRING, text.text, _one(text.text)),
-    TypeRow("char", 18, 1002, *STRING, text.char, _one(text.char)),
-    TypeRow("bytea", 17, 1001, pa.binary(), "BINARY", "binary", text.bytea, _bytea_text),
-    TypeRow("date", 1082, 1182, pa.date32(), "DATE", "date", dates.date, date_text),
+    TypeRow("bool", 16, 1000, pa.bool_(), "BOOLEAN", "boolean", integers.boolean, integers.boolean_binary),
+    TypeRow("int2", 21, 1005, pa.int16(), "SMALLINT", "short", integers.int2, integers.integer_binary),
+    TypeRow("int4", 23, 1007, pa.int32(), "INT", "integer", integers.int4, integers.integer_binary),
+    TypeRow("int8", 20, 1016, pa.int64(), "BIGINT", "long", integers.int8, integers.integer_binary),
+    TypeRow("oid", 26, 1028, pa.int64(), "BIGINT", "long", integers.oid, integers.oid_binary),
+    TypeRow("float4", 700, 1021, pa.float32(), "FLOAT", "float", floats.float4, floats.float_binary),
+    TypeRow("float8", 701, 1022, pa.float64(), "DOUBLE", "double", floats.float8, floats.float_binary),
+    TypeRow("numeric", 1700, 1231, *STRING, numeric.numeric_text, None, numeric.parsed_numeric),
+    TypeRow("text", 25, 1009, *STRING, text.text, None, text.as_is),
+    TypeRow("varchar", 1043, 1015, *STRING, text.text, None, text.as_is),
+    TypeRow("bpchar", 1042, 1014, *STRING, text.text, None, text.as_is),
+    TypeRow("name", 19, 1003, *STRING, text.text, None, text.as_is),
+    TypeRow("char", 18, 1002, *STRING, text.char, None, text.parsed_char),
+    TypeRow("bytea", 17, 1001, pa.binary(), "BINARY", "binary", text.bytea, bytes_of),
+    TypeRow("date", 1082, 1182, pa.date32(), "DATE", "date", dates.date, dates.date_binary, dates.parsed_date),
     TypeRow(
         "timestamp", 1114, 1115, pa.timestamp("us"), "TIMESTAMP_NTZ", "timestamp_ntz", dates.timestamp,
-        partial(timestamp_text, zoned=False),
+        dates.timestamp_binary, dates.parsed_timestamp,
     ),
     TypeRow(
         "timestamptz", 1184, 1185, pa.timestamp("us", "UTC"), "TIMESTAMP", "timestamp", dates.timestamptz,
-        partial(timestamp_text, zoned=True),
+        dates.timestamp_binary, dates.parsed_timestamp,
     ),
-    TypeRow("time", 1083, 1183, *STRING, times.time, _one(times.time)),
-    TypeRow("timetz", 1266, 1270, *STRING, times.timetz, _one(times.timetz)),
-    TypeRow("interval", 1186, 1187, *STRING, times.interval, _one(times.interval)),
-    TypeRow("uuid", 2950, 2951, *STRING, text.uuid, _one(text.uuid)),
-    TypeRow("json", 114, 199, *STRING, text.text, _one(text.text)),
-    TypeRow("jsonb", 3802, 3807, *STRING, text.jsonb, _one(text.jsonb)),
+    TypeRow("time", 1083, 1183, *STRING, times.time, None, times.parsed_time),
+    TypeRow("timetz", 1266, 1270, *STRING, times.timetz, None, times.parsed_timetz),
+    TypeRow("interval", 1186, 1187, *STRING, times.interval, None, times.parsed_interval),
+    TypeRow("uuid", 2950, 2951, *STRING, text.uuid, None, text.parsed_uuid),
+    TypeRow("json", 114, 199, *STRING, text.text, None, text.as_is),
+    TypeRow("jsonb", 3802, 3807, *STRING, text.jsonb, None, text.parsed_jsonb),
 )  # fmt: skip
 
 BY_OID: Mapping[int, TypeRow] = MappingProxyType({row.oid: row for row in TYPES})
@@ -119,34 +110,47 @@ class Types:
 
 
 def decoding_of(oid: int, typmod: int, types: Types) -> Decoding:
-    """Return the decoder of a column of this type."""
+    """Return the decoder and encoder of a column of this type."""
     if oid in BY_OID:
         return _built_in(oid, typmod, types)
     if oid in ELEMENTS:
-        return _array(ELEMENTS[oid], typmod, types)
+        return _array(oid, ELEMENTS[oid], typmod, types)
     described = types.known.get(oid)
     if described is None or oid in _VECTORS:
-        return _as_text(oid)
+        return _as_text(oid, types)
     if described.kind == "d":
         (base,) = described.parts
         return decoding_of(base.type.oid, base.typmod, types.with_part(base.type))
     if described.kind == "e":
-        return Decoding(pa.string(), text.text, _one(text.text))
+        return Decoding(pa.string(), text.text, bytes_of, text.as_is)
     if described.kind == "b" and len(described.parts) == 1:
         element = described.parts[0].type
-        return _array(element.oid, typmod, types.with_part(element))
-    return _as_text(oid)
+        return _array(oid, element.oid, typmod, types.with_part(element))
+    return _as_text(oid, types)
 
 
 def _built_in(oid: int, typmod: int, types: Types) -> Decoding:
     row = BY_OID[oid]
+    decode, encode, parse = row.decode, row.encode, row.parse
     if oid == _INTERVAL and types.version_num < 170000:
-        return Decoding(row.arrow, times.finite_interval, _one(times.finite_interval))
+        decode = times.finite_interval
     if oid == NUMERIC and (limits := decimal_limits(typmod)):
         precision, scale = limits
-        decode = partial(numeric.decimal, precision=precision, scale=scale)
-        return Decoding(pa.decimal128(precision, scale), decode, row.text_of)
-    return Decoding(row.arrow, row.decode, row.text_of)
+        decimal = partial(numeric.decimal, precision=precision, scale=scale)
+        return Decoding(pa.decimal128(precision, scale), decimal, numeric.decimal_binary, numeric.parsed_numeric)
+    if parse is None:
+        assert encode is not None  # noqa: S101
+        parse = partial(_parsed, decode=decode, encode=encode)
+    return Decoding(row.arrow, decode, encode or partial(_stored, parse=parse), parse)
+
+
+def _parsed(cells: Cells, decode: Decode, encode: Encode) -> Cells:
+    return encode(decode(cells, False).array)
+
+
+def _stored(array: pa.Array, parse: Convert) -> Cells:
+    """Encode an array of PostgreSQL's texts."""
+    return parse(bytes_of(array))
 
 
 def decimal_limits(typmod: int) -> tuple[int, int] | None:
@@ -157,15 +161,27 @@ def decimal_limits(typmod: int) -> tuple[int, int] | None:
     return (precision, scale) if 0 <= scale <= precision <= 38 else None
 
 
-def _array(element: int, typmod: int, types: Types) -> Decoding:
+def _array(oid: int, element: int, typmod: int, types: Types) -> Decoding:
     inner = decoding_of(element, typmod, types)
     if not inner.binary or pa.types.is_list(inner.arrow):
-        return _as_text(element)
-    decode = partial(arrays.array, element=inner.decode, element_oid=element, text_of=inner.text_of)
-    return Decoding(pa.list_(pa.field("element", inner.arrow)), decode, inner.text_of)
+        return _as_text(oid, types)
+    text_of = partial(_text_of_binary, decode=inner.decode)
+    return Decoding(
+        pa.list_(pa.field("element", inner.arrow)),
+        partial(arrays.array, element=inner.decode, element_oid=element, text_of=text_of),
+        partial(arrays.array_binary, element_oid=element, binary_of=inner.encode),
+        partial(arrays.parsed_array, element_oid=element, binary_of=inner.parse),
+    )
 
 
-def _as_text(oid: int) -> Decoding:
+def _text_of_binary(cells: Cells, decode: Decode) -> Cells:
+    return output.column_text(decode(cells, True))
+
+
+def _as_text(oid: int, types: Types) -> Decoding:
+    """Return the decoder of a type that is stored as PostgreSQL's text and has no binary format here."""
+    name = f"type {types.known[oid].name}" if oid in types.known else f"type oid {oid}"
+
     def decode(cells: Cells, binary: bool) -> DecodedColumn:
         if binary and (cells.lengths >= 0).any():
             raise UnsupportedMessage(
@@ -174,4 +190,7 @@ def _as_text(oid: int) -> Decoding:
             )
         return text.text(cells, False)
 
-    return Decoding(pa.string(), decode, bytes.decode, binary=False)
+    def refuse(_: object) -> Cells:
+        raise InvalidValue(f"{name} cannot be encoded in binary format", "Encode the values as text.")
+
+    return Decoding(pa.string(), decode, refuse, refuse, binary=False)
