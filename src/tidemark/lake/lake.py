@@ -16,7 +16,7 @@ from tidemark.schema.history import TableHistory, of_events
 from tidemark.storage import open_storage
 
 NAME = "_tidemark.json"
-FORMAT = 2
+FORMAT = 1
 _RESTORE = f"Restore {NAME} from a backup of the lake."
 
 
