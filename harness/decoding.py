@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.pgoutput.assembly import Assembler, Where
-from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Undecodable
 from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled
-from tidemark.pgoutput.relations import Scope
 from tidemark.values.kernels import Bytes, read_only
 from tidemark.values.types import Types
 

@@ -216,7 +216,7 @@ MUTATIONS = (
     ),
     Mutation(
         "lake: decimals become texts with exponents",
-        "lake/conversion.py",
+        "lake/columns.py",
         "return Values(column_strings(values))",
         "return Values(values.array.cast(pa.string()))",
         ("tests/mirror/test_numeric_text.py",),

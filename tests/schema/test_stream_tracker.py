@@ -15,7 +15,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType
-from tidemark.schema.watermarks import GRACE, SchemaLsns
+from tidemark.schema.tracker import GRACE, SchemaLsns
 
 pytestmark = pytest.mark.quick
 

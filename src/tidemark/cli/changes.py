@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.observed import print_observed
 from tidemark.cli.options import lake_argument
+from tidemark.cli.printing import print_observed
 from tidemark.cli.reading import POSITION, ReadOptions, read_options, with_positions
 from tidemark.errors import ExitCode
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.observed import observed
 from tidemark.cli.options import DurationType, json_option, lake_argument, source_option
+from tidemark.cli.printing import observed
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode
 from tidemark.mirror.compare.narrowing import Difference

@@ -45,7 +45,7 @@ def fold(
         )
     session = started(master, remote, conf)
     from tidemark.lake.shared import shared_folder
-    from tidemark.pipeline.apply.reach import require_reach  # deferred: these import Spark
+    from tidemark.pipeline.apply.job import require_reach  # deferred: these import Spark
     from tidemark.pipeline.fold.compactor import Compactor
 
     require_reach(session, shared_folder(opened.path))

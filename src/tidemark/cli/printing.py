@@ -1,13 +1,20 @@
-"""Printing of rows on standard output, one at a time: as a table, as CSV, as a JSON array or as JSON lines."""
+"""Printing of rows on standard output, one at a time: as a table, as CSV, as a JSON array or as JSON lines.
+
+A result of a polled mirror comes with a note that it is as of the last poll.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from tidemark.lake.polls import Poll
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Texts = Iterable[Sequence[str | None]]
@@ -82,3 +89,19 @@ def _cell(value: str | None) -> str:
     if value == "" or any(char in value for char in ',"\n\r'):
         return '"' + value.replace('"', '""') + '"'
     return value
+
+
+def print_observed(poll: Poll | None) -> None:
+    """Print on standard error, for a polled mirror, which poll a result is as of."""
+    if poll is not None:
+        click.echo(f"tidemark: {observed(poll)}", err=True)
+
+
+def observed(poll: Poll) -> str:
+    """Return the note as one line."""
+    return f"as of {poll}" if poll.is_reconciled else f"as of {poll}; {unreconciled(poll)}"
+
+
+def unreconciled(poll: Poll) -> str:
+    """Return the note for a poll that did not search for deleted rows."""
+    return f"rows deleted after {poll.seen.reconciled} may still be included"

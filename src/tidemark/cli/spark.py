@@ -38,7 +38,7 @@ def started(master: str | None, remote: str | None, conf: tuple[str, ...]) -> Sp
     from pyspark.sql import SparkSession  # deferred: it imports Spark
 
     from tidemark.spark import SparkOptions, spark_session
-    from tidemark.spark.launch import launch_jvm
+    from tidemark.spark.java import launch_jvm
 
     if SparkSession.getActiveSession() is not None and not (master or remote or conf):
         return spark_session()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.observed import unreconciled
 from tidemark.cli.options import lake_argument
+from tidemark.cli.printing import unreconciled
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
 from tidemark.postgres.capability import Mode

@@ -5,6 +5,13 @@ stored, with `~attnum` appended if that name is taken: names that differ only in
 added again, a column whose type was widened. Files are therefore never reinterpreted when the table is altered. A
 column that has contained a value that its type cannot represent has a text fallback, `name~text`, which contains
 PostgreSQL's text of such values.
+
+Stored values are converted to another type for a column whose type was altered without a rewrite of the table.
+PostgreSQL does not rewrite the rows when a numeric gets more digits before the decimal point, or loses its limits. If
+the new type is stored as text, the stored decimals are converted to it, with all digits of their scale and without an
+exponent.
+
+The layout of a relation maps the columns in the stream to stored columns.
 """
 
 from __future__ import annotations
@@ -14,7 +21,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.relation import Relation, columns_of
 from tidemark.schema.table import Column, Generated
+from tidemark.values.cells import DecodedColumn as Values
+from tidemark.values.output import column_strings
 from tidemark.values.types import Types, decoding_of
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
@@ -103,3 +114,31 @@ def free_name(name: str, attnum: int, taken: set[str]) -> str:
     """Return a name that is free for a column and its text fallback. Delta and Spark ignore the case of names."""
     candidates = [name, *(f"{name}~{attnum}{'.' * bool(n)}{n or ''}" for n in range(1600))]
     return next(each for each in candidates if taken.isdisjoint({each.lower(), (each + TEXT_SUFFIX).lower()}))
+
+
+def converted(values: Values, kind: pa.DataType) -> Values:
+    """Convert stored values to this type. If it is text, the text fallback of a decimal is merged into the values."""
+    there = values.array.type
+    if there == kind:
+        return values
+    if pa.types.is_decimal(there) and pa.types.is_string(kind):
+        return Values(column_strings(values))
+    return Values(values.array.cast(kind), values.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The path of the changes of a relation with one description, and the stored column for each of its columns."""
+
+    oid: int
+    path: str
+    columns: tuple[StoredColumn, ...]
+
+
+def layout_of(
+    relation: Relation, fingerprint: Fingerprint, path: str, stored: Sequence[StoredColumn], types: Types
+) -> Layout:
+    """Return the layout of a relation's changes, which reuses the columns that are already stored."""
+    columns = columns_of(relation, fingerprint) or ()
+    kept: Mapping[int, StoredColumn] = arranged(stored, wanted_columns(columns, types))
+    return Layout(relation.oid, path, tuple(kept[column.attnum] for column in columns))

@@ -24,8 +24,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
+from tidemark.schema.fingerprint import from_plain, to_plain
 from tidemark.schema.history import TableEvent, TableEventKind
-from tidemark.schema.plain import from_plain, to_plain
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"

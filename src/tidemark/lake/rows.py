@@ -28,7 +28,7 @@ from tidemark.lake.columns import (
     StoredColumn,
 )
 from tidemark.pgoutput.changes import ChangeBatch
-from tidemark.pgoutput.letters import DELETE, INSERT, UPDATE
+from tidemark.pgoutput.frames import DELETE, INSERT, UPDATE
 from tidemark.values.kernels import Flags, Longs
 
 INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED = (

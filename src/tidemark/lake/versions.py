@@ -5,7 +5,8 @@ this is a plain current table. A file's name contains its kind and its bucket; i
 intervals. The `txn` version is the folded LSN.
 
 A generation results from one start of the table, or one copy. The next generation replaces it in one commit, which
-records the last Delta version of the previous generation. That one is read at this Delta version until it expires.
+records the last Delta version of the previous generation. That one is read at this Delta version until it expires. A
+copy yields a `Generation`, whose files are not committed yet.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.commits import (
@@ -35,6 +36,7 @@ from tidemark.lake.commits import (
     schema_of,
 )
 from tidemark.lake.files import DataFile
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 VERSIONS = "versions"
@@ -253,3 +255,22 @@ def _version_file(folder: Path, add: Mapping[str, Any]) -> VersionFile:
         Lsn(greatest[BEGIN_LSN]),
         Lsn(greatest[END_LSN]) if named[1] == "closed" else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The rows of a table at `base`, as files that are already in the directory of its versions but not committed.
+
+    `fingerprint` is the table's definition at `base`, and `snapshot` the snapshot that the copy used.
+    """
+
+    fingerprint: Fingerprint
+    base: Boundary
+    snapshot: Snapshot
+    columns: tuple[StoredColumn, ...]
+    files: tuple[DataFile, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the table for messages."""
+        return f"{self.fingerprint.schema}.{self.fingerprint.name}"

@@ -14,11 +14,10 @@ from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
-from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Undecodable
 from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, describe
 from tidemark.pgoutput.frames import HEAD
 from tidemark.pgoutput.messages import Reader, read_relation
-from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Assembled, Rows
 from tidemark.schema.relation import Relation
 from tidemark.values.kernels import Bytes

@@ -14,7 +14,7 @@ from pyspark.logger import PySparkLogger
 
 from tidemark.errors import InvalidValue, NotAnswerable, TaskFailed, TidemarkError
 from tidemark.mirror.sql import Statement
-from tidemark.mirror.sql.refusal import placed
+from tidemark.mirror.sql.tokens import placed
 from tidemark.spark import what_failed
 from tidemark.spark.session import RAISED
 

@@ -28,10 +28,9 @@ from tidemark.lake.leases import HOLD_S, Lease, require_hold
 from tidemark.lake.paths import local_path
 from tidemark.lake.status import TableStatus, tables_of
 from tidemark.log.reader import LogReader
-from tidemark.mirror.gate import LIMIT_S, Passed, pass_gate
 from tidemark.mirror.html import mirror_html
 from tidemark.mirror.moment import Moment
-from tidemark.mirror.open_lake import OpenLake
+from tidemark.mirror.open_lake import LIMIT_S, OpenLake, Passed, pass_gate
 from tidemark.mirror.positions import LATEST, NOW, Duration, Position, parse_position, seconds_of
 from tidemark.mirror.present import Present
 from tidemark.mirror.sql import bind

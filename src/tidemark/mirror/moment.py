@@ -20,9 +20,8 @@ from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
 from tidemark.mirror.failures import explaining
-from tidemark.mirror.gate import Passed
 from tidemark.mirror.html import moment_html
-from tidemark.mirror.open_lake import OpenLake
+from tidemark.mirror.open_lake import OpenLake, Passed
 from tidemark.mirror.positions import NOW, Position, parse_position
 from tidemark.mirror.row_history import BEFORE, COPIED, HistoryStart, RowHistory
 from tidemark.mirror.sql import bind

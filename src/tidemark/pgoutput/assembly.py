@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidemark.pgoutput.events import NO_END, NOBODY, STATE, FrameEventKind, classify
-from tidemark.pgoutput.frames import HEAD
-from tidemark.pgoutput.letters import TWO_PHASE
+from tidemark.pgoutput.frames import HEAD, TWO_PHASE
 from tidemark.pgoutput.messages import refuse_two_phase
 from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, SAID, Assembled
 from tidemark.values.failure import bad_message

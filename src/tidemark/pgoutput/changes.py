@@ -2,12 +2,17 @@
 
 A batch contains changes of one relation under one description. If a transaction changed several tables, or a table was
 altered in between, `commit_lsns` and `ordinals` define the order of the changes across all batches.
+
+`Scope` determines which description of a table applies to a change: a Relation message is in force from its position in
+the stream. A Relation message inside a streamed transaction is in force only within that transaction until it commits,
+and then for all transactions unless a later message replaced it. If the transaction aborts, the message is discarded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +20,8 @@ import pyarrow as pa
 
 from tidemark.clock import Lsn
 from tidemark.errors import MalformedValue, UnknownRelation, UnsupportedMessage
-from tidemark.pgoutput.letters import ORIGIN, RELATION, TRUNCATE, TYPE
+from tidemark.pgoutput.frames import ORIGIN, RELATION, TRUNCATE, TYPE
 from tidemark.pgoutput.messages import Reader, read_origin, read_relation, read_truncate, read_type
-from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Rows
 from tidemark.pgoutput.scan import Format, Messages, RowCells, find_values
 from tidemark.schema.relation import Relation
@@ -26,9 +30,34 @@ from tidemark.values.failure import BatchTooLarge, decoding_column
 from tidemark.values.kernels import Bytes, Flags, Ints, Longs
 from tidemark.values.types import Decoding, Types, decoding_of
 
+Place: TypeAlias = tuple[int, int]  # position of a message; later messages compare greater
 BINARY = ord("b")
 SPECIAL = np.array([ORIGIN, RELATION, TRUNCATE, TYPE], np.uint8)
 FULL_ROW = ord("O")
+
+
+class Scope:
+    """Relations by oid: those in force for all transactions, overridden by those of each open streamed transaction."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, tuple[Place, Relation]] = {}
+        self._streamed: dict[int, dict[int, tuple[Place, Relation]]] = {}
+
+    def describe(self, relation: Relation, place: Place, stream: int | None) -> None:
+        """Register a Relation message from inside the streamed transaction `stream`, or from outside if None."""
+        target = self._all if stream is None else self._streamed.setdefault(stream, {})
+        target[relation.oid] = (place, relation)
+
+    def find(self, oid: int, stream: int | None) -> Relation | None:
+        """Return the description in force for a change, or None."""
+        described = self._streamed.get(stream, {}).get(oid) if stream is not None else None
+        described = described or self._all.get(oid)
+        return described[1] if described else None
+
+    def commit(self, stream: int) -> None:
+        """Put the relations of the streamed transaction into force for all, except where a later description exists."""
+        for oid, described in self._streamed.pop(stream, {}).items():
+            self._all[oid] = max(described, self._all.get(oid, described), key=lambda known: known[0])
 
 
 @dataclass(frozen=True, slots=True)

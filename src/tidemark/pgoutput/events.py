@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.pgoutput.frames import HEAD, frame_length
-from tidemark.pgoutput.letters import (
+from tidemark.pgoutput.frames import (
     BEGIN,
     COMMIT,
     DELETE,
+    HEAD,
     INSERT,
     MESSAGE,
     ORIGIN,
@@ -27,6 +27,7 @@ from tidemark.pgoutput.letters import (
     TRUNCATE,
     TYPE,
     UPDATE,
+    frame_length,
 )
 from tidemark.values.kernels import OK, Bytes, Longs, be32, be64, kernel
 

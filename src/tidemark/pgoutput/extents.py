@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.pgoutput.changes import ChangeBatch, Limits, Sequence, Transactions, Undecodable, decode_changes
-from tidemark.pgoutput.frames import HEAD, Window, windows
-from tidemark.pgoutput.letters import MESSAGE, TRUNCATE
+from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Sequence, Transactions, Undecodable, decode_changes
+from tidemark.pgoutput.frames import HEAD, MESSAGE, TRUNCATE, Window, windows
 from tidemark.pgoutput.messages import LogicalMessage, Reader, Transaction, read_message, read_relation
-from tidemark.pgoutput.relations import Scope
 from tidemark.pgoutput.rows import Assembled, Rows
 from tidemark.pgoutput.scan import Messages, scan
 from tidemark.values.kernels import Bytes, Longs

@@ -2,6 +2,8 @@
 
 A frame is a little-endian int32 length followed by that many bytes. Only the preceding lengths determine where a
 message begins, so every scan starts at the beginning of a frame.
+
+The first byte of each message is its kind.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from tidemark.values.failure import bad_message
 from tidemark.values.kernels import OK, Bytes, Longs, kernel, le32, read_only
 
 HEAD = 4
+INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "IUDT")
+BEGIN, COMMIT, ORIGIN, RELATION, TYPE, MESSAGE = (ord(letter) for letter in "BCORYM")
+STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = (ord(letter) for letter in "SEcA")
+TWO_PHASE = b"bPKrp"
 
 
 @dataclass(frozen=True, slots=True)

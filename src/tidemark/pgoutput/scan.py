@@ -14,18 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.pgoutput.letters import (
-    BEGIN,
-    COMMIT,
-    DELETE,
-    INSERT,
-    MESSAGE,
-    ORIGIN,
-    RELATION,
-    TRUNCATE,
-    TYPE,
-    UPDATE,
-)
+from tidemark.pgoutput.frames import BEGIN, COMMIT, DELETE, INSERT, MESSAGE, ORIGIN, RELATION, TRUNCATE, TYPE, UPDATE
 from tidemark.values.cells import NULL, UNCHANGED
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, kernel

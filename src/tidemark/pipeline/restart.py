@@ -60,7 +60,7 @@ from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.history import TableHistory
 from tidemark.schema.reasons import restarted
 from tidemark.schema.stream_tracker import StreamTracker
-from tidemark.schema.watermarks import SchemaLsns
+from tidemark.schema.tracker import SchemaLsns
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops

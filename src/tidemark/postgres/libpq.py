@@ -1,10 +1,22 @@
-"""The libpq that psycopg has loaded into this process, for functions that psycopg does not provide."""
+"""The libpq that psycopg has loaded into this process, for functions that psycopg does not provide.
+
+Compiled kernels call some of them directly, without the Python interpreter.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+from numba import types
+
+get_copy_data: Any = types.ExternalFunction("PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
+consume_input: Any = types.ExternalFunction("PQconsumeInput", types.int32(types.intp))
+free_memory: Any = types.ExternalFunction("PQfreemem", types.void(types.intp))
+copy_memory: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
 
 @cache
@@ -18,3 +30,10 @@ def libpq() -> ctypes.CDLL:
 def address_of(function: str) -> int:
     """Return the address of a libpq function."""
     return ctypes.cast(getattr(libpq(), function), ctypes.c_void_p).value or 0
+
+
+@cache
+def link() -> None:
+    """Register the addresses of psycopg's libpq functions with the compiler."""
+    for name in ("PQgetCopyData", "PQconsumeInput", "PQfreemem"):
+        llvmlite.binding.add_symbol(name, address_of(name))

@@ -7,12 +7,18 @@ between transactions: there every transaction sets them again.
 A database with encoding SQL_ASCII can contain any bytes, and the server raises an error for text that is not valid in
 the client's encoding: one such value would end a COPY, a stream or a catalog read. With `as_stored` the server sends
 text unchecked; bytes that are not UTF-8 become surrogates in names, and `\xff` in other texts.
+
+The time to wait for a server is limited here, because its own timeouts have no effect if it is stopped or unreachable.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,7 +26,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, LiteralString, Self
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
@@ -28,9 +34,7 @@ from psycopg.rows import dict_row
 
 from tidemark.errors import ObjectMissing, SettingsNotPinned, SourceError
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.refusal import refusal
-from tidemark.postgres.sqlstate import translated
-from tidemark.postgres.waiting import bounded
+from tidemark.postgres.sqlstate import refusal, translated
 
 PINNED: Mapping[str, str] = MappingProxyType(
     {
@@ -48,12 +52,52 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "standard_conforming_strings": "on",
     }
 )
-
 # Only a superuser may set these, so they are only checked: if on, a damaged page reads as empty or as if it were valid.
 REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
-
-
 NO_ENCODING = "SQL_ASCII"
+GRACE_S = 5.0  # time that a server may take beyond its own timeout to report it
+_NOT_IMPORTED = (
+    psycopg.errors.FeatureNotSupported,
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.UndefinedObject,
+)
+
+
+def answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
+    """Read until the command has its result or the time has elapsed; return whether it has."""
+    deadline = time.monotonic() + wait_s
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    pgconn.flush()
+    pgconn.consume_input()
+    while pgconn.is_busy():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        if poll.poll(min(left_s, 1.0) * 1000):
+            pgconn.consume_input()
+    return True
+
+
+@contextmanager
+def bounded(pgconn: pq.abc.PGconn, limit_s: float) -> Iterator[None]:
+    """Shut down the connection if the body takes longer, so that libpq reports it as closed; 0 means no limit."""
+    if limit_s <= 0:
+        yield
+        return
+    timer = threading.Timer(limit_s, _cut, [pgconn])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _cut(pgconn: pq.abc.PGconn) -> None:
+    if pgconn.status == pq.ConnStatus.OK:
+        with socket.socket(fileno=os.dup(pgconn.socket)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Printed(Loader):
@@ -73,9 +117,6 @@ class _Stored(Loader):
 class _StoredJson(_Stored):
     def load(self, data: Buffer) -> Any:
         return json.loads(super().load(data))
-
-
-GRACE_S = 5.0  # time that a server may take beyond its own timeout to report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +158,6 @@ def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> p
         return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
         return refusal(conninfo, dsn, str(error))
-
-
-_NOT_IMPORTED = (
-    psycopg.errors.FeatureNotSupported,
-    psycopg.errors.InvalidParameterValue,
-    psycopg.errors.UndefinedObject,
-)
 
 
 class Session:

@@ -29,10 +29,9 @@ from tidemark.logs import fields
 from tidemark.postgres.blockers import blockers_of, described, named
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import PREFIX, require_ours
-from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.session import Session, Timeouts, answered
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.sqlstate import error_for, translated
-from tidemark.postgres.waiting import answered
 
 PLUGIN = "pgoutput"
 CANCEL_WAIT_S = 10.0

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogTrimmed, NotAnswerable
 from tidemark.lake.changes import ChangeFiles
-from tidemark.lake.layout import layout_of
+from tidemark.lake.columns import layout_of
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_retained
 from tidemark.lake.versions import Versions, held, read_versions

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
 from tidemark.errors import NotAnswerable
-from tidemark.lake.columns import CHANGE_TYPE, OURS, TEXT_SUFFIX, TRUNCATE, UNCHANGED, StoredColumn
-from tidemark.lake.conversion import converted
+from tidemark.lake.columns import CHANGE_TYPE, OURS, TEXT_SUFFIX, TRUNCATE, UNCHANGED, StoredColumn, converted
 from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice, SlicePlan

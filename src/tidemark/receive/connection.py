@@ -24,9 +24,8 @@ from tidemark.errors import (
     PublicationDiffers,
     SourceError,
 )
-from tidemark.postgres.session import Session
+from tidemark.postgres.session import Session, answered
 from tidemark.postgres.sqlstate import error_for, translated
-from tidemark.postgres.waiting import answered
 from tidemark.receive.drain import Drain, Dry
 from tidemark.values.kernels import Bytes
 

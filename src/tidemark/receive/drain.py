@@ -17,8 +17,7 @@ import numpy as np
 
 from tidemark.errors import MalformedMessage
 from tidemark.pgoutput.frames import HEAD
-from tidemark.postgres.compiled import consume_input, copy_memory, free_memory, get_copy_data, link
-from tidemark.postgres.libpq import libpq
+from tidemark.postgres.libpq import consume_input, copy_memory, free_memory, get_copy_data, libpq, link
 from tidemark.values.kernels import Bytes, Longs, be64, kernel
 
 _XLOG_HEADER, _KEEPALIVE = 25, 18

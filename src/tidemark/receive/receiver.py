@@ -24,10 +24,9 @@ from tidemark.logs import fields
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.slot import SlotWait
 from tidemark.receive.beginning import mirror_of
-from tidemark.receive.checks import CheckedSource, check_marks, check_not_moved, check_slot, check_source
+from tidemark.receive.checks import CheckedSource, Formats, check_marks, check_not_moved, check_slot, check_source
 from tidemark.receive.connection import Plugin, Replication
 from tidemark.receive.conversion import Conversion
-from tidemark.receive.formats import Formats
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.pump import Pump
 from tidemark.receive.runtime import ReceiverRuntime, stop_signal

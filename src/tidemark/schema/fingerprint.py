@@ -13,15 +13,22 @@ the fingerprint is read in the boundary's own snapshot and compared with the pre
 A new filenode alone only means that the rows were rewritten. Together with a column whose catalog row was updated, it
 may mean an `ALTER … TYPE … USING` to the same type, which leaves no other trace. That is a RESYNC, even if it was in
 fact a harmless ALTER and a VACUUM FULL: an unnecessary copy is preferred to wrong values.
+
+`to_plain` and `from_plain` convert fingerprints to plain values and back, for JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any
 
-from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType, Table
+from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType, Table, TypePart
+
+# Types with the same stored bytes and text, so that PostgreSQL changes one to the other without a rewrite.
+_TEXTS = frozenset({25, 1043})  # text, varchar
+_NUMERICS = 1231  # numeric[]: an array with a NaN uses the text fallback if, and only if, its elements are DECIMAL
 
 
 class Effect(Enum):
@@ -93,10 +100,6 @@ class FingerprintComparison:
 
 
 Finding = tuple[Effect, str]
-
-# Types with the same stored bytes and text, so that PostgreSQL changes one to the other without a rewrite.
-_TEXTS = frozenset({25, 1043})  # text, varchar
-_NUMERICS = 1231  # numeric[]: an array with a NaN uses the text fallback if, and only if, its elements are DECIMAL
 
 
 def compare(old: Fingerprint | None, new: Fingerprint | None) -> FingerprintComparison:
@@ -196,3 +199,43 @@ def _rewritten_columns(old: Fingerprint, new: Fingerprint) -> list[str]:
     after = {column.attnum: column.touched for column in new.columns}
     names = {column.attnum: column.name for column in (*old.columns, *new.columns)}
     return [names[n] for n in sorted(names) if before.get(n) != after.get(n)]
+
+
+def to_plain(fingerprint: Fingerprint) -> dict[str, Any]:
+    """Convert a fingerprint to dictionaries, sequences, numbers and strings."""
+    plain = asdict(fingerprint, dict_factory=_plainly)
+    return dict(plain)
+
+
+def from_plain(plain: Mapping[str, Any]) -> Fingerprint:
+    """Rebuild the fingerprint from the result of `to_plain`, also after a round trip through JSON."""
+    return Fingerprint(
+        oid=plain["oid"],
+        schema=plain["schema"],
+        name=plain["name"],
+        filenode=plain["filenode"],
+        persistence=Persistence(plain["persistence"]),
+        key=tuple(plain["key"]),
+        columns=tuple(_column(each) for each in plain["columns"]),
+        parent=plain["parent"],
+        bound=plain["bound"],
+        inherits=tuple(plain["inherits"]),
+        memberships=tuple(Membership(**each) for each in plain["memberships"]),
+        children=tuple(Child(**each) for each in plain["children"]),
+        marked=None if plain["marked"] is None else tuple(plain["marked"]),
+        constraint=plain["constraint"],
+    )
+
+
+def _plainly(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Enum) else value for name, value in pairs}
+
+
+def _column(plain: Mapping[str, Any]) -> Column:
+    return Column(**{**plain, "type": _type(plain["type"]), "generated": Generated(plain["generated"])})
+
+
+def _type(plain: Mapping[str, Any]) -> PgType:
+    parts = tuple(TypePart(**{**part, "type": _type(part["type"])}) for part in plain["parts"])
+    labels = tuple((oid, label) for oid, label in plain["labels"])
+    return PgType(plain["oid"], plain["name"], plain["kind"], parts, labels, tuple(map(tuple, plain["touched"])))

@@ -33,8 +33,7 @@ from tidemark.schema.reasons import (
 )
 from tidemark.schema.relation import Relation, fitting
 from tidemark.schema.table import PgType
-from tidemark.schema.tracker import SchemaTracker, Store, changed_roots
-from tidemark.schema.watermarks import SchemaLsns
+from tidemark.schema.tracker import SchemaLsns, SchemaTracker, Store, changed_roots
 
 _BEGINNING = (TableEventKind.BEGUN, TableEventKind.EMPTIED, TableEventKind.COPIED, TableEventKind.DROPPED)
 

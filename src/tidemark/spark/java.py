@@ -7,22 +7,34 @@ MLlib's algebra.
 
 Spark logs errors to standard error, except those that Python raises as well; with the logger `tidemark` at level DEBUG
 it logs these too, and warnings.
+
+The JVM of a command has its own process group, and its standard error goes to Tidemark's log. The terminal sends Ctrl-C
+to every process of the foreground job, so otherwise Spark's Python workers would print tracebacks before the command
+can shut down. The JVM exits when its standard input is closed, so it never outlives the command.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
-from tidemark.errors import JavaMissing
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+
+from tidemark.errors import JavaMissing, SparkError
 from tidemark.logs import is_debug
 
 OLDEST = 17
@@ -36,6 +48,8 @@ for argument do
 done
 exec "{java}" "$@"
 """
+TAIL = 5  # lines of standard error that the error message contains if the JVM does not start
+_LOGGER = logging.getLogger("tidemark.spark")
 
 
 @contextmanager
@@ -105,3 +119,36 @@ def _shim_home(java: Path) -> Path:
     shim.write_text(_SHIM.format(java=java))
     shim.chmod(0o755)
     return home
+
+
+def launch_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM for the next session of this process, unless one is running."""
+    if SparkContext._gateway is not None:
+        return
+    settings = SparkConf(loadDefaults=False)
+    for key, value in conf.items():
+        settings.set(key, value)
+    tail: deque[str] = deque(maxlen=TAIL)
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=_follow, args=[os.fdopen(reading, "rb"), tail], name="spark", daemon=True)
+    thread.start()
+    try:
+        with jvm_environment():
+            gateway = launch_gateway(settings, {"process_group": 0, "stderr": writing})  # type: ignore[no-untyped-call]
+    except PySparkException as error:
+        os.close(writing)
+        thread.join(1)
+        raise SparkError(
+            f"Spark did not start: {'; '.join(tail) or error}",
+            "Run `tidemark --log-level debug` with the same command to see the output of Java.",
+        ) from error
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _follow(stderr: IO[bytes], tail: deque[str]) -> None:
+    with stderr:
+        for line in stderr:
+            text = line.decode(errors="replace").rstrip()
+            tail.append(text)
+            _LOGGER.debug("%s", text)

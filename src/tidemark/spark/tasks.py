@@ -1,14 +1,24 @@
-"""Tasks on executors, for work that is not a query."""
+"""Tasks on executors, for work that is not a query.
+
+It also detects a terminated JVM, extracts the cause from a Spark error, and runs calls that wait for Spark or the
+source in parallel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 _REMOTE_TASKS = 16  # used if the number of concurrent tasks is unknown
+_TRACEBACK = "Traceback (most recent call last):"
+_LOOK_S = 0.2
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def in_a_task(spark: SparkSession, run: Callable[[], Iterable[bytes]]) -> list[bytes]:
@@ -42,3 +52,39 @@ def _as_rows(run: Callable[[], Iterable[bytes]], batches: Iterable[pa.RecordBatc
     for _ in batches:
         for value in run():
             yield pa.record_batch({"value": pa.array([value], pa.binary())})
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether the JVM that PySpark started for a session has terminated. A JVM started elsewhere is not monitored."""
+    gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
+    process = getattr(gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def what_failed(error: BaseException) -> str:
+    """Return the cause as one line: the innermost exception of a task if there is one, else the first line."""
+    said = str(error)
+    if _TRACEBACK in said:
+        lines = said.rpartition(_TRACEBACK)[2].splitlines()
+        return next((line for line in lines if line and not line.startswith(" ")), type(error).__name__)
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("An error occurred while")]
+    return lines[0].rpartition("Exception: ")[2].strip() if lines else type(error).__name__
+
+
+class Stopped(Exception):
+    """A stop was requested. Calls that have started run to completion; their results are discarded."""
+
+
+def in_parallel(
+    run: Callable[[Item], Result], items: Iterable[Item], tasks: int, stopping: Callable[[], bool]
+) -> Iterator[Result]:
+    """Yield the results in the order of the items. After a failure or a stop request, no further call is started."""
+    pool = ThreadPoolExecutor(tasks, "tidemark")
+    try:
+        for future in [pool.submit(run, item) for item in items]:
+            while not wait([future], _LOOK_S).done:
+                if stopping():
+                    raise Stopped
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

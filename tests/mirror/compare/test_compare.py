@@ -24,7 +24,7 @@ from tests.pipeline.sync.test_faults import wrapped
 from tidemark.errors import InvalidValue
 from tidemark.mirror.compare import narrowing
 from tidemark.mirror.compare.comparison import Compared, CompareOptions, Comparison, Verdict
-from tidemark.mirror.compare.looking import HeldLook
+from tidemark.mirror.compare.holding import HeldLook
 from tidemark.mirror.compare.narrowing import Difference
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.dsn import Dsn

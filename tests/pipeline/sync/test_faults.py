@@ -15,9 +15,9 @@ from harness.database import MIRROR, Database, create_database
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST, Start, quick_only
 from tidemark.errors import NotAnswerable
-from tidemark.lake.generation import Generation
 from tidemark.lake.requests import ask_for_resync
 from tidemark.lake.status import status_of
+from tidemark.lake.versions import Generation
 from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy import copying, parts, snapshots
 from tidemark.pipeline.copy.planning import SnapshotCopy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
-from tidemark.lake.generation import Generation
+from tidemark.lake.versions import Generation
 from tidemark.pipeline.copy.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, Phase, Tracker
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence

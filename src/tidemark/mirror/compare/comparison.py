@@ -16,13 +16,11 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.polls import Poll
 from tidemark.mirror.compare.digest import WHOLE
-from tidemark.mirror.compare.holding import Held
-from tidemark.mirror.compare.looking import HeldLook
+from tidemark.mirror.compare.holding import Held, HeldLook
 from tidemark.mirror.compare.mirror_side import MirrorSide
 from tidemark.mirror.compare.narrowing import FoundDifferences, narrowed
 from tidemark.mirror.compare.polled import HeldPoll
-from tidemark.mirror.compare.source_side import SourceSide
-from tidemark.mirror.compare.table import ComparedTable
+from tidemark.mirror.compare.source_side import ComparedTable, SourceSide
 from tidemark.mirror.failures import explained
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment

@@ -1,4 +1,7 @@
-"""The rows of a table at the source; PostgreSQL computes the digests, so only counts and sums are transferred."""
+"""The rows of a table at the source; PostgreSQL computes the digests, so only counts and sums are transferred.
+
+`ComparedTable` is a table as both engines read it: its columns, its key, and the size of the sample.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from psycopg import sql
 
 from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
-from tidemark.mirror.compare.table import ComparedTable
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.canonical import ComparedColumn, source_row
 from tidemark.reads.digests import source_md5, source_sums
+from tidemark.schema.fingerprint import Fingerprint
 
 # The table and all tables below it in the session's snapshot. The planner uses the current children of a parent, so it
 # may omit a child that was removed since the snapshot, or include one that was added.
@@ -29,6 +33,32 @@ _TREE = """
      order by c.oid
 """
 _FIGURES = sql.SQL("{}, min(at), max(at)").format(source_sums(sql.SQL("hash")))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTable:
+    """A table to compare; `sample` of ten thousand rows are read.
+
+    These are the rows whose hash of `located` modulo ten thousand is below `sample`. With `children`, the rows of
+    tables that inherit from it are included; then no key identifies rows.
+    """
+
+    fingerprint: Fingerprint
+    columns: tuple[ComparedColumn, ...]
+    key: tuple[ComparedColumn, ...]
+    sample: int = WHOLE
+    children: bool = False
+
+    @property
+    def by_value(self) -> ComparedColumn | None:
+        """The key if it is one integer, which is then the position of a row; None otherwise."""
+        (only,) = self.key if len(self.key) == 1 else (None,)
+        return only if only is not None and pa.types.is_integer(only.type) and only.text_name is None else None
+
+    @property
+    def located(self) -> tuple[ComparedColumn, ...]:
+        """The columns whose hash is the position of a row if `by_value` is None: the key, or all columns."""
+        return self.key or self.columns
 
 
 @dataclass(frozen=True, slots=True)

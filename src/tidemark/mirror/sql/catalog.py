@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from tidemark.mirror.sql.references import Reference
-from tidemark.mirror.sql.refusal import refuse
+from tidemark.mirror.sql.tokens import refuse
 from tidemark.schema.display import spark_name
 
 TableKey = tuple[str, str]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.mirror.sql.refusal import refuse
-from tidemark.mirror.sql.tokens import Token, hints
+from tidemark.mirror.sql.tokens import Token, hints, refuse
 
 TEXT = "TEXT"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.mirror.sql.refusal import refuse, refuse_table_keyword
-from tidemark.mirror.sql.tokens import Token
+from tidemark.mirror.sql.tokens import Token, refuse, refuse_table_keyword
 
 QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
 FROM_ENDS = {

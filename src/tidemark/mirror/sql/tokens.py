@@ -2,6 +2,8 @@
 
 In the copy, literals, comments, hints and quoted names are replaced by plain text, so that only this module decides
 what is a literal in Spark.
+
+`refuse` raises the error for a query that cannot be bound, with the position in the text and a hint.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
-from tidemark.mirror.sql.refusal import refuse
+from tidemark.errors import InvalidValue
 
 _SPACE = " \\t\\n\\f\\r\\x0b\\xa0\\u1680\\u2000-\\u200a\\u2028\\u202f\\u205f\\u3000"
 _TOKEN = re.compile(
@@ -24,6 +27,22 @@ _TOKEN = re.compile(
 )
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _KINDS = ("space", "string", "quoted", "number", "word", "symbol")
+
+
+def refuse(sql: str, at: int, what: str, hint: str) -> NoReturn:
+    """Raise InvalidValue for an offset in the text of a query."""
+    raise InvalidValue(placed(sql, at, what), hint)
+
+
+def placed(sql: str, at: int, what: str) -> str:
+    """Return a message with its line and column in the text."""
+    return f"{what} (line {sql.count(chr(10), 0, at) + 1}, column {at - sql.rfind(chr(10), 0, at)})"
+
+
+def refuse_table_keyword(sql: str, at: int) -> NoReturn:
+    """Refuse TABLE before a name, which is a query in Spark, as in `union all table orders`; SELECT is equivalent."""
+    hint = "Write select * from name; as an argument, TABLE (select * from name); a table named table in backticks."
+    refuse(sql, at, "the TABLE statement is not supported", hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sqlglot.errors import ParseError
 
 from tidemark.errors import InvalidValue
 from tidemark.mirror.sql.references import Reference
-from tidemark.mirror.sql.refusal import refuse
+from tidemark.mirror.sql.tokens import refuse
 
 
 def parse(sql: str, masked: str) -> exp.Expr:

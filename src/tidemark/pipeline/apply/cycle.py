@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.lake.columns import COMMIT_VERSION, TRUNCATE
+from tidemark.lake.columns import COMMIT_VERSION, TRUNCATE, Layout, layout_of
 from tidemark.lake.commits import ChangeTable, is_there
 from tidemark.lake.lake import Lake
-from tidemark.lake.layout import Layout, layout_of
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.shared import shared_folder
 from tidemark.log.mapped import sync_segments

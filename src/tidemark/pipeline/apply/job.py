@@ -3,11 +3,14 @@
 A task writes one file for each table and set of columns in its slices. It returns their descriptions to the driver, and
 the files are not part of the lake until the driver commits them. If Spark runs a task twice, both attempts write files,
 but only those of one attempt are returned.
+
+Before its first job a writer checks that the executors and the driver share their directories.
 """
 
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,18 +21,19 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
+from tidemark.errors import FolderNotShared
 from tidemark.lake.changes import change_writer
-from tidemark.lake.columns import StoredColumn, stored_columns
+from tidemark.lake.columns import Layout, StoredColumn, stored_columns
 from tidemark.lake.files import DataFile, FileWriter
-from tidemark.lake.layout import Layout
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.rows import change_rows
-from tidemark.lake.shared import SharedFolder
+from tidemark.lake.shared import SharedFolder, forget_replies
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice
 from tidemark.pgoutput.changes import ChangeBatch, Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.schema.relation import Relation
+from tidemark.spark import in_tasks, runs_here
 from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.types import Types
 
@@ -139,3 +143,27 @@ def _new_rows(batch: ChangeBatch, layout: Layout, applied: Lsn) -> pa.Table:
     """The rows of a batch above the applied LSN of the table, which already contains the others."""
     keep = batch.commit_lsns > np.uint64(applied.value)
     return change_rows(batch, layout.columns, None if keep.all() else keep)
+
+
+def require_reach(spark: SparkSession, lake: SharedFolder, *others: SharedFolder) -> None:
+    """Refuse executors that cannot read these directories of the driver, or whose files in the lake it cannot read.
+
+    The check runs in as many tasks as can run at a time. An executor that joins later is checked by its first task.
+    """
+    if runs_here(spark):
+        return
+    for told in in_tasks(spark, partial(_answer, lake, others)):
+        answer = pickle.loads(told)  # noqa: S301 - ours
+        if isinstance(answer, FolderNotShared):
+            raise answer
+        lake.take_reply(*answer)
+    forget_replies(lake)
+
+
+def _answer(lake: SharedFolder, others: Sequence[SharedFolder]) -> Iterator[bytes]:
+    try:
+        for folder in others:
+            folder.verified()
+        yield pickle.dumps((lake.reply(), socket.gethostname()))
+    except FolderNotShared as error:
+        yield pickle.dumps(error)

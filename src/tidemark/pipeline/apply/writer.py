@@ -2,6 +2,9 @@
 
 It needs the source only for catalog snapshots. While the source cannot be reached it continues to apply, but changes
 above the schema LSN are not visible to readers.
+
+A cycle is large, because large cycles are cheaper, but not larger than can be applied in time: changes become visible
+when their cycle ends. So a slow machine, or tables with many columns, get smaller cycles.
 """
 
 from __future__ import annotations
@@ -32,13 +35,12 @@ from tidemark.errors import (
     policy_of,
 )
 from tidemark.lake.catalog import CatalogUpdates
-from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.lake.versions import VERSIONS, Generation, VersionTable
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
 from tidemark.log.mirror import LogMirror, read_mirror
@@ -47,22 +49,35 @@ from tidemark.log.slices import plan
 from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
 from tidemark.pipeline.apply.cycle import Applied, ChangeTables, run_cycle
+from tidemark.pipeline.apply.job import require_reach
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.apply.pace import Pace
-from tidemark.pipeline.apply.reach import require_reach
 from tidemark.postgres.blockers import ending, named, older_than
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.session import Session
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.reasons import open_transactions
 from tidemark.schema.stream_tracker import StreamTracker
-from tidemark.schema.watermarks import SchemaLsns
+from tidemark.schema.tracker import SchemaLsns
 from tidemark.spark import require_pinned
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 BLOCKING_S = 2.0
 _PATIENCE = 20
 _LOGGER = logging.getLogger("tidemark.pipeline")
+
+
+class Pace:
+    """The size of the next cycle in bytes, computed from the duration of the previous ones."""
+
+    def __init__(self, most_bytes: int, least_bytes: int, limit_s: float) -> None:
+        self._most, self._least, self._limit_s = most_bytes, min(least_bytes, most_bytes), limit_s
+        self.size_bytes = most_bytes
+
+    def took(self, size_bytes: int, seconds: float) -> None:
+        """Record the duration of a cycle. One that is small because the log ended does not increase the next size."""
+        fits = size_bytes * self._limit_s / max(seconds, 1e-9)
+        if seconds > self._limit_s or size_bytes >= self.size_bytes:
+            self.size_bytes = int(min(self._most, max(self._least, min(fits, 2 * self.size_bytes))))
 
 
 class LakeWriter:

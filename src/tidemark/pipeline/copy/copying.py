@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary
 from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, in_short, policy_of
-from tidemark.lake.generation import Generation
 from tidemark.lake.leases import Lease
 from tidemark.lake.registers import read_cycle, read_retained
+from tidemark.lake.versions import Generation
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, together
 from tidemark.pipeline.copy.planning import CopyOptions, SnapshotCopy, plan_copy

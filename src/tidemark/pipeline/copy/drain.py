@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from psycopg import pq
 
-from tidemark.postgres.compiled import copy_memory, free_memory, get_copy_data, link
-from tidemark.postgres.libpq import libpq
+from tidemark.postgres.libpq import copy_memory, free_memory, get_copy_data, libpq, link
 from tidemark.postgres.sqlstate import error_for
 from tidemark.values.kernels import Bytes, Longs, kernel
 

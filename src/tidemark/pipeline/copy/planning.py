@@ -9,9 +9,8 @@ from pathlib import Path
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import UNREADABLE, TableChanged, TidemarkError, TimedOut, UnexpectedSourceError
 from tidemark.lake.columns import StoredColumn
-from tidemark.lake.generation import Generation
 from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS
+from tidemark.lake.versions import VERSIONS, Generation
 from tidemark.pipeline.copy.job import CopiedPart, CopiedTable, CopyWork
 from tidemark.pipeline.copy.parts import Part, buckets_for, parts_of
 from tidemark.pipeline.copy.reading import pages_of

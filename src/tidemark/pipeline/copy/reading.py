@@ -18,8 +18,8 @@ from tidemark.pipeline.copy.parts import Part
 from tidemark.postgres.blockers import naming_lockers
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
+from tidemark.postgres.shared import require_same, table_label
 from tidemark.postgres.sqlstate import translated
-from tidemark.postgres.table_lock import require_same, table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.values.types import Decoding

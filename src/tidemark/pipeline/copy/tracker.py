@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidemark.lake.generation import Generation
+from tidemark.lake.versions import Generation
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 UNREADABLE_S = 3600.0  # the pause if only a change at the source can help

@@ -3,13 +3,18 @@
 So a reader that listed the files before still finds them, and a reader that lists them now finds the new retained LSN.
 Files stay on disk for a grace period after they were removed from a table, and while a lease exists that is older than
 the removal.
+
+`unneeded` finds the files that no read at or above the retained LSN needs. A closed version is not visible at a
+boundary at or above its end, unless the boundary excludes the commit that ended it, and no boundary may exclude a
+commit below the retained LSN. Folded changes are needed only by reads of the changes themselves; reads of an earlier
+generation need all its changes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,22 +27,59 @@ from deltalake.exceptions import DeltaError
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
-from tidemark.lake.changes import read_changes
+from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import is_there, let_go, opened
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Vacuums, read_retained, read_times
-from tidemark.lake.versions import VERSIONS, ends_before, read_versions
+from tidemark.lake.versions import VERSIONS, VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
-from tidemark.pipeline.expire.rules import spans_from, unneeded
 from tidemark.receive.client import ReceiveClient
-from tidemark.schema.history import TableHistory
+from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 ORPHAN_S = 24 * 3600.0  # a file that no table lists may belong to a running job
 FORGOTTEN_S = 7 * 86400.0  # after that, a table no longer records when a file was removed
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """Files that can be removed from a table."""
+
+    versions: tuple[VersionFile, ...]
+    changes: tuple[ChangeFile, ...]
+
+
+def unneeded(
+    history: TableHistory, changes: Sequence[ChangeFile], versions: Versions | None, retained: Lsn
+) -> Unneeded:
+    """The files that are not needed, given what is folded and where reads begin."""
+    spans = spans_from(history, retained)
+    if not spans and history.last.kind is TableEventKind.WAITING:
+        return Unneeded((), ())  # the state with which it begins is not known yet
+    ended: tuple[VersionFile, ...] = ()
+    if versions is not None:
+        gone = not spans and versions.base < retained
+        ended = tuple(f for f in versions.files if gone or (f.greatest_end is not None and f.greatest_end <= retained))
+    return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained)))
+
+
+def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
+    """Where the table can be read at or above the retained LSN."""
+    return [span for span in history.spans() if span.end is None or span.end >= retained]
+
+
+def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn) -> bool:
+    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file."""
+    if file.greatest > retained:
+        return True
+    for span in spans:
+        folded = held(versions, span.base) if versions is not None and versions.base == span.base.lsn else None
+        if folded is None or file.greatest > folded.floor:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import UNREADABLE, Unreadable
 from tidemark.lake.columns import arranged, wanted_columns
-from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.shared import shared_folder
+from tidemark.lake.versions import Generation
 from tidemark.pipeline.apply.cycle import ChangeTables
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, parts_of, together

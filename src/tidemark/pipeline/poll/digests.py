@@ -18,9 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import rows_of
 from tidemark.postgres.session import Timeouts
-from tidemark.postgres.shared import SharedSnapshot
+from tidemark.postgres.shared import SharedSnapshot, require_same
 from tidemark.postgres.sqlstate import translated
-from tidemark.postgres.table_lock import require_same
 from tidemark.reads.canonical import ComparedColumn, mirror_row, source_row
 from tidemark.reads.digests import (
     BITS,

@@ -26,18 +26,16 @@ from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, T
 from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.commits import let_go
-from tidemark.lake.generation import Generation
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
 from tidemark.lake.requests import Requests
 from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.lake.versions import VERSIONS, Generation, VersionTable
 from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
-from tidemark.pipeline.apply.job import Written
-from tidemark.pipeline.apply.reach import require_reach
+from tidemark.pipeline.apply.job import Written, require_reach
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.sources import STAGING
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
