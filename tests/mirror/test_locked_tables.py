@@ -98,6 +98,7 @@ def test_a_table_that_is_being_altered_holds_back_no_other_table(side: Lakeside)
     mirror.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("statement", "locked"),
     [

@@ -195,7 +195,7 @@ def test_the_childs_records_are_logged_here_with_their_levels_and_fields(
         mirror.catch_up()
         process.stop()
         ended(process)
-    (started,) = (record for record in caplog.records if record.getMessage().startswith("streaming from "))
+    started = next(record for record in caplog.records if record.getMessage().startswith("streaming from "))
     assert (started.name, started.levelno, started.processName) == ("tidemark.receive", logging.INFO, PROCESS)
     assert fields_of(started)["form"] == "binary"
     assert Lsn.parse(fields_of(started)["lsn"]) > Lsn.ZERO

@@ -139,7 +139,9 @@ def values(raw: bytes | Cells) -> list[bytes | None]:
     return found
 
 
-@pytest.mark.parametrize("corpus", [SENT, OWN_CORPUS], ids=["built-in", "own"])
+@pytest.mark.parametrize(
+    "corpus", [pytest.param(SENT, id="built-in"), pytest.param(OWN_CORPUS, id="own", marks=pytest.mark.full)]
+)
 def test_every_value_is_encoded_as_the_server_encodes_it(
     db: Database, corpus: Corpus, subtests: pytest.Subtests
 ) -> None:
