@@ -45,6 +45,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "client_encoding": "UTF8",
         "default_transaction_read_only": "off",
         "extra_float_digits": "1",
+        "jit": "off",  # compiling the catalog queries took 0.7 s on PostgreSQL 15, and running them 0.01 s
         "lc_monetary": "C",
         "quote_all_identifiers": "off",
         "row_security": "off",
