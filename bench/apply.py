@@ -94,8 +94,8 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, streaming: bool, spa
                 while writer.apply() is not None:
                     pass
                 cycle = writer.cycle
-        if cycle.safe < end:
-            raise SystemExit(f"the applied LSN is {cycle.safe}, not {end}")
+        if cycle.applied_lsn < end:
+            raise SystemExit(f"the applied LSN is {cycle.applied_lsn}, not {end}")
         return time.monotonic() - begin
 
 
@@ -137,7 +137,7 @@ def _near_idle(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
     for n in range(20):
         side.database.run(f"update small set v = 'one' where id = {n + 1}")
         side.mirror.catch_up()
-        looks.append(_timed(writer.look))
+        looks.append(_timed(writer.read_catalog))
         cycles.append(_timed(writer.apply))
         nothings.append(_timed(writer.apply))
         jobs.append(_timed(lambda: side.spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()))
@@ -163,8 +163,8 @@ def _tail(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
     side.mirror.catch_up()
     upto = side.position()
     while writer.tables.lsns.mirror < upto:
-        writer.look()
-    writer.tell()
+        writer.read_catalog()
+    writer.record_progress()
     after = [_timed(query) for _ in range(15)][4:]
     return {
         "tail_10k_ms": (statistics.median(after) - statistics.median(before)) * 1000,

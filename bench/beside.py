@@ -74,8 +74,8 @@ def _cycles(
         begin = time.monotonic()
         writer.apply()
         end = time.monotonic()
-        writer.look()
-        writer.tell()
+        writer.read_catalog()
+        writer.record_progress()
         cycles.append((begin, end))
         counted += folds is None or _during(begin, end, folds)
     return cycles

@@ -204,7 +204,7 @@ def _all_begun(writer: LakeWriter) -> bool:
     """Whether no table waits for the check that it is empty; if one does, read the catalog again."""
     if not any(history.last.reason.startswith(NOT_YET) for history in writer.tables.histories.values()):
         return True
-    writer.look()
+    writer.read_catalog()
     writer.step()
     return False
 

@@ -17,11 +17,11 @@ from harness.lake import ONLY, read, read_table, require_rows
 from harness.logs import logged
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.pipeline.fold.compactor import Compactor
-from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.pipeline.poll.snapshot_session import PollSnapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
@@ -51,7 +51,7 @@ class PolledMirror:
     def resync(self, *tables: str) -> None:
         """Request that the next poll copies tables."""
         names = {each.fingerprint.name: oid for oid, each in self.poller.tables.histories.items()}
-        ask_for_resync(self.options.lake, [names[table] for table in tables])
+        request_resync(self.options.lake, [names[table] for table in tables])
 
     def fold(self) -> int:
         """Fold every table that has changes to fold; return their number."""

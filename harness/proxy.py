@@ -33,12 +33,12 @@ class Proxy:
         """Shut down every connection immediately, in both directions."""
         for pair in self._connections:
             for end in pair:
-                _hang_up(end, socket.SHUT_RDWR)
+                _disconnect(end, socket.SHUT_RDWR)
 
     def half_close(self) -> None:
         """Send end-of-file to clients; the server is not notified until it sends more data."""
         for client, _ in self._connections:
-            _hang_up(client, socket.SHUT_WR)
+            _disconnect(client, socket.SHUT_WR)
 
     def close(self) -> None:
         """Close the port and every connection."""
@@ -87,12 +87,12 @@ class Proxy:
         except (OSError, ValueError):
             pass
         for end in (source, sink):
-            _hang_up(end, socket.SHUT_RDWR)
+            _disconnect(end, socket.SHUT_RDWR)
             end.close()
         with self._changing:
             self._connections = [pair for pair in self._connections if source not in pair]
 
 
-def _hang_up(end: socket.socket, how: int) -> None:
+def _disconnect(end: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):
         end.shutdown(how)

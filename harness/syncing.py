@@ -20,7 +20,7 @@ from harness.database import MIRROR, Database
 from harness.lake import Noted, by_postgres, read, read_table, require_rows, spread
 from harness.logs import logged
 from tidemark.clock import Lsn
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
@@ -45,7 +45,7 @@ class Synced:
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
             assert time.monotonic() < deadline, f"it did not come about; it said {self.said}"
-            self.replication.writer.look()
+            self.replication.writer.read_catalog()
             self.replication.step()
         return found
 
@@ -66,8 +66,8 @@ class Synced:
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
         while writer.tables.lsns.mirror < lsn:
-            writer.look()
-        writer.tell()
+            writer.read_catalog()
+        writer.record_progress()
 
     def note(self, *tables: str) -> Lsn:
         """Record the contents of tables; no other session may write meanwhile."""
@@ -108,7 +108,7 @@ class Synced:
         """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""
         names = {f"{each.fingerprint.name}": oid for oid, each in self.replication.writer.tables.histories.items()}
         before = len(self.said)
-        ask_for_resync(self.options.lake, [names[table] for table in tables])
+        request_resync(self.options.lake, [names[table] for table in tables])
 
         def begun(table: str) -> bool:
             said = "".join(self.said[before:])

@@ -72,13 +72,13 @@ def expire(
     `before` is the oldest LSN that can be read. Files stay on disk for `grace` after they are no longer needed. With
     `dry_run` nothing is deleted. Starts no JVM.
     """
-    from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+    from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 
     if keep is not None and before is not None:
         raise InvalidValue("keep and before cannot be given together", "Give one of them.")
     keep_s = seconds_of(keep) if keep is not None else ExpireOptions().keep_s if before is None else None
     oldest = Lsn.parse(before) if isinstance(before, str) else before
-    return vacuum(local_path(lake), ExpireOptions(keep_s, oldest, seconds_of(grace)), dry_run=dry_run)
+    return expire_lake(local_path(lake), ExpireOptions(keep_s, oldest, seconds_of(grace)), dry_run=dry_run)
 
 
 def compare(

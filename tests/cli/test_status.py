@@ -62,7 +62,7 @@ def lake(tmp_path: Path) -> Lake:
             event(TableEventKind.UNION, ROOT, 10),
         ]
     )
-    Cycles(tmp_path).tell(Cycle(Lsn(30), Lsn(30)))
+    Cycles(tmp_path).record(Cycle(Lsn(30), Lsn(30)))
     return made
 
 

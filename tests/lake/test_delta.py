@@ -121,7 +121,7 @@ def made_older(folder: Path, by: timedelta) -> None:
 def test_how_far_it_has_come_stays_in_few_files(tmp_path: Path) -> None:
     cycles, count = Cycles(tmp_path), 230
     for lsn in range(1, count + 1):
-        cycles.tell(Cycle(Lsn(lsn * 10), Lsn(lsn * 10 - 5), NOW, 1, 1))
+        cycles.record(Cycle(Lsn(lsn * 10), Lsn(lsn * 10 - 5), NOW, 1, 1))
     assert read_cycle(tmp_path) == Cycle(Lsn(count * 10), Lsn(count * 10 - 5))
     assert len(read_times(tmp_path)) == count
     assert len(cycles.table.file_uris()) <= registers._COMPACT_EVERY

@@ -11,7 +11,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse
 from tidemark.lake import commits
 from tidemark.lake.columns import StoredColumn
-from tidemark.lake.commits import let_go
+from tidemark.lake.commits import remove_files
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.versions import VersionTable, version_schema
 
@@ -34,10 +34,10 @@ def made(folder: Path) -> VersionTable:
 
 def test_files_let_go_meanwhile_do_not_stop_a_writer(tmp_path: Path) -> None:
     table = made(tmp_path)
-    let_go(tmp_path, [table.read().files[0].name])
+    remove_files(tmp_path, [table.read().files[0].name])
     table.replace([file(tmp_path, 3)], [], Lsn(7), Lsn(1))
     assert (table.read().folded, len(table.read().files)) == (Lsn(7), 2)
-    let_go(tmp_path, ["live-00000-of-00001-00.parquet"])
+    remove_files(tmp_path, ["live-00000-of-00001-00.parquet"])
     assert VersionTable(tmp_path).read() == table.read(), "what is gone already is not let go again"
 
 
@@ -45,7 +45,7 @@ def test_someone_elses_position_stops_a_writer_whenever_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = made(tmp_path), VersionTable(tmp_path)
-    let_go(tmp_path, [mine.read().files[0].name])
+    remove_files(tmp_path, [mine.read().files[0].name])
     settled = commits._settled
 
     def slowly(*what: object) -> bool:

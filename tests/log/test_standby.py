@@ -98,5 +98,5 @@ def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path,
             assert (upto, int(commits["xid"][:upto].sum())) == (seen.rows, seen.total), f"{seen} is not {boundary}"
     found = [(seen, boundary.lsn) for seen, boundary in answered if boundary is not None]
     assert len(found) > len(looks) / 100
-    assert any(seen.snapshot.hides_who_runs for seen, _ in found)
+    assert any(seen.snapshot.omits_running for seen, _ in found)
     assert any(lsn != seen.before for seen, lsn in found), "nothing was replayed while a snapshot was taken"

@@ -20,7 +20,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.row_history import HISTORY
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.values.cells import DecodedColumn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -235,7 +235,7 @@ def test_what_was_copied_or_is_out_of_the_window_says_so(db: Database, spark: Sp
         assert copied[0].times[0] is None
         synced.fold()
         require_noted(mirror, "t", keys, synced.notes)
-        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+        expire_lake(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
         require_noted(mirror, "t", keys, synced.notes)
         assert hows(told(mirror, "t", 2)) == [("before", "update")]
         assert told(mirror, "t", 2)[0].begin == synced.notes[0].lsn

@@ -48,9 +48,9 @@ def apply_past(writer: LakeWriter, upto: Lsn) -> None:
     """Apply until the schema LSN of the mirror is past a position, whatever single tables wait for."""
 
     def reached() -> bool:
-        writer.look()
+        writer.read_catalog()
         writer.apply()
-        writer.tell()
+        writer.record_progress()
         return writer.cycle.readable >= upto
 
     eventually(reached, 60)

@@ -24,7 +24,7 @@ from harness.shell import tidemark as shell
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tests.striking import striking
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
@@ -309,10 +309,10 @@ def test_a_dropped_table_can_be_read_until_it_is_out_of_the_window_and_then_is_n
         before = entry_of(lake, "gone")
         db.run("drop table gone", "insert into t values (1)")
         require_catalog(synced, "t")
-        vacuum(lake, ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+        expire_lake(lake, ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
         require_dropped(synced, before, [1, 2])
         assert synced.require_noted_here() == 2
-        vacuum(lake, ExpireOptions(keep_s=None, before=synced.catch_up(), grace_s=0))
+        expire_lake(lake, ExpireOptions(keep_s=None, before=synced.catch_up(), grace_s=0))
         (entry,) = catalog_of(lake)["dropped"]
         assert (entry["oid"], entry["last"]) == (before["oid"], None)
         assert require_there(lake) == 1

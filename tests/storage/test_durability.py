@@ -13,7 +13,7 @@ import pytest
 from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.lake import Lake
-from tidemark.lake.requests import Requests, Restart, ask_for_restart, ask_for_resync
+from tidemark.lake.requests import Requests, Restart, request_restart, request_resync
 from tidemark.lake.snapshot_requests import (
     ExportedSnapshot,
     SnapshotRequest,
@@ -98,7 +98,7 @@ def rewritten(lake: Lake) -> None:
 
 
 def requested(lake: Lake) -> None:
-    ask_for_resync(lake.path, [7])
+    request_resync(lake.path, [7])
 
 
 def unfulfilled(lake: Lake) -> None:
@@ -114,7 +114,7 @@ WRITERS: dict[str, tuple[Callable[[Lake], object], str]] = {
         lambda lake: record_unmirrored(lake.path, [Unmirrored("public.v", "view", "a view")]),
         "lake/_unmirrored.json",
     ),
-    "a request to restart": (lambda lake: ask_for_restart(lake.path), "lake/_restart.json"),
+    "a request to restart": (lambda lake: request_restart(lake.path), "lake/_restart.json"),
     "a restart that was decided": (lambda lake: Restart("now", Lsn(7), "why").write(lake.path), "lake/_restart.json"),
     "an attempt to hand over": (lambda lake: mark_attempt(open_storage(lake.path), lake.log), "lake/_handover"),
     "the mirror of a log": (
@@ -164,8 +164,8 @@ def test_the_answer_to_a_request_for_a_snapshot_is_whole(lake: Lake, monkeypatch
 
 
 def test_a_request_that_is_removed_does_not_come_back(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask_for_restart(lake.path)
-    ask_for_resync(lake.path, [7])
+    request_restart(lake.path)
+    request_resync(lake.path, [7])
     requests = Requests(lake.path)
     requests.new()
     calls = SystemCalls()

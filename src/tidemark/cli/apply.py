@@ -78,7 +78,7 @@ def apply(
                         _LOGGER.info("applied up to %s: %s changes", applied.upto, f"{applied.changes:,}", extra=extra)
                     elif not complete:
                         time.sleep(_IDLE_S)
-                writer.tell()
+                writer.record_progress()
                 position = writer.cycle.readable
     click.echo(f"{'complete up to' if complete else 'stopped at'} {position}")
     return ExitCode.OK if complete else stopping.exit_code(has_end=endpos is not None)

@@ -35,12 +35,14 @@ def expire(
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
-    from tidemark.pipeline.expire.expiry import ExpireOptions  # deferred: it imports Delta
-    from tidemark.pipeline.expire.expiry import vacuum as run
+    from tidemark.pipeline.expire.expiry import (
+        ExpireOptions,  # deferred: it imports Delta
+        expire_lake,
+    )
 
     default = ExpireOptions().keep_s if before is None else None
     options = ExpireOptions(keep_s if keep_s is not None else default, before, grace_s)
-    done = run(lake, options, dry_run=dry_run)
+    done = expire_lake(lake, options, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(_plain(done, dry_run=dry_run), indent=2))
         return ExitCode.OK

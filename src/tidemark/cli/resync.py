@@ -11,7 +11,7 @@ from tidemark.errors import ExitCode, InvalidValue
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import has_writer
 from tidemark.lake.polls import read_polls
-from tidemark.lake.requests import ask_for_restart, ask_for_resync
+from tidemark.lake.requests import request_restart, request_resync
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.schema.fingerprint import Fingerprint
@@ -53,7 +53,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
             f"cannot copy {', '.join(partial)}: only inserts and truncates are published",
             f"Run `ALTER TABLE {partial[0]} REPLICA IDENTITY FULL`, then `tidemark setup SOURCE`.",
         )
-    ask_for_resync(lake, found.values())
+    request_resync(lake, found.values())
     by = "the running sync copies them now" if has_writer(lake) else "the next `tidemark sync` copies them"
     click.echo(f"resync of {len(found)} table{'s' * (len(found) != 1)} requested: {by}")
     return ExitCode.OK
@@ -73,10 +73,10 @@ def _found(lake: Path, stored: list[Fingerprint], tables: tuple[str, ...]) -> di
 def _restart(lake: Lake, source: Dsn | None, polled: list[int] | None) -> ExitCode:
     """Record the request, and carry it out now if no sync runs and `source` is given. A polled mirror has no slot."""
     if polled is not None:
-        ask_for_resync(lake.path, polled)
+        request_resync(lake.path, polled)
         click.echo(f"resync of {len(polled)} tables requested: the next poll reads them completely")
         return ExitCode.OK
-    ask_for_restart(lake.path)
+    request_restart(lake.path)
     if has_writer(lake.path):
         click.echo("restart requested: the running sync restarts the mirror now")
     elif source is None:

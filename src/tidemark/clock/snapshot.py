@@ -54,7 +54,7 @@ class Snapshot:
         return xid < self.xmax and not running
 
     @property
-    def hides_who_runs(self) -> bool:
+    def omits_running(self) -> bool:
         """Whether running transactions are not visible but also not listed in `xip`, as on a busy standby."""
         return self.xmin < self.xmax and not self.xip
 

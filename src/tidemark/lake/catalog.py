@@ -68,7 +68,7 @@ def update_catalog(path: Path) -> bool:
         cycle = read_cycle(path)
         position = cycle.readable
         known = of_events(read_events(path))
-        certain = {oid: each.upto(min(position, cycle.schema_lsn(oid))) for oid, each in known.items()}
+        certain = {oid: each.upto(min(position, cycle.schema_lsn_of(oid))) for oid, each in known.items()}
         histories = {oid: history for oid, history in certain.items() if history is not None}
         before = _last_catalog(path)
         tables = _Tables(path, position, histories, before)

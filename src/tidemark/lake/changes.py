@@ -85,18 +85,19 @@ class ChangeFiles:
         return tuple(_change_file(self.folder, row) for row in adds.to_pylist())
 
 
-def read_changes(lake: Path, path: str, safe: Lsn) -> ChangeFiles:
+def read_changes(lake: Path, path: str, applied_lsn: Lsn) -> ChangeFiles:
     """Return the change files of a table, complete up to the higher of the table's own and the lake's applied LSN.
 
-    `safe` is the applied LSN of the lake. A table without changes in a cycle is not committed, so its own LSN can be
-    lower.
+    `applied_lsn` is that of the lake. A table without changes in a cycle is not committed, so its own can be lower.
     """
     folder = lake / path / CHANGES
     if not is_there(folder):
-        return ChangeFiles(folder, None, (), safe)
+        return ChangeFiles(folder, None, (), applied_lsn)
     table = opened(folder)
     adds = pa.table(table.get_add_actions(flatten=False))
-    return ChangeFiles(folder, adds if len(adds) else None, stored_columns(schema_of(table)), max(applied(table), safe))
+    return ChangeFiles(
+        folder, adds if len(adds) else None, stored_columns(schema_of(table)), max(applied(table), applied_lsn)
+    )
 
 
 def change_writer(folder: Path, schema: pa.Schema) -> FileWriter:

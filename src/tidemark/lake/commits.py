@@ -184,7 +184,7 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
     raise CommitUnknown(f"the commit of {what.lsn} to {folder} failed: {error}", "Retry the command.") from error
 
 
-def let_go(folder: Path, paths: Sequence[str]) -> None:
+def remove_files(folder: Path, paths: Sequence[str]) -> None:
     """Commit the removal of files from a table, without a change of its LSN. The files remain on disk."""
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):

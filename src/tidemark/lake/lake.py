@@ -111,8 +111,8 @@ class Lake:
     def is_continued_by(self, identity: Identity, start: Lsn) -> bool:
         """Return whether a log of this source that starts at `start` contains every change missing from the lake."""
         ours = (self.system_identifier, self.database_oid) == (identity.system_identifier, identity.database_oid)
-        safe = self.cycle().safe
-        return ours and (safe == Lsn.ZERO or start <= safe)
+        applied_lsn = self.cycle().applied_lsn
+        return ours and (applied_lsn == Lsn.ZERO or start <= applied_lsn)
 
     def cycle(self) -> Cycle:
         """Return the watermarks of the lake."""

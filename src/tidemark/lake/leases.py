@@ -125,9 +125,9 @@ def read_leases(lake: Path) -> tuple[Leased, ...]:
     return tuple(map(_parsed, open_storage(lake).leases(FOLDER, _SUFFIX)))
 
 
-def needed_from(safe: Lsn, leases: Iterable[Leased]) -> Lsn:
-    """Return the LSN above which the log is needed, given the applied LSN `safe` of the lake."""
-    return min([safe, *(lease.tail for lease in leases if lease.tail is not None)])
+def needed_from(applied_lsn: Lsn, leases: Iterable[Leased]) -> Lsn:
+    """Return the LSN above which the log is needed, given the applied LSN `applied_lsn` of the lake."""
+    return min([applied_lsn, *(lease.tail for lease in leases if lease.tail is not None)])
 
 
 def oldest(leases: Iterable[Leased]) -> float:

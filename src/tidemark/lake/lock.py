@@ -14,8 +14,8 @@ from tidemark.errors import LakeInUse
 from tidemark.storage import open_storage
 from tidemark.storage.interface import Owner, read_owner
 
-WRITING, FOLDING, VACUUMING = "_writer.lock", "_fold.lock", "_expire.lock"
-_USES = {WRITING: "in use by another writer", FOLDING: "being folded", VACUUMING: "being expired"}
+WRITING, FOLDING, EXPIRING = "_writer.lock", "_fold.lock", "_expire.lock"
+_USES = {WRITING: "in use by another writer", FOLDING: "being folded", EXPIRING: "being expired"}
 _WAIT_S = 1.0  # a process that checks for a writer locks the file for a moment
 
 

@@ -28,8 +28,8 @@ from tidemark.schema.fingerprint import from_plain, to_plain
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.storage.fail_points import FailPoint, fail_point
 
-TABLES, CYCLES, VACUUMS = "_tables", "_cycles", "_expired"
-_KNOWN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
+TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
+_SCHEMA_LSN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
 _TOKEN = f"{APP}.token"  # distinguishes a commit of this process from others
 _COMPACT_EVERY = 100
 
@@ -68,7 +68,7 @@ _CYCLES_SCHEMA = pa.schema(
     ]
 )
 
-_VACUUMS_SCHEMA = pa.schema([("written_at", pa.timestamp("us", "UTC")), ("retained_lsn", pa.int64())])
+_EXPIRED_SCHEMA = pa.schema([("written_at", pa.timestamp("us", "UTC")), ("retained_lsn", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The watermarks of the lake: `safe` is the applied LSN, `known` the schema LSN.
+    """The watermarks of the lake.
 
-    `source_time` is the source's clock when it was at `known`. `seen` is set if the cycle is a poll. `behind` are the
-    tables, by OID, whose definitions are known only up to an LSN below `known`.
+    `source_time` is the source's clock when it was at `schema_lsn`. `seen` is set if the cycle is a poll. `behind` are
+    the tables, by OID, whose definitions are known only up to an LSN below `schema_lsn`.
     """
 
-    safe: Lsn
-    known: Lsn
+    applied_lsn: Lsn
+    schema_lsn: Lsn
     source_time: datetime | None = None
     changes: int = 0
     tables: int = 0
@@ -103,16 +103,16 @@ class Cycle:
     @property
     def readable(self) -> Lsn:
         """The LSN up to which the files have everything, and the definitions of all tables but those behind."""
-        return min(self.safe, self.known)
+        return min(self.applied_lsn, self.schema_lsn)
 
     @property
     def complete(self) -> Lsn:
         """The LSN up to which the files have everything, and the definitions of all tables."""
         return min([self.readable, *self.behind.values()])
 
-    def schema_lsn(self, oid: int) -> Lsn:
+    def schema_lsn_of(self, oid: int) -> Lsn:
         """The LSN up to which the definition of a table is known."""
-        return min(self.known, self.behind.get(oid, self.known))
+        return min(self.schema_lsn, self.behind.get(oid, self.schema_lsn))
 
 
 class _Register:
@@ -197,12 +197,12 @@ class Cycles(_Register):
         """The watermarks of the last cycle."""
         return _last(self.table, self.folder)
 
-    def tell(self, cycle: Cycle) -> None:
+    def record(self, cycle: Cycle) -> None:
         """Append a cycle, which must be committed in every table before."""
         row = {
             "written_at": datetime.now(UTC),
-            "applied_lsn": cycle.safe.value,
-            "schema_lsn": cycle.known.value,
+            "applied_lsn": cycle.applied_lsn.value,
+            "schema_lsn": cycle.schema_lsn.value,
             "behind": [(oid, lsn.value) for oid, lsn in sorted(cycle.behind.items())],
             "source_time": cycle.source_time,
             "changes": cycle.changes,
@@ -211,8 +211,8 @@ class Cycles(_Register):
         }
         self.add(
             [row],
-            Transaction(APP, cycle.safe.value),
-            Transaction(_KNOWN, cycle.known.value),
+            Transaction(APP, cycle.applied_lsn.value),
+            Transaction(_SCHEMA_LSN, cycle.schema_lsn.value),
             Transaction(_BEHIND, len(cycle.behind)),
         )
         fail_point(FailPoint.CYCLE_COMMITTED)
@@ -227,13 +227,13 @@ def _seen_row(seen: Seen) -> dict[str, object]:
     }
 
 
-class Vacuums(_Register):
+class ExpiryRegister(_Register):
     """The `_expired` register, opened by the expire job: the oldest LSN that can be read."""
 
     def __init__(self, lake: Path) -> None:
-        super().__init__(lake / VACUUMS, _VACUUMS_SCHEMA)
+        super().__init__(lake / EXPIRED, _EXPIRED_SCHEMA)
 
-    def tell(self, retained: Lsn) -> None:
+    def record(self, retained: Lsn) -> None:
         """Record that nothing below an LSN can be read. A lower LSN than the recorded one is ignored."""
         if retained > _retained(self.table):
             row = {"written_at": datetime.now(UTC), "retained_lsn": retained.value}
@@ -243,7 +243,7 @@ class Vacuums(_Register):
 
 def read_retained(lake: Path) -> Lsn:
     """Return the oldest LSN that can be read."""
-    return _retained(opened(lake / VACUUMS)) if is_there(lake / VACUUMS) else Lsn.ZERO
+    return _retained(opened(lake / EXPIRED)) if is_there(lake / EXPIRED) else Lsn.ZERO
 
 
 def _retained(table: DeltaTable) -> Lsn:
@@ -314,11 +314,11 @@ def _dataset(table: DeltaTable, folder: Path) -> Dataset:
 
 
 def _last(table: DeltaTable, folder: Path) -> Cycle:
-    safe, known = table.transaction_version(APP) or 0, table.transaction_version(_KNOWN) or 0
+    applied_lsn, schema_lsn = table.transaction_version(APP) or 0, table.transaction_version(_SCHEMA_LSN) or 0
     behind: dict[int, Lsn] = {}
     if table.transaction_version(_BEHIND):
-        same = (pc.field("applied_lsn") == safe) & (pc.field("schema_lsn") == known)
+        same = (pc.field("applied_lsn") == applied_lsn) & (pc.field("schema_lsn") == schema_lsn)
         rows = _dataset(table, folder).to_table(["written_at", "behind"], filter=same)
         last = rows.sort_by("written_at").slice(len(rows) - 1).to_pylist()[0]
         behind = {oid: Lsn(lsn) for oid, lsn in last["behind"]}
-    return Cycle(Lsn(safe), Lsn(known), behind=behind)
+    return Cycle(Lsn(applied_lsn), Lsn(schema_lsn), behind=behind)

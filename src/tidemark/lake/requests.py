@@ -21,7 +21,7 @@ RESTART = "_restart.json"
 _SUFFIX = ".json"
 
 
-def ask_for_resync(lake: Path, oids: Iterable[int]) -> None:
+def request_resync(lake: Path, oids: Iterable[int]) -> None:
     """Request that the running writer of the lake, or the next one, copies tables again."""
     storage = open_storage(lake)
     for oid in oids:
@@ -62,7 +62,7 @@ class Restart:
         open_storage(lake).delete(RESTART)
 
 
-def ask_for_restart(lake: Path) -> None:
+def request_restart(lake: Path) -> None:
     """Request that the running writer of the lake, or the next one, restarts the mirror; once, if it was requested."""
     open_storage(lake).put_if_absent(RESTART, Restart(datetime.now(UTC).isoformat(timespec="seconds")).packed())
 

@@ -98,8 +98,8 @@ def status_of(path: Path) -> LakeStatus:
         lake.database,
         lake.log,
         _received(lake) if last_poll is None else None,
-        cycle.safe,
-        cycle.known,
+        cycle.applied_lsn,
+        cycle.schema_lsn,
         read_retained(path),
         last_writer(path) if has_writer(path) else None,
         read_leases(path),
@@ -127,7 +127,7 @@ def _received(lake: Lake) -> Lsn | None:
 
 def _table(lake: Lake, history: TableHistory, resyncs: Mapping[int, Reason], cycle: Cycle) -> TableStatus:
     """Return the status of a table without its partitions and child tables."""
-    changes = read_changes(lake.path, history.path, cycle.safe)
+    changes = read_changes(lake.path, history.path, cycle.applied_lsn)
     sizes: list[int] = changes.adds["size_bytes"].to_pylist() if changes.adds is not None else []
     versions = read_versions(lake.path, history.path)
     version_sizes = [file.size_bytes for file in versions.files] if versions else []

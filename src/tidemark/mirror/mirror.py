@@ -164,7 +164,7 @@ class Mirror:
         if tables is None or not view.cycle.behind:
             return view.answerable
         oids = oids_of(tables, self._opened.lake.tables(), view.answerable)
-        return min([view.answerable, *(view.cycle.schema_lsn(oid) for oid in oids)])
+        return min([view.answerable, *(view.cycle.schema_lsn_of(oid) for oid in oids)])
 
     def table(self, name: str, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:
         """A table at the latest position; see `Moment.table`."""
@@ -273,7 +273,7 @@ class Mirror:
                 "reading at `now` requires the source",
                 "Use `--source` or the variable TIDEMARK_SOURCE; in Python `tidemark.open(lake, source=…)`.",
             )
-        return self._present.look()
+        return self._present.read_catalog()
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float, tables: Iterable[str] | None) -> Moment:
         """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
@@ -296,7 +296,7 @@ class Mirror:
         # The view is before the lease: watermarks only advance, and the retention is checked under the lease.
         view = self._opened.view()
         # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
-        certain = (view.cycle.known, *view.cycle.behind.values()) if look is not None else ()
+        certain = (view.cycle.schema_lsn, *view.cycle.behind.values()) if look is not None else ()
         needed = min([boundary.floor, *certain])
         lease = Lease(self._opened.lake.path, needed, self._hold_s)
         try:

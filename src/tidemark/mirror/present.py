@@ -34,28 +34,28 @@ class Present:
         self._session: Session | None = None
         self._one_at_a_time = threading.Lock()
 
-    def look(self) -> CatalogSnapshot:
+    def read_catalog(self) -> CatalogSnapshot:
         """Take a catalog snapshot."""
         with self._one_at_a_time:
             try:
                 return read_catalog_snapshot(self._connected(), self._names, WatchedObjects(), lambda _: ())
             except SourceError:
-                self._hang_up()
+                self._disconnect()
                 raise
 
     def close(self) -> None:
         """Close the connection."""
         with self._one_at_a_time:
-            self._hang_up()
+            self._disconnect()
 
     def _connected(self) -> Session:
         if self._session is not None and self._session.connection.closed:
-            self._hang_up()
+            self._disconnect()
         if self._session is None:
             self._session = open_source(self._dsn, "query", self._lake, self._reader)
         return self._session
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None

@@ -48,7 +48,7 @@ from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.copy.copying import Copying, Failed
 from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.copy.tracker import Tracker
+from tidemark.pipeline.copy.states import CopyStates
 from tidemark.pipeline.events import CopyFailed, Emit, TableCopied, TableFolded
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Folded
@@ -97,7 +97,7 @@ class LogicalReplication:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._options, self._spark, self._emit, self._stopping = options, spark, emit, stopping
-        self._tracker, self._requests = Tracker(), Requests(options.lake)
+        self._tracker, self._requests = CopyStates(), Requests(options.lake)
         self._received_all = False
         self._deaths: list[float] = []
         self._patient_until = time.monotonic() + ORPHAN_S
@@ -184,7 +184,7 @@ class LogicalReplication:
     def reached(self, lsn: Lsn) -> bool:
         """Whether everything up to a position can be read, or never will be."""
         cycle = self.writer.cycle
-        return cycle.safe >= lsn and (cycle.complete >= lsn or self._altered_beyond_the_end)
+        return cycle.applied_lsn >= lsn and (cycle.complete >= lsn or self._altered_beyond_the_end)
 
     @property
     def _altered_beyond_the_end(self) -> bool:
@@ -253,7 +253,7 @@ class LogicalReplication:
         wanted = tables.to_copy()
         picked = self._tracker.pick(wanted, time.monotonic())
         for oid in picked:
-            tables.start_copy(oid, self.writer.cycle.safe)
+            tables.start_copy(oid, self.writer.cycle.applied_lsn)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
@@ -384,10 +384,10 @@ def has_begun(log: Path) -> bool:
 
 def require_log(lake: Path, log: Path) -> None:
     """Refuse a lake that has data and whose log is lost, before another log is created."""
-    safe = read_cycle(lake).safe
-    if safe > Lsn.ZERO and not has_begun(log):
+    applied_lsn = read_cycle(lake).applied_lsn
+    if applied_lsn > Lsn.ZERO and not has_begun(log):
         raise LogDamaged(
-            f"the lake has an applied LSN of {safe}, but {log} is not a Tidemark log: later changes are missing",
+            f"the lake has an applied LSN of {applied_lsn}, but {log} is not a Tidemark log: later changes are missing",
             f"If the log was moved, use `--log`. If it is lost, run `tidemark resync {lake} --all` and retry.",
         )
 

@@ -191,7 +191,7 @@ def follow(
         if isinstance(until, Lsn) and replication.reached(until):
             reporter.stream(replication, now=True)
             return True
-    replication.writer.tell()
+    replication.writer.record_progress()
     return False
 
 

@@ -202,7 +202,7 @@ def _mode_of(lake: Path) -> Mode | None:
     opened = Lake.open(lake)
     if read_seen(lake) is not None:
         return Mode.POLL
-    return Mode.LOGICAL if read_cycle(lake).safe > Lsn.ZERO or opened.log.exists() else None
+    return Mode.LOGICAL if read_cycle(lake).applied_lsn > Lsn.ZERO or opened.log.exists() else None
 
 
 def _require_writable(path: Path) -> None:

@@ -102,8 +102,8 @@ class _RestartAttempt:
         self._receive, self._lake, self._disk, self._stopping = receive, lake, disk, stopping
         self._cycles = Cycles(lake.path)
         cycle, register = self._cycles.last, Tables(lake.path)
-        lsns, publication = SchemaLsns(cycle.known, cycle.behind), receive.names.publication
-        self._tables = StreamTracker(read_events(lake.path), register.append, publication, lsns, cycle.safe)
+        lsns, publication = SchemaLsns(cycle.schema_lsn, cycle.behind), receive.names.publication
+        self._tables = StreamTracker(read_events(lake.path), register.append, publication, lsns, cycle.applied_lsn)
 
     def run(self, request: Restart, folders: set[Path]) -> MirrorRestarted:
         receive, names = self._receive, self._receive.names
@@ -122,7 +122,7 @@ class _RestartAttempt:
             fail_point(FailPoint.SLOT_DROPPED)
         start = self._begun()
         fail_point(FailPoint.LOG_BEGUN)
-        self._cycles.tell(Cycle(start, after))
+        self._cycles.record(Cycle(start, after))
         Restart.remove(self._lake.path)
         return MirrorRestarted(start, names.slot, after)
 
@@ -131,7 +131,7 @@ class _RestartAttempt:
         if request.after is not None:
             return request.after, request.cause
         cause, same_history = self._cause(session)
-        after = self._tables.readable_upto(self._cycles.last.safe, look if same_history else None)
+        after = self._tables.readable_upto(self._cycles.last.applied_lsn, look if same_history else None)
         replace(request, after=after, cause=cause).write(self._lake.path)
         fail_point(FailPoint.RESTART_DECIDED)
         return after, cause
@@ -142,7 +142,9 @@ class _RestartAttempt:
         same_history = False
         try:
             mirror = self._old_mirror()
-            check_same(mirror.identity, locate(session, receive.source, may_replicate=True), self._lake.cycle().safe)
+            check_same(
+                mirror.identity, locate(session, receive.source, may_replicate=True), self._lake.cycle().applied_lsn
+            )
             same_history = True
             position = last_position(self._lake.log, self._disk)
             check_marks(session, names, mirror.marks)
@@ -177,7 +179,7 @@ class _RestartAttempt:
 
     def _cycles_reach(self) -> tuple[Lsn, ...]:
         last = self._cycles.last
-        return last.safe, last.known, read_retained(self._lake.path)
+        return last.applied_lsn, last.schema_lsn, read_retained(self._lake.path)
 
     def _reach(self, history: TableHistory) -> Lsn:
         folder = self._lake.path / history.path / CHANGES

@@ -39,7 +39,7 @@ class SharedSnapshot:
     @classmethod
     def of(cls, dsn: Dsn, holder: Session, snapshot: Snapshot) -> Self:
         """Share the snapshot of a session; export it unless the export would lose its running transactions."""
-        return cls(dsn, holder, None) if snapshot.hides_who_runs else cls.exported(dsn, holder)
+        return cls(dsn, holder, None) if snapshot.omits_running else cls.exported(dsn, holder)
 
     @classmethod
     def exported(cls, dsn: Dsn, holder: Session) -> Self:

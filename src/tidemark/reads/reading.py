@@ -142,7 +142,7 @@ class TableReader:
         it.
         """
         view.require(self._boundary, defined=self._defined)
-        if self._boundary.lsn <= self._first.cycle.safe and not self._first.is_begun_again():
+        if self._boundary.lsn <= self._first.cycle.applied_lsn and not self._first.is_begun_again():
             return  # gaps up to the applied LSN were recorded before the histories were read
         told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
         gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)

@@ -33,12 +33,12 @@ class LakeView:
     @cached_property
     def there(self) -> Lsn:
         """The last LSN up to which every commit is available, regardless of table definitions."""
-        return max(self.received, self.cycle.safe)
+        return max(self.received, self.cycle.applied_lsn)
 
     @cached_property
     def answerable(self) -> Lsn:
         """The last LSN at which the commits are available, and the definitions of all tables that are not behind."""
-        return min(self.cycle.known, self.there)
+        return min(self.cycle.schema_lsn, self.there)
 
     def require(self, boundary: Boundary, *, defined: bool = False) -> None:
         """Reject a boundary above the last available LSN or below the retained LSN.
@@ -63,7 +63,7 @@ class LakeView:
     def _restarted(self) -> str | None:
         """Return why the mirror was restarted, while tables still have to be copied again."""
         events = [event for history in self.lake.tables().values() if (event := history.restarted) is not None]
-        return next((event.reason for event in events if event.after >= self.cycle.known), None)
+        return next((event.reason for event in events if event.after >= self.cycle.schema_lsn), None)
 
     def is_begun_again(self) -> bool:
         """Return whether a new log was started since this view: changes that only the old log had may be lost."""
@@ -74,7 +74,7 @@ class LakeView:
 
     def changes(self, path: str) -> ChangeFiles:
         """Return the change files of a table, which are complete up to the lake's applied LSN."""
-        return read_changes(self.lake.path, path, self.cycle.safe)
+        return read_changes(self.lake.path, path, self.cycle.applied_lsn)
 
 
 def log_reader(lake: Lake) -> LogReader | None:

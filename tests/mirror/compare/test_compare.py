@@ -24,8 +24,8 @@ from tests.pipeline.sync.test_faults import wrapped
 from tidemark.errors import InvalidValue
 from tidemark.mirror.compare import narrowing
 from tidemark.mirror.compare.comparison import Compared, CompareOptions, Comparison, Verdict
-from tidemark.mirror.compare.holding import HeldLook
 from tidemark.mirror.compare.narrowing import Difference
+from tidemark.mirror.compare.source_snapshot import StreamedSnapshot
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.dsn import Dsn
 
@@ -242,7 +242,7 @@ def test_a_tree_that_changes_after_the_snapshot_is_compared_as_the_snapshot_has_
         def alter() -> None:
             db.run("alter table leaves no inherit parent", "alter table joins inherit parent")
 
-        wrapped(monkeypatch, HeldLook, "_keep", after=alter)
+        wrapped(monkeypatch, StreamedSnapshot, "_keep", after=alter)
         done = compared(side, "parent")["public.parent"]
         assert done.verdict is Verdict.EQUAL, done
         assert done.source is not None
@@ -363,7 +363,7 @@ def test_on_a_standby_what_ran_at_its_snapshot_is_not_compared(
             writer.execute(b"commit")
             wait_for(there, db)
 
-        wrapped(monkeypatch, HeldLook, "_keep", after=commit)
+        wrapped(monkeypatch, StreamedSnapshot, "_keep", after=commit)
         for each in compared(side, source=there.dsn(MIRROR)).values():
             assert each.verdict is Verdict.EQUAL, each
             assert each.source is not None

@@ -17,8 +17,8 @@ from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from harness.syncing import publish
-from tidemark.lake.requests import ask_for_resync
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.lake.requests import request_resync
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
 
@@ -103,11 +103,11 @@ def chores(db: Database, mirror: Following, tables: Sequence[str]) -> Iterator[C
     oids = cycle([db.admin(f"select 'public.{table}'::regclass::oid::int")[0][0] for table in tables])
     lake = mirror.options.lake
 
-    def let_go() -> None:
-        mirror.said.append(f"vacuum: {len(vacuum(lake, ExpireOptions(KEEP_S, grace_s=0)).removals)}")
+    def remove_files() -> None:
+        mirror.said.append(f"vacuum: {len(expire_lake(lake, ExpireOptions(KEEP_S, grace_s=0)).removals)}")
 
     def copy() -> None:
-        ask_for_resync(lake, [next(oids)])
+        request_resync(lake, [next(oids)])
 
     def restart() -> None:
         mirror.stop()
@@ -118,7 +118,7 @@ def chores(db: Database, mirror: Following, tables: Sequence[str]) -> Iterator[C
         mirror.said.append("kill")
         mirror.kill_receiving()
 
-    return cycle([let_go, copy, restart, let_go, copy, kill])
+    return cycle([remove_files, copy, restart, remove_files, copy, kill])
 
 
 @contextmanager

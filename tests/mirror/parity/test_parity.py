@@ -62,7 +62,7 @@ def test_it_notices_when_one_change_was_not_applied(start: Start, small: SparkSe
         assert not run.compare(FEW).mismatches
         db.run(f"insert into {ACCOUNT} (id, n) values ({ACCOUNTS + 1}, 0)")
         upto = Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
-        eventually(lambda: mirror._opened.view().cycle.safe >= upto, 120)
+        eventually(lambda: mirror._opened.view().cycle.applied_lsn >= upto, 120)
         run.mirror.stop()
         changes = DeltaTable(run.mirror.options.lake / path_of(run.mirror.options.lake, ACCOUNT) / "changes")
         assert changes.delete(f"id = {ACCOUNTS + 1}")["num_deleted_rows"] == 1

@@ -26,7 +26,7 @@ from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.apply.writer import LakeWriter
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -133,7 +133,7 @@ def write_until(point: str, told: str) -> None:
         with Compactor(options.lake, session) as compactor:
             for table in compactor.foldable():
                 compactor.fold(table)
-        vacuum(options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
+        expire_lake(options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 
 def hold() -> None:

@@ -29,7 +29,7 @@ from tests.conftest import NEWEST
 from tests.pipeline.apply.child import as_json
 from tests.striking import striking
 from tidemark.clock import Lsn
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.storage.fail_points import FailPoint
 
 pytestmark = pytest.mark.quick
@@ -188,7 +188,7 @@ def write(side: Lakeside, before: Lsn | None) -> None:
         writer.catch_up(side.position())
     if before is not None:
         side.fold()
-        vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
+        expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 
 @pytest.mark.full
@@ -206,6 +206,6 @@ def test_killed_at_every_point_the_next_writer_goes_on(
     go_on(side, n)
     side.require_noted()
     if before is not None:
-        assert vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0)).retained == before
+        assert expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0)).retained == before
         side.require_noted()
     require_once(side)

@@ -134,7 +134,7 @@ def test_a_transaction_streamed_over_many_slices_is_visible_whole_or_not_at_all(
         side.note("t", "u")
         with side.writing() as writer:
             upto, cycles = side.position(), 0
-            writer.look()
+            writer.read_catalog()
             side.mirror.catch_up()
             while writer.apply() is not None:
                 cycles += 1
@@ -181,9 +181,9 @@ def test_what_is_not_applied_yet_is_read_from_the_log(db: Database, spark: Spark
         )
         side.mirror.catch_up()
         with side.writing() as writer:
-            before = writer.cycle.safe
+            before = writer.cycle.applied_lsn
             while writer.tables.lsns.mirror < side.notes[-1].lsn:
-                writer.look()
-            writer.tell()
-            assert writer.cycle.safe == before
+                writer.read_catalog()
+            writer.record_progress()
+            assert writer.cycle.applied_lsn == before
         assert side.require_noted() == 6

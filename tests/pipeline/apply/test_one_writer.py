@@ -185,9 +185,9 @@ def test_a_table_never_goes_back(changes: ChangeTable) -> None:
 
 def test_a_stale_register_cannot_say_how_far_it_has_come(tmp_path: Path) -> None:
     stale, other = Cycles(tmp_path), Cycles(tmp_path)
-    other.tell(Cycle(Lsn(20), Lsn(20)))
+    other.record(Cycle(Lsn(20), Lsn(20)))
     with pytest.raises(LakeInUse, match="cannot write"):
-        stale.tell(Cycle(Lsn(10), Lsn(10)))
+        stale.record(Cycle(Lsn(10), Lsn(10)))
     assert read_cycle(tmp_path) == Cycle(Lsn(20), Lsn(20))
 
 

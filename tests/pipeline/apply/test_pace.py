@@ -61,11 +61,11 @@ def test_a_backlog_is_applied_in_cycles_of_bounded_time(db: Database, spark: Spa
 def _cycles(side: Lakeside, half: bool = False) -> int:
     """How many it takes to apply the log, or about half of it."""
     with side.writing() as writer:
-        writer.look()
-        before, end = writer.cycle.safe, writer.reader.received
+        writer.read_catalog()
+        before, end = writer.cycle.applied_lsn, writer.reader.received
         cycles = 0
         while writer.apply() is not None:
             cycles += 1
-            if half and writer.cycle.safe - before > (end - before) // 2:
+            if half and writer.cycle.applied_lsn - before > (end - before) // 2:
                 break
         return cycles

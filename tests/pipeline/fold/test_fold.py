@@ -20,7 +20,7 @@ from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake.versions import read_versions
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold import layout
 from tidemark.pipeline.fold.compactor import MANY_FILES, Compactor
 
@@ -245,7 +245,7 @@ def test_what_a_table_was_before_it_was_begun_anew_is_kept_until_vacuum_lets_it_
         db.run("insert into t values (2, 'two')")
         side.note("t")
         side.apply_all()
-        vacuum(side.options.lake, ExpireOptions(keep_s=None, before=side.notes[0].lsn, grace_s=0))
+        expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=side.notes[0].lsn, grace_s=0))
         assert side.require_noted_now() == 1
         db.run("alter table t alter id type bigint", "truncate t")
         side.apply_all()
@@ -255,9 +255,9 @@ def test_what_a_table_was_before_it_was_begun_anew_is_kept_until_vacuum_lets_it_
         side.fold()
         assert side.open().table("t").count() == 1
         assert side.require_noted_now() == 1, "they are, at an earlier version of the Delta table"
-        vacuum(side.options.lake, ExpireOptions(keep_s=None, before=side.notes[0].lsn, grace_s=0))
+        expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=side.notes[0].lsn, grace_s=0))
         assert side.require_noted_now() == 1
-        vacuum(side.options.lake, ExpireOptions(keep_s=None, before=side.apply_all(), grace_s=0))
+        expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=side.apply_all(), grace_s=0))
         assert side.open().table("t").count() == 1
         with pytest.raises(NotAnswerable, match="the history is kept from"):
             side.require_noted_now()

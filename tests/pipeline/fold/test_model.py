@@ -43,7 +43,7 @@ from tidemark.lake.commits import ChangeTable
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_retained
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.reads import few
 from tidemark.schema.fingerprint import Fingerprint
@@ -186,7 +186,7 @@ class MadeLake:
             writer = change_writer(self.changes.folder, some.schema)
             writer.write(some)
             self.changes.append([writer.close()], upto)
-        self.cycles.tell(Cycle(upto, upto))
+        self.cycles.record(Cycle(upto, upto))
         self.applied = upto
 
     def fold(self, spark: SparkSession) -> None:
@@ -194,9 +194,9 @@ class MadeLake:
             for table in compactor.foldable():
                 compactor.fold(table)
 
-    def vacuum(self, number: int) -> None:
+    def expire(self, number: int) -> None:
         """Let go of everything before a commit."""
-        done = vacuum(self.lake.path, ExpireOptions(keep_s=None, before=self.table.lsn(number), grace_s=0))
+        done = expire_lake(self.lake.path, ExpireOptions(keep_s=None, before=self.table.lsn(number), grace_s=0))
         assert done.retained == self.table.lsn(number)
 
     def require(self, spark: SparkSession, first: int, last: int, chance: random.Random) -> None:
@@ -247,11 +247,11 @@ def test_every_reader_sees_the_models_rows_wherever_the_table_is_folded_to(
     made.apply(table.lsn(second))
     made.require(spark, 0, second, chance)
     made.fold(spark)
-    made.vacuum(first)
+    made.expire(first)
     made.apply(table.lsn(last))
     with monkeypatch.context() as patch:
         patch.setattr(few, "ROWS", 0)
         made.require(spark, first, last, chance)
     made.fold(spark)
-    made.vacuum(second)
+    made.expire(second)
     made.require(spark, second, last, chance)

@@ -23,13 +23,13 @@ from tidemark.lake.status import status_of
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
-from tidemark.pipeline.expire.expiry import Expired, ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import Expired, ExpireOptions, expire_lake
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
-def let_go(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Expired:
-    return vacuum(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0), dry_run=dry_run)
+def remove_files(side: Lakeside, before: Lsn, *, dry_run: bool = False) -> Expired:
+    return expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0), dry_run=dry_run)
 
 
 def parquet(side: Lakeside) -> set[Path]:
@@ -57,12 +57,12 @@ def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: 
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         rounds(side, 3)
         before, third = parquet(side), side.notes[2].lsn
-        told = let_go(side, third, dry_run=True)
+        told = remove_files(side, third, dry_run=True)
         assert told.removals
         assert parquet(side) == before
         assert read_retained(side.options.lake) == Lsn.ZERO
         assert side.require_noted_now() == 3
-        done = let_go(side, third)
+        done = remove_files(side, third)
         assert done.retained == third
         assert not done.leases
         assert parquet(side) < before
@@ -83,7 +83,7 @@ def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: 
         side.note("t")
         side.apply_all()
         assert side.require_noted() == 2
-        assert let_go(side, early[0].lsn).retained == third, "the window never opens again"
+        assert remove_files(side, early[0].lsn).retained == third, "the window never opens again"
 
 
 def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: SparkSession, tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: Sp
             side.database.run("update t set v = 'later'")
             side.apply_all()
             side.fold()
-            done = let_go(side, side.position())
+            done = remove_files(side, side.position())
             (lease,) = done.leases
             assert (lease.owner.pid, lease.lsn) == (os.getpid(), held.lsn)
             assert done.retained == held.lsn < done.wanted
             assert frame.count() == held.table("t").count() == rounds_before
         assert not read_leases(side.options.lake)
-        assert let_go(side, side.notes[1].lsn).retained == side.notes[1].lsn
+        assert remove_files(side, side.notes[1].lsn).retained == side.notes[1].lsn
         frame = side.open().at(side.notes[1].lsn).table("t")
         assert len(read_leases(side.options.lake)) == 1, "a frame remembers its handle"
         del frame
@@ -120,7 +120,7 @@ def test_a_handle_that_nobody_closes_is_refused_after_its_time_and_keeps_nothing
         assert forgotten.table("t").count() > 0
         later = time.time() + 3601
         monkeypatch.setattr("tidemark.lake.leases.time.time", lambda: later)
-        done = let_go(side, side.notes[1].lsn)
+        done = remove_files(side, side.notes[1].lsn)
         assert (done.retained, done.leases) == (side.notes[1].lsn, ())
         with pytest.raises(NotAnswerable, match="the lease of this handle"):
             forgotten.table("t")
@@ -143,9 +143,9 @@ def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSe
             stray.write_bytes(b"left behind")
             os.utime(stray, (time.time() - 60, time.time() - 60))
         with side.writing():
-            let_go(side, side.notes[0].lsn)
+            remove_files(side, side.notes[0].lsn)
             assert all(stray.exists() for stray in strays), "they may belong to the one who writes"
-        let_go(side, side.notes[0].lsn)
+        remove_files(side, side.notes[0].lsn)
         assert not any(stray.exists() for stray in strays)
         assert side.require_noted_now() == 1
 
@@ -162,7 +162,7 @@ def test_the_commit_index_goes_with_the_window(db: Database, spark: SparkSession
         before, (first, *_) = indexes_and_segments(side)
         assert before[0] < first, "the bytes go when they are applied"
         side.notes = side.notes[2:]
-        done = let_go(side, side.notes[0].lsn)
+        done = remove_files(side, side.notes[0].lsn)
         after, _ = indexes_and_segments(side)
         assert before[0] < after[0] <= first
         assert any("commit index" in removal.what for removal in done.removals)
@@ -189,7 +189,7 @@ def test_a_snapshot_from_before_what_the_index_has_forgotten_is_refused(
         side.apply_all()
         with side.open().at(snapshot=snapshot, lsn=lsn) as given:
             assert given.table("t").count() == 0
-        let_go(side, Lsn(side.notes[1].lsn.value + 1))
+        remove_files(side, Lsn(side.notes[1].lsn.value + 1))
         with pytest.raises(NotAnswerable, match="are no longer listed, and the snapshot may exclude"):
             side.open().at(snapshot=snapshot, lsn=lsn)
 
@@ -205,7 +205,7 @@ def test_applying_and_folding_go_on_after_files_were_let_go_meanwhile(
             writer.catch_up(side.position())
             for _ in range(2):
                 side.notes = side.notes[-1:]
-                let_go(side, side.notes[0].lsn)
+                remove_files(side, side.notes[0].lsn)
                 side.database.run("update t set v = v || '.'")
                 side.note("t")
                 writer.catch_up(side.position())
@@ -227,7 +227,7 @@ def test_nothing_is_kept_of_a_table_that_was_dropped_before_the_window(
         side.note("u")
         db.run("insert into u values (2)")
         side.apply_all()
-        let_go(side, side.notes[0].lsn)
+        remove_files(side, side.notes[0].lsn)
         assert not parquet(side)
         assert side.require_noted_now() == 1
 
@@ -237,6 +237,8 @@ def test_by_time_what_was_applied_before_goes(db: Database, spark: SparkSession,
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
         rounds(side, 1)
-        assert vacuum(side.options.lake, ExpireOptions(keep_s=3600.0)).retained == Lsn.ZERO
-        done = vacuum(side.options.lake, ExpireOptions(keep_s=0.0))
-        assert done.retained == min(side.open()._opened.lake.cycle().safe, side.open()._opened.lake.cycle().known)
+        assert expire_lake(side.options.lake, ExpireOptions(keep_s=3600.0)).retained == Lsn.ZERO
+        done = expire_lake(side.options.lake, ExpireOptions(keep_s=0.0))
+        assert done.retained == min(
+            side.open()._opened.lake.cycle().applied_lsn, side.open()._opened.lake.cycle().schema_lsn
+        )

@@ -239,7 +239,7 @@ def test_a_source_that_is_behind_the_mirror_is_waited_for(start: Start, tmp_path
         shutil.copytree(tmp_path / "kept", server.data)
         server.start()
         assert attempt(mirror) is None
-        assert f"the mirror is at {mirror.poller.cycle.safe}" in mirror.said[-1]
+        assert f"the mirror is at {mirror.poller.cycle.applied_lsn}" in mirror.said[-1]
         mirror.require_news(*TABLES)
         assert attempt(mirror) is None
         db.admin("select pg_switch_wal()", "checkpoint")

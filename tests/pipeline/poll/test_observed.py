@@ -37,9 +37,9 @@ from tidemark.lake.polls import read_polls
 from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
 from tidemark.pipeline.plan import PipelineOptions
-from tidemark.pipeline.poll.glimpse import glimpse
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
+from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.postgres.capability import Mode
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -241,12 +241,14 @@ def test_a_comparison_is_by_the_last_poll_where_nobody_polls_and_the_source_stan
     equal = here(*asked)
     assert equal.returncode == ExitCode.OK, equal
     where, *tables = equal.stdout.splitlines()
-    assert where.startswith(f"compared at {mirror.poller.cycle.safe}, as of the poll at {mirror.poller.cycle.safe} (2")
+    assert where.startswith(
+        f"compared at {mirror.poller.cycle.applied_lsn}, as of the poll at {mirror.poller.cycle.applied_lsn} (2"
+    )
     assert [line.split("  ")[0] for line in tables] == ["equal", "equal", "equal"]
     db.run("delete from u where id = 3")
     refused = here(*asked)
     assert refused.returncode == ExitCode.NOT_ANSWERABLE
-    assert f"may have changed since the poll at {mirror.poller.cycle.safe}" in refused.stderr
+    assert f"may have changed since the poll at {mirror.poller.cycle.applied_lsn}" in refused.stderr
     assert "tidemark sync SOURCE LAKE --once" in refused.stderr
     with polling(db, tmp_path, few, reconcile_every=4) as mirror:
         mirror.poll()
@@ -332,7 +334,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
         with SnapshotRequest(tmp_path) as asked:
             assert exports.wanted()
             assert asked.answer() is None
-            with glimpse(db.dsn()) as seen:
+            with open_poll_snapshot(db.dsn()) as seen:
                 exports.shown(seen, Lsn(7))
             db.run("insert into t values (2)")
             assert not exports.wanted()
@@ -349,7 +351,7 @@ def test_a_snapshot_is_held_until_it_is_not_needed_and_no_longer_than_the_limit(
     with (
         SnapshotExports(tmp_path, db.dsn(), limit_s=0) as slow,
         SnapshotRequest(tmp_path) as asked,
-        glimpse(db.dsn()) as seen,
+        open_poll_snapshot(db.dsn()) as seen,
     ):
         slow.shown(seen, Lsn(8))
         slow.close_unused()
@@ -372,7 +374,7 @@ def test_a_request_of_a_dead_process_is_nobodys(plain: Database, tmp_path: Path)
     ):
         assert process.stdout is not None
         assert process.stdout.readline() == "asked\n"
-        with glimpse(plain.dsn()) as seen:
+        with open_poll_snapshot(plain.dsn()) as seen:
             exports.shown(seen, Lsn(7))
         assert holders(plain)
         process.kill()

@@ -153,7 +153,7 @@ def test_what_is_altered_is_followed_or_read_whole(db: Database, tmp_path: Path,
             assert bool(polled.copied if polled else 0) == whole, statements
         mirror.require_equal("later")
         db.run("drop table later")
-        before = mirror.poller.cycle.safe
+        before = mirror.poller.cycle.applied_lsn
         mirror.poll()
         moments = tidemark.open(mirror.options.lake, spark)
         with pytest.raises(NotAnswerable, match="later"):
@@ -213,7 +213,7 @@ def test_rows_that_are_gone_stay_until_they_are_looked_for(db: Database, tmp_pat
             rows = tidemark.open(mirror.options.lake, spark).table("t").count()
             seen = mirror.poller.seen
             assert seen is not None
-            looked = seen.reconciled == mirror.poller.cycle.safe
+            looked = seen.reconciled == mirror.poller.cycle.applied_lsn
             assert rows == (10 if looked else 11 + n)
         assert looked
         mirror.require_equal("t")

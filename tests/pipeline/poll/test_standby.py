@@ -127,7 +127,7 @@ def test_on_a_standby_what_ran_at_the_snapshot_of_a_poll_is_the_next_ones(
                     wrapped(patch, poller, "run_cycle", before=commit)
                     assert mirror.require_news(*TABLES).copied == copied
                 assert mirror.poller.seen is not None
-                assert mirror.poller.seen.snapshot.hides_who_runs
+                assert mirror.poller.seen.snapshot.omits_running
                 latest = tidemark.open(tmp_path / "lake", spark)
                 assert latest.table("t").where("v = 'late'").count() == 70 * n
                 assert latest.table("bag").count() > 0

@@ -16,7 +16,7 @@ from tests.conftest import NEWEST
 from tests.pipeline.sync.test_faults import TABLE
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, NotPermitted
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.pipeline.pipeline import follow
 from tidemark.pipeline.plan import CURRENT
 from tidemark.pipeline.reporting import Reporter
@@ -69,7 +69,7 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         end = synced.note("t")
     db.run("delete from t where id % 3 = 0", "create table late (id int primary key)", "insert into late values (1)")
     db.admin(f"alter publication {db.names.publication} add table late")
-    ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+    request_resync(synced.options.lake, synced.replication.writer.tables.histories)
     with syncing(db, tmp_path, spark, endpos=end) as ended:
         run_to_end(ended, end)
         with pytest.raises(NotAnswerable, match=f"public.late cannot be read: .* after --endpos {end}"):
@@ -126,7 +126,7 @@ def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
     publish(db, "t", inserts="inserts")
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
-        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
         run_to_end(synced, CURRENT)
         synced.replication.require_copied()
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))

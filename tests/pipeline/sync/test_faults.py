@@ -15,7 +15,7 @@ from harness.database import MIRROR, Database, create_database
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST, Start, quick_only
 from tidemark.errors import NotAnswerable
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
 from tidemark.lake.versions import Generation
 from tidemark.pipeline.apply.writer import LakeWriter
@@ -172,7 +172,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         f"revoke select on closed from {MIRROR}",
     )
     with syncing(db, tmp_path, spark, "t", "locked", "hidden", "closed") as synced, db.connect() as blocker:
-        synced.replication.writer.look()  # what is published is seen before the transaction that is in the way begins
+        synced.replication.writer.read_catalog()  # before the transaction that is in the way begins
         blocker.execute("begin; lock table locked in access exclusive mode")
         synced.until(lambda: any("public.t: copied" in each for each in synced.said))
         synced.until(lambda: all(any(name in e and "copy failed" in e for e in synced.said) for name in WAITING))
@@ -219,7 +219,7 @@ def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
         synced.copy_all()
         going_on = threading.Event()
         wrapped(monkeypatch, copying, "copy_parts", before=going_on.wait)
-        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
         synced.until(lambda: [each.state for each in synced.replication.progress.tables()] == ["copying"] * 2)
         try:
             for turn in range(3):
@@ -240,7 +240,7 @@ def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_an
     with syncing(db, tmp_path, spark, "t", "u") as synced:
         synced.copy_all()
         db.run(f"revoke select on t from {MIRROR}")
-        ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
         assert told(synced, "public.t") == "readable: resync requested"
         synced.until(lambda: told(synced, "public.u") == "readable: ")
         synced.until(lambda: "permission denied" in told(synced, "public.t"))

@@ -17,9 +17,9 @@ from harness.outside import path_of
 from harness.syncing import syncing
 from tests.conftest import NEWEST, quick_only
 from tidemark.errors import LakeInUse, NotAnswerable
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.storage import fail_points
 from tidemark.storage.fail_points import AnyFailPoint, FailPoint
@@ -71,11 +71,11 @@ def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
         db.run("insert into t values (5000, 'last')")
         synced.note("t")
         assert synced.require_noted() == 10
-        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[3].lsn, grace_s=0))
+        expire_lake(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[3].lsn, grace_s=0))
         synced.fold()
         synced.notes = synced.notes[3:]
         assert synced.require_noted() == 7
-        vacuum(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[-1].lsn, grace_s=0))
+        expire_lake(synced.options.lake, ExpireOptions(keep_s=None, before=synced.notes[-1].lsn, grace_s=0))
         with pytest.raises(NotAnswerable, match="the history is kept from"):
             tidemark.open(synced.options.lake, spark).at(synced.notes[0].lsn)
         synced.notes = synced.notes[-1:]
@@ -190,7 +190,7 @@ def test_a_request_waits_for_the_next_mirror(db: Database, spark: SparkSession, 
     db.run("create table t (id int primary key)", "insert into t values (1)")
     with syncing(db, tmp_path, spark, "t") as synced:
         synced.copy_all()
-    ask_for_resync(synced.options.lake, [oid(db)])
+    request_resync(synced.options.lake, [oid(db)])
     with syncing(db, tmp_path, spark) as again:
         again.until(lambda: any("public.t: copied" in each for each in again.said))
         again.require_equal("t")

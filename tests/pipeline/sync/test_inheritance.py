@@ -240,12 +240,12 @@ def test_a_change_of_the_tree_that_is_not_visible_yet_is_not_taken_for_known(
         session.execute(b"begin; alter table child no inherit parent")
         db.run("insert into parent values (2)")
         for _ in range(4):
-            synced.replication.writer.look()
+            synced.replication.writer.read_catalog()
             synced.replication.step()
         stopped = writer.tables.lsns.of(parent)
         db.run("insert into parent values (3)")
         for _ in range(4):
-            synced.replication.writer.look()
+            synced.replication.writer.read_catalog()
             synced.replication.step()
         assert writer.tables.lsns.of(parent) == stopped >= known
         session.execute(b"commit")

@@ -23,7 +23,7 @@ from tests.pipeline.sync.child import as_json
 from tests.pipeline.sync.load import create, writing
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
-from tidemark.lake.requests import ask_for_resync
+from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -117,7 +117,7 @@ def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact
         synced.copy_all()
         synced.note(*TABLES)
         synced.catch_up()
-    ask_for_resync(synced.options.lake, synced.replication.writer.tables.histories)
+    request_resync(synced.options.lake, synced.replication.writer.tables.histories)
     with writing(db, *TABLES, writers=1):
         command, environment = (
             [sys.executable, "-m", "tests.pipeline.sync.child", *points],
@@ -162,7 +162,7 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
         running.kill(JVM)
         require_ended_by_itself(running)
     assert all(table.state == "readable" for table in status_of(lake).tables)
-    ask_for_resync(lake, Lake.open(lake).tables())
+    request_resync(lake, Lake.open(lake).tables())
     with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:
         running.until_copying()
         running.process.kill()

@@ -26,7 +26,7 @@ def test_a_first_look_at_many_tables_is_one_commit_and_they_are_copied_by_one_sn
     for name in names:
         db.run(f"create table {name} (id int primary key)", f"insert into {name} select generate_series(1, 5)")
     with syncing(db, tmp_path, spark, *names) as synced:
-        assert synced.replication.writer.look()
+        assert synced.replication.writer.read_catalog()
         assert len(read_events(synced.options.lake)) == COUNT
         assert DeltaTable(synced.options.lake / TABLES).version() == 1
         synced.copy_all()

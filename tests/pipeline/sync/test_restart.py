@@ -30,7 +30,7 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.lake.lake import Lake
-from tidemark.lake.requests import ask_for_restart, read_restart
+from tidemark.lake.requests import read_restart, request_restart
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.restart import restart_if_requested
@@ -135,8 +135,10 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     assert before.require_noted_here(), "history is readable before anything is copied"
     require_latest(before, last)
     cycle = lake.cycle()
-    assert last <= cycle.known < cycle.safe, f"the gap is from {cycle.known} to {cycle.safe}, after {last}"
-    gap = Lsn((cycle.known.value + cycle.safe.value) // 2 + 1)
+    assert last <= cycle.schema_lsn < cycle.applied_lsn, (
+        f"the gap is from {cycle.schema_lsn} to {cycle.applied_lsn}, after {last}"
+    )
+    gap = Lsn((cycle.schema_lsn.value + cycle.applied_lsn.value) // 2 + 1)
     with pytest.raises(NotAnswerable, match="restarted"):
         tidemark.open(lake.path, spark).at(gap).table("t")
     with syncing(db, folder, spark, folds=False) as again:
@@ -167,7 +169,7 @@ def test_a_mirror_that_cannot_go_on_is_started_over(
         synced.until(lambda: False, 60)
     assert re.search(r"tidemark resync \S+ --all", refused.value.hint)
     assert slots == db.admin(f"select slot_name, restart_lsn from pg_replication_slots where database = '{db.name}'")
-    ask_for_restart(before.options.lake)
+    request_restart(before.options.lake)
     assert restart(db, tmp_path)
     assert not restart(db, tmp_path), "it is done"
     require_started_over(db, spark, tmp_path, before)
@@ -190,13 +192,13 @@ def test_a_restart_that_is_cut_short_anywhere_is_carried_on_by_the_next_one(
     before = mirrored(db, spark, tmp_path)
     drop_slot(db, before.options.lake)
     work(db, 3)
-    ask_for_restart(before.options.lake)
+    request_restart(before.options.lake)
     for point in POINTS:
         with striking(point):
             restart(db, tmp_path)
         assert before.require_noted_here(), f"history is readable after it ended at: {point.value}"
         assert read_restart(before.options.lake) is not None
-        ask_for_restart(before.options.lake)
+        request_restart(before.options.lake)
     assert restart(db, tmp_path)
     require_started_over(db, spark, tmp_path, before)
 
@@ -208,7 +210,7 @@ def test_a_mirror_is_started_over_while_its_tables_are_still_copied_again(
     before = mirrored(db, spark, tmp_path)
     points = {FailPoint.GENERATION_COMMITTED: 2, FailPoint.EVENTS_COMMITTED: 2, FailPoint.CYCLE_COMMITTED: 1}
     for turn, (point, times) in enumerate(points.items(), 3):
-        ask_for_restart(before.options.lake)
+        request_restart(before.options.lake)
         assert restart(db, tmp_path)
         work(db, turn)
         with striking(point, times), syncing(db, tmp_path, spark) as synced:
@@ -229,7 +231,7 @@ def test_a_slot_whose_wal_is_gone_is_replaced(start: Start, spark: SparkSession,
     with pytest.raises(SlotInvalidated) as refused, syncing(db, tmp_path, spark) as synced:
         synced.until(lambda: False, 60)
     assert re.search(r"tidemark resync \S+ --all", refused.value.hint)
-    ask_for_restart(before.options.lake)
+    request_restart(before.options.lake)
     assert restart(db, tmp_path)
     require_started_over(db, spark, tmp_path, before)
 
@@ -259,7 +261,7 @@ def test_a_source_that_was_set_back_is_refused_until_its_positions_are_new(
         ):
             synced.until(lambda: False, 60)
         assert re.search(r"tidemark resync \S+ --all", refused.value.hint)
-        ask_for_restart(before.options.lake)
+        request_restart(before.options.lake)
         with pytest.raises(SourceForked, match="restored to an earlier state, and would assign the same LSNs"):
             restart(restored, tmp_path)
         assert before.require_noted_here()
@@ -291,7 +293,7 @@ def test_tables_that_were_altered_or_dropped_in_the_gap_are_as_they_are_now(
         "insert into root values (1500, 'other')",
     )
     db.admin(f"alter publication {db.names.publication} add table empty, other")
-    ask_for_restart(before.options.lake)
+    request_restart(before.options.lake)
     assert restart(db, tmp_path)
     assert before.require_noted_here()
     with syncing(db, tmp_path, spark, folds=False) as again:
@@ -333,13 +335,13 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
         with connected(synced.options.log_folder) as client:
             client.wait(upto, 60)
         while writer.tables.lsns.mirror < upto:  # definitions are known there, and nothing is applied
-            writer.look()
-        writer.tell()
+            writer.read_catalog()
+        writer.record_progress()
         mirror = tidemark.open(synced.options.lake, spark, source=db.dsn(MIRROR))
         latest, now = mirror.at(), mirror.at("now")
-        assert writer.cycle.safe < upto <= latest.lsn
+        assert writer.cycle.applied_lsn < upto <= latest.lsn
         require_rows(latest.table("bag"), *by_postgres(db, "bag"), "before it is started over")
-    ask_for_restart(before.options.lake)
+    request_restart(before.options.lake)
     assert restart(db, tmp_path)
     for stage in ("started over", "copied again"):
         for moment in (latest, now):

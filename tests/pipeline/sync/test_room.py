@@ -29,7 +29,7 @@ from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy import job as copy_job
 from tidemark.pipeline.copy.planning import SnapshotCopy
-from tidemark.pipeline.expire.expiry import ExpireOptions, vacuum
+from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.schema.history import table_path
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -101,6 +101,6 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
         synced.catch_up()
     known = {Path(uri).name for uri in DeltaTable(folder).file_uris()}
     assert {path.name for path in folder.glob("*.parquet")} > known
-    vacuum(tmp_path / "lake", ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
+    expire_lake(tmp_path / "lake", ExpireOptions(keep_s=None, before=synced.notes[0].lsn, grace_s=0))
     assert {path.name for path in folder.glob("*.parquet")} == known
     assert synced.require_noted_here() == 1

@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.lake.versions import Generation
-from tidemark.pipeline.copy.tracker import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, Phase, Tracker
+from tidemark.pipeline.copy.states import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, CopyStates, Phase
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 
@@ -19,7 +19,7 @@ def generation(oid: int) -> Generation:
 
 
 def test_a_table_goes_from_wanted_to_live() -> None:
-    tracker = Tracker()
+    tracker = CopyStates()
     assert tracker.pick([1, 2], 0.0) == {1, 2}
     assert tracker.pick([1, 2, 3], 0.0) == {3}
     tracker.copied(generation(1))
@@ -33,7 +33,7 @@ def test_a_table_goes_from_wanted_to_live() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.IN_FLIGHT, Phase.COPIED])
 def test_what_failed_is_wanted_again_after_a_pause_that_grows(phase: Phase) -> None:
-    tracker, now, pauses = Tracker(), 0.0, []
+    tracker, now, pauses = CopyStates(), 0.0, []
     for _ in range(10):
         assert tracker.pick([1], now) == {1}
         if phase is Phase.COPIED:
@@ -49,7 +49,7 @@ def test_what_failed_is_wanted_again_after_a_pause_that_grows(phase: Phase) -> N
 
 
 def test_what_was_taken_has_no_pause_any_more() -> None:
-    tracker = Tracker()
+    tracker = CopyStates()
     tracker.pick([1], 0.0)
     tracker.failed(1, 0.0)
     tracker.pick([1], 100.0)
@@ -60,7 +60,7 @@ def test_what_was_taken_has_no_pause_any_more() -> None:
 
 
 def test_no_state_is_left_out() -> None:
-    tracker = Tracker()
+    tracker = CopyStates()
     for act in (lambda: tracker.copied(generation(1)), lambda: tracker.taken(1), lambda: tracker.failed(1, 0.0)):
         with pytest.raises(RuntimeError, match="at rest"):
             act()
@@ -73,7 +73,7 @@ def test_no_state_is_left_out() -> None:
 
 
 def test_an_unreadable_table_is_copied_again_when_someone_asks_or_much_later() -> None:
-    tracker = Tracker()
+    tracker = CopyStates()
     tracker.pick([1], 0.0)
     assert tracker.failed(1, 0.0, unreadable=True) == UNREADABLE_S
     assert tracker.pick([1], UNREADABLE_S - 1) == frozenset()

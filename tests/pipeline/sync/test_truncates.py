@@ -13,7 +13,7 @@ from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary
 from tidemark.errors import NotAnswerable
-from tidemark.lake.requests import ask_for_restart
+from tidemark.lake.requests import request_restart
 from tidemark.pipeline.copy import copying
 from tidemark.pipeline.copy.job import copy_parts
 from tidemark.pipeline.restart import restart_if_requested
@@ -80,7 +80,7 @@ def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
     with syncing(db, tmp_path, spark, "queue", "calm") as synced:
         synced.copy_all()
         synced.catch_up()
-    ask_for_restart(synced.options.lake)
+    request_restart(synced.options.lake)
     assert restart_if_requested(synced.options)
 
     def truncated_first(*arguments: object) -> object:

@@ -121,7 +121,7 @@ def test_a_handle_from_before_the_value_was_applied_does_not_leave_it_out(
         db.run("insert into other values (2, 'later')")
         synced.until_known(bad)
         with tidemark.open(synced.options.lake, spark).at(bad) as moment:
-            assert writer.cycle.safe < bad
+            assert writer.cycle.applied_lsn < bad
             synced.catch_up()
             with pytest.raises(NotAnswerable, match="column v: invalid value of type text in UTF-8"):
                 moment.table("t")
@@ -172,7 +172,7 @@ def test_a_table_that_is_emptied_begins_anew_by_itself(ascii_db: Database, spark
         (oid,) = [oid for oid, each in synced.replication.writer.tables.histories.items() if each.in_gap]
         for _ in range(2):
             db.run("truncate t")
-            synced.replication.writer.look()
+            synced.replication.writer.read_catalog()
             db.run(f"insert into t values (3, {BAD})")
             synced.catch_up()
         assert synced.replication.writer.tables.history(oid).in_gap

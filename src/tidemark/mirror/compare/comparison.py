@@ -16,11 +16,11 @@ from tidemark.errors import InvalidValue, TidemarkError
 from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.polls import Poll
 from tidemark.mirror.compare.digest import WHOLE
-from tidemark.mirror.compare.holding import Held, HeldLook
 from tidemark.mirror.compare.mirror_side import MirrorSide
 from tidemark.mirror.compare.narrowing import FoundDifferences, narrowed
-from tidemark.mirror.compare.polled import HeldPoll
+from tidemark.mirror.compare.polled import PolledSnapshot
 from tidemark.mirror.compare.source_side import ComparedTable, SourceSide
+from tidemark.mirror.compare.source_snapshot import SourceSnapshot, StreamedSnapshot
 from tidemark.mirror.failures import explained
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
@@ -98,8 +98,8 @@ class Comparison:
 
     def __init__(self, mirror: Mirror, source: Dsn, options: CompareOptions) -> None:
         self._mirror, self._options = mirror, options
-        kind = HeldLook if mirror._opened.last_poll is None else HeldPoll
-        self._held: Held = kind(source, mirror, options.timeout_s)
+        kind = StreamedSnapshot if mirror._opened.last_poll is None else PolledSnapshot
+        self._held: SourceSnapshot = kind(source, mirror, options.timeout_s)
         self.boundary: Boundary | None = None
         self.observed: Poll | None = None
 

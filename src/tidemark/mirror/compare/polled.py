@@ -16,7 +16,7 @@ from tidemark.errors import NotAnswerable, ObjectMissing
 from tidemark.lake.lock import has_writer, last_writer
 from tidemark.lake.polls import Poll
 from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
-from tidemark.mirror.compare.holding import Held
+from tidemark.mirror.compare.source_snapshot import SourceSnapshot
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.postgres.catalog import read_catalog
@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 _SYNC = "Run `tidemark sync SOURCE LAKE --once` just before, or retry while `tidemark sync` is running."
 
 
-class HeldPoll(Held):
+class PolledSnapshot(SourceSnapshot):
     """The snapshot of a poll."""
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
@@ -96,7 +96,7 @@ class HeldPoll(Held):
         session.begin(snapshot_id=handed.snapshot_id)
         if (found := _seen_by(session)) != handed.snapshot:
             raise ObjectMissing(f"snapshot {handed.snapshot_id} is {found}, not {handed.snapshot}")
-        if found.hides_who_runs:
+        if found.omits_running:
             raise NotAnswerable(
                 f"snapshot {found} of the standby does not list running transactions", "Retry the command later."
             )

@@ -101,15 +101,17 @@ class LakeWriter:
             require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
             events = read_events(options.lake)
             register = Tables(options.lake)
-            lsns = SchemaLsns(self.cycle.known, self.cycle.behind)
-            self.tables = StreamTracker(events, register.append, options.names.publication, lsns, self.cycle.safe)
+            lsns = SchemaLsns(self.cycle.schema_lsn, self.cycle.behind)
+            self.tables = StreamTracker(
+                events, register.append, options.names.publication, lsns, self.cycle.applied_lsn
+            )
             self._catalog = CatalogUpdates(options.lake, register)
             self._update_catalog(at_once=True)
             self._changes = ChangeTables(options.lake)
             self.reader = LogReader(options.log)
             self._recall()
             self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
-            self._look_at = self._told_at = 0.0
+            self._next_catalog_read = self._recorded_at = 0.0
             self._blocking: dict[Blocker, float] = {}
             self._blockers = ""  # as last logged
             self._source_times: list[tuple[Lsn, datetime]] = []
@@ -120,17 +122,17 @@ class LakeWriter:
 
     def step(self) -> Applied | None:
         """Read a catalog snapshot if it is time, apply what was received, record progress; return what was applied."""
-        if time.monotonic() >= self._look_at:
-            self.look()
+        if time.monotonic() >= self._next_catalog_read:
+            self.read_catalog()
         if self.tables.wanted_lsn > self.reader.received:
-            self._ask_for(self.tables.wanted_lsn, 0.5)
+            self._wait_for_log(self.tables.wanted_lsn, 0.5)
         applied = self.apply()
-        if applied is None and time.monotonic() - self._told_at >= self._options.idle_interval_s:
-            self.tell()
+        if applied is None and time.monotonic() - self._recorded_at >= self._options.idle_interval_s:
+            self.record_progress()
         self._update_catalog()
         return applied
 
-    def look(self) -> bool:
+    def read_catalog(self) -> bool:
         """Read a catalog snapshot; False if the source cannot be read now, which is retried later.
 
         However large the catalog is, at most a twentieth of the time is spent on it.
@@ -148,11 +150,11 @@ class LakeWriter:
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
                 raise
-            self._hang_up()
+            self._disconnect()
             _LOGGER.warning("cannot read the source's catalog: %s", " ".join(error.message.split()))
-            self._look_at = time.monotonic() + self._options.look_interval_s
+            self._next_catalog_read = time.monotonic() + self._options.look_interval_s
             return False
-        self._look_at = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
+        self._next_catalog_read = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
         self.source_position = look.lsn, look.time
         self._source_times.append(self.source_position)
         fail_point(FailPoint.CATALOG_READ)
@@ -164,29 +166,29 @@ class LakeWriter:
         limit = self.tables.pending_lsn
         upto = min(self.reader.received, limit) if limit is not None else self.reader.received
         applied = None
-        if upto > self.cycle.safe:
+        if upto > self.cycle.applied_lsn:
             options = self._options
             begin = time.monotonic()
-            planned = plan(self.reader, self.cycle.safe, upto, self._pace.size_bytes, options.slice_bytes)
+            planned = plan(self.reader, self.cycle.applied_lsn, upto, self._pace.size_bytes, options.slice_bytes)
             relations = descriptions(planned.relations, options.log)
-            if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.look():
+            if any(self.tables.fingerprint_of(each) is None for each in relations) and not self.read_catalog():
                 return None  # a table was altered, and its definition cannot be read now
             self.tables.describe(descriptions(planned.sent, options.log), planned.last)
             if planned.transactions:
                 applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
-                self._tell_cycle(planned.upto, applied)
+                self._record_cycle(planned.upto, applied)
                 self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
-                self.cycle = replace(self.cycle, safe=upto)
+                self.cycle = replace(self.cycle, applied_lsn=upto)
         changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
-        self.tables.settle(self.cycle.safe, changed_at, self.reader)
+        self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader)
         self._begin_truncated()
         return applied
 
     def _begin_truncated(self) -> None:
         """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
         for oid, lsn in self.tables.truncated().items():
-            if read_retained(self._options.lake) < lsn <= self.cycle.safe:
+            if read_retained(self._options.lake) < lsn <= self.cycle.applied_lsn:
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
                 name = f"{table.schema}.{table.name}"
@@ -199,8 +201,8 @@ class LakeWriter:
         A copy is accepted if the table still has the copied definition, and everything up to the copy's position is
         applied.
         """
-        ready = [each for each in generations if self.cycle.safe >= each.base.lsn]
-        if ready and self.look():
+        ready = [each for each in generations if self.cycle.applied_lsn >= each.base.lsn]
+        if ready and self.read_catalog():
             yield from ((each, taken) for each in ready if (taken := self._take(each)) is not None)
 
     def _take(self, generation: Generation) -> bool | None:
@@ -218,23 +220,23 @@ class LakeWriter:
         self.tables.add_copy(generation.fingerprint, base, generation.snapshot)
         return True
 
-    def tell(self) -> None:
+    def record_progress(self) -> None:
         """Record the applied LSN and the schema LSN in `_cycles`, if they have changed."""
-        self._tell_cycle(self.cycle.safe)
+        self._record_cycle(self.cycle.applied_lsn)
 
     def catch_up(self, upto: Lsn) -> None:
         """Apply until everything up to a position can be read, with the definitions of all tables."""
         while self.cycle.complete < upto:
-            self.look()
-            self._ask_for(upto, 10)
-            while self.apply() is not None and self.cycle.safe < upto:
+            self.read_catalog()
+            self._wait_for_log(upto, 10)
+            while self.apply() is not None and self.cycle.applied_lsn < upto:
                 pass
-            self.tell()
+            self.record_progress()
         self._update_catalog(at_once=True)
 
     def close(self) -> None:
         """Close the connections and release the lock of the lake."""
-        self._hang_up()
+        self._disconnect()
         self._leave_receiver()
         self._lock.close()
 
@@ -271,7 +273,7 @@ class LakeWriter:
         if not lake.is_continued_by(mirror.identity, mirror.start):
             raise LogDamaged(
                 f"the log at {options.log} starts at {mirror.start}, after the applied LSN of the lake "
-                f"({lake.cycle().safe}): the changes in between are missing",
+                f"({lake.cycle().applied_lsn}): the changes in between are missing",
                 f"Use the log that this lake was made from. If it is lost, run "
                 f"`tidemark resync {options.lake} --all` and `tidemark sync SOURCE {options.lake}`.",
             )
@@ -279,15 +281,15 @@ class LakeWriter:
 
     def _recall(self) -> None:
         """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
-        known, safe = self.tables.lsns.complete, self.cycle.safe
+        known, applied_lsn = self.tables.lsns.complete, self.cycle.applied_lsn
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
             return
         try:
-            parts = [part.relations for part in self.reader.transactions(known, safe)]
-            self.tables.describe_applied(descriptions(joined_rows(parts, RELATIONS), self._options.log), safe)
+            parts = [part.relations for part in self.reader.transactions(known, applied_lsn)]
+            self.tables.describe_applied(descriptions(joined_rows(parts, RELATIONS), self._options.log), applied_lsn)
         except (LogBehind, LogTrimmed) as error:
-            _LOGGER.warning("the log between %s and %s cannot be read: %s", known, safe, error.message)
+            _LOGGER.warning("the log between %s and %s cannot be read: %s", known, applied_lsn, error.message)
 
     def _name_blockers(self, session: Session) -> None:
         """Report the transactions that have kept tables from beginning for `BLOCKING_S` or longer."""
@@ -302,7 +304,7 @@ class LakeWriter:
             _LOGGER.warning("tables cannot be copied until these transactions end: %s", blockers)
         self._blockers = blockers
 
-    def _ask_for(self, upto: Lsn, limit_s: float) -> None:
+    def _wait_for_log(self, upto: Lsn, limit_s: float) -> None:
         """Wait until the log reaches a position, if a receiver is running."""
         try:
             if self._client is None:
@@ -313,36 +315,36 @@ class LakeWriter:
         except LogBehind:
             _LOGGER.info("waiting for the receiver to reach %s", upto, extra=fields(lsn=upto))
 
-    def _tell_cycle(self, safe: Lsn, applied: Applied | None = None) -> None:
+    def _record_cycle(self, applied_lsn: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
         last = self._cycles.last
-        known = last.known if waited_for else self.tables.lsns.mirror
+        known = last.schema_lsn if waited_for else self.tables.lsns.mirror
         behind = {oid: lsn for oid, lsn in self.tables.lsns.behind.items() if lsn < known}
-        if (safe, known, behind) == (last.safe, last.known, last.behind):
+        if (applied_lsn, known, behind) == (last.applied_lsn, last.schema_lsn, last.behind):
             return
         passed = [moment for lsn, moment in self._source_times if lsn <= known]
         self._source_times = [each for each in self._source_times if each[0] >= known]
         self.cycle = Cycle(
-            safe,
+            applied_lsn,
             known,
             passed[-1] if passed else None,
             applied.changes if applied else 0,
             applied.tables if applied else 0,
             behind=behind,
         )
-        self._cycles.tell(self.cycle)
-        self._told_at = time.monotonic()
-        self._let_go(safe)
+        self._cycles.record(self.cycle)
+        self._recorded_at = time.monotonic()
+        self._report_applied(applied_lsn)
 
     def _update_catalog(self, *, at_once: bool = False) -> None:
         self._catalog.keep_up(self._cycles.last, at_once=at_once)
 
-    def _let_go(self, safe: Lsn) -> None:
+    def _report_applied(self, applied_lsn: Lsn) -> None:
         """Report to the receiver, if one is running, which log segments are needed, so that it removes the others."""
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
-            self._client.applied(safe, needed_from(safe, leases_in_force(self._options.lake)))
+            self._client.applied(applied_lsn, needed_from(applied_lsn, leases_in_force(self._options.lake)))
         except ReceiveFailed:
             self._leave_receiver()
 
@@ -351,7 +353,7 @@ class LakeWriter:
             self._client.close()
             self._client = None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None

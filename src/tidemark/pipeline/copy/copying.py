@@ -96,7 +96,7 @@ class Copying:
         options = self._options
         lease: Lease | None = None
         try:
-            lease = Lease(options.lake, read_cycle(options.lake).safe)
+            lease = Lease(options.lake, read_cycle(options.lake).applied_lsn)
             with copy_snapshot(options.source, options.log, options.endpos) as snapshot:
                 lease = _exchanged(lease, options, snapshot.base)
                 planned = plan_copy(options, snapshot, histories)

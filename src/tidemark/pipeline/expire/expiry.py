@@ -28,12 +28,12 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
-from tidemark.lake.commits import is_there, let_go, opened
+from tidemark.lake.commits import is_there, opened, remove_files
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
-from tidemark.lake.lock import FOLDING, VACUUMING, WRITING, LakeLock
+from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
-from tidemark.lake.registers import Vacuums, read_retained, read_times
+from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
 from tidemark.receive.client import ReceiveClient
@@ -116,21 +116,21 @@ class Expired:
     removals: tuple[Removal, ...]
 
 
-def vacuum(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
+def expire_lake(path: Path, options: ExpireOptions, *, dry_run: bool = False) -> Expired:
     """Delete data that is older than the retention, or report what would be deleted. One run at a time."""
     lake = Lake.open(path)
-    with LakeLock(path, VACUUMING):
-        return _vacuumed(lake, options, dry_run)
+    with LakeLock(path, EXPIRING):
+        return _expired(lake, options, dry_run)
 
 
-def _vacuumed(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
+def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
     leases = leases_in_force(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.complete)
     retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
     if not dry_run and retained > Lsn.ZERO:
-        Vacuums(path).tell(retained)
+        ExpiryRegister(path).record(retained)
     removals = [*_tables(lake, retained, dry_run)]
     if not dry_run:
         update_catalog(path)  # before files are deleted, so that it never names a version without them
@@ -146,8 +146,8 @@ def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
         return options.before
     times = read_times(lake.path)
     past = datetime.fromtimestamp(time.time() - (options.keep_s or 0), UTC)
-    safe = pc.max(times.filter(pc.field("written_at") <= past)["applied_lsn"]).as_py()
-    return Lsn(safe or 0)
+    applied_lsn = pc.max(times.filter(pc.field("written_at") <= past)["applied_lsn"]).as_py()
+    return Lsn(applied_lsn or 0)
 
 
 def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
@@ -162,7 +162,7 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
             (CHANGES, paths, [file.size_bytes for file in found.changes]),
         ):
             if gone and not dry_run:
-                let_go(lake.path / history.path / folder, gone)
+                remove_files(lake.path / history.path / folder, gone)
                 fail_point(FailPoint.FILES_REMOVED)
             if gone:
                 yield Removal(f"{history.name} {folder}, expired", len(gone), sum(sizes))
@@ -227,8 +227,8 @@ def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -
     """Have the receiver remove log segments, and remove the commit index of removed segments below the retained LSN."""
     if not dry_run:
         with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
-            safe = lake.cycle().safe
-            client.applied(safe, needed_from(safe, leases))
+            applied_lsn = lake.cycle().applied_lsn
+            client.applied(applied_lsn, needed_from(applied_lsn, leases))
     gone: dict[Path, int] = {}
     with suppress(LogError):
         gone = forget(lake.log, retained, dry_run=dry_run)

@@ -137,7 +137,7 @@ class Compactor:
         view = LakeView(self._lake, None)
         found = []
         for oid, history in self._lake.tables().items():
-            upto = min(view.cycle.safe, view.cycle.schema_lsn(oid))
+            upto = min(view.cycle.applied_lsn, view.cycle.schema_lsn_of(oid))
             try:
                 span = history.at(upto)
             except NotAnswerable:

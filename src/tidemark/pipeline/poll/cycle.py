@@ -31,11 +31,11 @@ from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.snapshots import CopySnapshot
 from tidemark.pipeline.copy.sources import STAGING, PartSources
 from tidemark.pipeline.poll.following import Followed, Following, Write
-from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import MOST_KEPT, Kept, Room
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.reconcile import SourceTable
+from tidemark.pipeline.poll.snapshot_session import PollSnapshot
 from tidemark.pipeline.poll.staging import Staged, StagedRead, StageWork, stage
 from tidemark.pipeline.poll.table import PolledTable
 from tidemark.pipeline.poll.writing import ChangeStamp, ChangeWork, WrittenChanges, write_changes, write_truncate
@@ -65,15 +65,14 @@ class Setting:
 class Task:
     """The input of one cycle.
 
-    `safe` is the applied LSN, `horizon` the transactions whose changes may be missing above it. `had` contains the
-    hashes or the digest of the mirror's rows, for tables where they are known. If `reconcile`, deleted rows are
-    detected.
+    `horizon` are the transactions whose changes may be missing above the applied LSN. `had` contains the hashes or the
+    digest of the mirror's rows, for tables where they are known. If `reconcile`, deleted rows are detected.
     """
 
     seen: PollSnapshot
     here: PollPosition
     plan: PollPlan
-    safe: Lsn
+    applied_lsn: Lsn
     horizon: Horizon | None
     had: Mapping[int, Kept | RowDigest]
     reconcile: bool
@@ -95,7 +94,7 @@ class PollResult:
 
 def run_cycle(setting: Setting, task: Task) -> PollResult:
     """Run a cycle up to its commit: all files are written, and no table contains them yet."""
-    lease = Lease(setting.lake.path, task.safe)
+    lease = Lease(setting.lake.path, task.applied_lsn)
     try:
         return _Cycle(setting, task, lease).run()
     finally:
@@ -185,10 +184,10 @@ class _Cycle:
 
     def _early(self, history: TableHistory, fingerprint: Fingerprint) -> DataFrame:
         """The mirror's rows of a table at the applied LSN, under the definition that the snapshot shows."""
-        setting, safe = self._setting, self._task.safe
+        setting, applied_lsn = self._setting, self._task.applied_lsn
         view = partial(LakeView, setting.lake, None)
-        reading = TableReader(setting.spark, view, self._types.known, Boundary(safe), self._lease, view())
-        return reading.table(history, replace(history.at(safe), fingerprint=fingerprint), {})
+        reading = TableReader(setting.spark, view, self._types.known, Boundary(applied_lsn), self._lease, view())
+        return reading.table(history, replace(history.at(applied_lsn), fingerprint=fingerprint), {})
 
     def _staged(
         self, wanted: Mapping[int, StagedRead], tables: Mapping[int, PolledTable]

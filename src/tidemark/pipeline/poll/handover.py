@@ -33,8 +33,8 @@ from tidemark.log.mirror import read_mirror
 from tidemark.log.writer import LOCK
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
-from tidemark.pipeline.poll.glimpse import exact_glimpse
 from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.pipeline.poll.snapshot_session import exact_glimpse
 from tidemark.pipeline.publishing import require_published
 from tidemark.postgres.capability import Mode, choose_mode
 from tidemark.postgres.catalog_reading import read_within
@@ -103,7 +103,7 @@ class Handover:
 
     def _follows_the_stream(self) -> bool:
         lake = self._poller.lake.path
-        return read_cycle(lake).safe > Lsn.ZERO and read_seen(lake) is None
+        return read_cycle(lake).applied_lsn > Lsn.ZERO and read_seen(lake) is None
 
     @property
     def _storage(self) -> Storage:

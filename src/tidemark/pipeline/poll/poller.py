@@ -25,7 +25,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
 from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
-from tidemark.lake.commits import let_go
+from tidemark.lake.commits import remove_files
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
@@ -40,10 +40,10 @@ from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.sources import STAGING
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
 from tidemark.pipeline.poll.following import NeedsWhole
-from tidemark.pipeline.poll.glimpse import PollSnapshot, glimpse
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import LOG, PollOptions
+from tidemark.pipeline.poll.snapshot_session import PollSnapshot, open_poll_snapshot
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent
@@ -52,7 +52,7 @@ from tidemark.schema.reasons import Reason, undecodable
 from tidemark.spark import require_pinned
 from tidemark.storage.fail_points import FailPoint, fail_point
 
-IDLE_TOLD_S = 60.0
+IDLE_RECORD_S = 60.0
 UNREADABLE_S = 3600.0  # until a table with a value that cannot be decoded is read again; a resync does not wait
 _ATTEMPTS = 5
 _LOGGER = logging.getLogger("tidemark.pipeline")
@@ -94,10 +94,10 @@ class Poller:
             self._had: dict[int, Kept | RowDigest] = {}
             self._whole: dict[int | None, str] = {}
             self._unreadable: dict[int, tuple[Reason, float]] = {}
-            behind = self.seen is not None and self.seen.reconciled < self.cycle.safe
+            behind = self.seen is not None and self.seen.reconciled < self.cycle.applied_lsn
             self._unreconciled = 1 if behind else 0
             self._asked: list[int] = []
-            self._told_at = 0.0
+            self._recorded_at = 0.0
             taken.pop_all()
 
     @property
@@ -115,11 +115,11 @@ class Poller:
         self._whole |= dict.fromkeys(self._asked, "resync requested")
         for oid in self._asked:
             self._unreadable.pop(oid, None)
-        with glimpse(self._options.source) as seen:
+        with open_poll_snapshot(self._options.source) as seen:
             self._require_own(seen)
             if self._is_idle(seen):
-                self._tell_idle(seen)
-                shown(seen, self.cycle.safe)
+                self._record_idle(seen)
+                shown(seen, self.cycle.applied_lsn)
                 return None
             polled = self._polled(seen)
             shown(seen, polled.upto)
@@ -150,7 +150,7 @@ class Poller:
         try:
             return Lake.open(options.lake)
         except LakeMissing:
-            with glimpse(options.source) as seen:
+            with open_poll_snapshot(options.source) as seen:
                 identity = seen.identity
                 lake = Lake(
                     options.lake,
@@ -173,7 +173,7 @@ class Poller:
         identity, last = seen.identity, self.seen
         self.lake.require_own(identity)
         if last is None:
-            if self.cycle.safe > Lsn.ZERO:
+            if self.cycle.applied_lsn > Lsn.ZERO:
                 self._whole[None] = "the mirror used logical decoding before"
             return
         if seen.lsn < last.lsn or seen.snapshot.xmax < last.snapshot.xmax:
@@ -193,16 +193,16 @@ class Poller:
             return False
         return self._unreconciled == 0 or self._unreconciled + 1 < self._options.reconcile_every
 
-    def _tell_idle(self, seen: PollSnapshot) -> None:
-        """Record every `IDLE_TOLD_S` seconds that nothing has changed up to the source's time.
+    def _record_idle(self, seen: PollSnapshot) -> None:
+        """Record every `IDLE_RECORD_S` seconds that nothing has changed up to the source's time.
 
         A standby does not prove that: it may not have replayed all commits of its primary up to its own time.
         """
         now = time.monotonic()
-        if not seen.on_standby and self.seen is not None and now - self._told_at >= IDLE_TOLD_S:
-            safe = self.cycle.safe
-            self._cycles.tell(Cycle(safe, safe, seen.time, seen=self.seen))
-            self._told_at = now
+        if not seen.on_standby and self.seen is not None and now - self._recorded_at >= IDLE_RECORD_S:
+            applied_lsn = self.cycle.applied_lsn
+            self._cycles.record(Cycle(applied_lsn, applied_lsn, seen.time, seen=self.seen))
+            self._recorded_at = now
 
     def _polled(self, seen: PollSnapshot, published: Mapping[int, Fingerprint] | None = None) -> Polled:
         """Run a cycle; it is the last one if `published` is given."""
@@ -226,9 +226,11 @@ class Poller:
     ) -> Polled:
         last = published is not None
         shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
-        safe = self.cycle.safe
-        highest = self._take_away_above(safe)
-        here = PollPosition(Lsn(max(seen.lsn.value, safe.value + 1, highest.value + 1)), seen.snapshot, safe)
+        applied_lsn = self.cycle.applied_lsn
+        highest = self._take_away_above(applied_lsn)
+        here = PollPosition(
+            Lsn(max(seen.lsn.value, applied_lsn.value + 1, highest.value + 1)), seen.snapshot, applied_lsn
+        )
         if last and here.lsn != seen.lsn:
             raise SourceBusy(f"the source is at {seen.lsn}, and the mirror is at {highest}", "Retry the command later.")
         catalog = seen.catalog()
@@ -244,7 +246,7 @@ class Poller:
         altered = {event.fingerprint.oid for event in plan.events}
         had = {oid: each for oid, each in had.items() if oid not in altered}
         fail_point(FailPoint.PLANNED)
-        found = run_cycle(self._setting, Task(seen, here, plan, safe, horizon, had, reconcile))
+        found = run_cycle(self._setting, Task(seen, here, plan, applied_lsn, horizon, had, reconcile))
         self._leave_out(plan, found, here)
         seen.wait_until_durable()
         fail_point(FailPoint.WRITTEN)
@@ -253,8 +255,8 @@ class Poller:
         names, more = self._options.names, list[TableEvent]()
         if published is not None:
             more = self.tables.handed_over(plan, catalog, names.all_publications, published, here)
-        self._tell_tables(here, plan, found, more)
-        return self._told(seen, here, plan, found, reconcile=reconcile, last=last)
+        self._record_events(here, plan, found, more)
+        return self._recorded(seen, here, plan, found, reconcile=reconcile, last=last)
 
     def _left_out(self) -> dict[int, Reason]:
         """The tables that were found unreadable less than `UNREADABLE_S` seconds ago, with the reason."""
@@ -299,13 +301,13 @@ class Poller:
                 fail_point(FailPoint.GENERATION_COMMITTED)
                 return
 
-    def _tell_tables(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
+    def _record_events(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
         events = [*plan.events, *(self.tables.copied(each.fingerprint, here) for each in found.generations), *more]
         filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
         filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
         self.tables.record(events, filenodes)
 
-    def _told(
+    def _recorded(
         self, seen: PollSnapshot, here: PollPosition, plan: PollPlan, found: PollResult, *, reconcile: bool, last: bool
     ) -> Polled:
         changes = sum(written.rows for written in found.written.values())
@@ -313,20 +315,20 @@ class Poller:
         told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
         observed = None if last else told
         cycle = Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed)
-        self._cycles.tell(cycle)
+        self._cycles.record(cycle)
         self._catalog.keep_up(cycle, at_once=True)
-        self.seen, self._had, self._told_at = told, found.has, time.monotonic()
+        self.seen, self._had, self._recorded_at = told, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
 
-    def _take_away_above(self, safe: Lsn) -> Lsn:
+    def _take_away_above(self, applied_lsn: Lsn) -> Lsn:
         """Remove changes above the applied LSN, left by an interrupted cycle; return the highest LSN of any table."""
-        highest = safe
+        highest = applied_lsn
         for history in self.tables.histories.values():
             applied = self._changes.applied(history.path)
             highest = max(highest, applied, history.last.lsn)
-            if applied > safe:
-                files = read_changes(self._options.lake, history.path, safe).files
-                left = [Path(file.path).name for file in files if file.least > safe]
-                let_go(self._options.lake / history.path / CHANGES, left)
+            if applied > applied_lsn:
+                files = read_changes(self._options.lake, history.path, applied_lsn).files
+                left = [Path(file.path).name for file in files if file.least > applied_lsn]
+                remove_files(self._options.lake / history.path / CHANGES, left)
         return highest

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
 from tidemark.logs import fields
-from tidemark.pipeline.poll.glimpse import PollSnapshot
 from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.pipeline.poll.snapshot_session import PollSnapshot
 from tidemark.spark import Stopped, has_ended, what_failed
 from tidemark.units import format_duration
 

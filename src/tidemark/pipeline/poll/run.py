@@ -59,14 +59,16 @@ def run_polls(
         if options.folds:
             held.enter_context(BackgroundFold(options.lake, spark, lambda *fold: emit(TableFolded.of(*fold))))
         exports = held.enter_context(SnapshotExports(options.lake, options.source))
-        held.enter_context(_watched(lambda: watch(poller.cycle.safe, poller.progress), exports.close_unused))
+        held.enter_context(_watched(lambda: watch(poller.cycle.applied_lsn, poller.progress), exports.close_unused))
         polling = Polling(poller, spark, options.interval_s, stopping, exports.shown, exports.wanted)
         insists = options.mode is Mode.LOGICAL
         handover = Handover(poller, options, insists=insists)
         handover.tidy()
         last = handover.attempt if options.mode is not Mode.POLL else None
         handed_over = polling.run(done, last, once=options.once and not insists)
-        return None if handed_over else PollsEnded(poller.cycle.safe, tables_unreadable(poller.tables.unreadable()))
+        return (
+            None if handed_over else PollsEnded(poller.cycle.applied_lsn, tables_unreadable(poller.tables.unreadable()))
+        )
 
 
 def _poll_options(options: PipelineOptions, spark: SparkSession) -> PollOptions:

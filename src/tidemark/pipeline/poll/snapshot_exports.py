@@ -22,7 +22,7 @@ from tidemark.lake.snapshot_requests import (
     read_requests,
     refuse_request,
 )
-from tidemark.pipeline.poll.glimpse import HOLDING, PollSnapshot
+from tidemark.pipeline.poll.snapshot_session import HOLDING, PollSnapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 

@@ -33,7 +33,7 @@ from tidemark.schema.fingerprint import Fingerprint
 _ALONE = sql.SQL("set local max_parallel_workers_per_gather = 0")
 
 
-class Held(ABC):
+class SourceSnapshot(ABC):
     """A snapshot of the source and the moment of the mirror that matches it; subclasses select the snapshot."""
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
@@ -76,7 +76,7 @@ class Held(ABC):
         self._shared = SharedSnapshot.of(self._dsn, session, snapshot)
 
 
-class HeldLook(Held):
+class StreamedSnapshot(SourceSnapshot):
     """The catalog snapshots that were taken, each with its session, until one of them is selected."""
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:

@@ -86,7 +86,7 @@ class PollSnapshot:
 
 
 @contextmanager
-def glimpse(dsn: Dsn) -> Iterator[PollSnapshot]:
+def open_poll_snapshot(dsn: Dsn) -> Iterator[PollSnapshot]:
     """Take a snapshot, and keep it open while the context lasts.
 
     On a standby, only a snapshot that shows all transactions begun before it can be shared by several sessions, so it
@@ -103,7 +103,7 @@ def glimpse(dsn: Dsn) -> Iterator[PollSnapshot]:
             snapshot = Snapshot.parse(text)
             oldest = oldest or snapshot.xmin
             limit_s = _STUCK_S if snapshot.xmin == oldest else _QUIET_S
-            if not snapshot.hides_who_runs or monotonic() - begin >= limit_s:
+            if not snapshot.omits_running or monotonic() - begin >= limit_s:
                 break
             session.end()
             sleep(_AGAIN_S)

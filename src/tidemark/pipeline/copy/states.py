@@ -47,7 +47,7 @@ class _State:
     generation: Generation | None = None
 
 
-class Tracker:
+class CopyStates:
     """All tables that are not at rest."""
 
     def __init__(self) -> None:
