@@ -147,13 +147,13 @@ class _Tables:
             span = history.at(self._position)
         except NotAnswerable:
             return None, Reason(history.reason, history.fix)
-        said = self._said_before(history, span.base.lsn)
-        if said is None:
+        previous = self._previous(history, span.base.lsn)
+        if previous is None:
             found = read_generation(self._lake, history.path, span.base.lsn)
-            said = _stored(found) if found is not None else None
-        return said, NO_REASON if said is not None else _NOT_FOLDED
+            previous = _stored(found) if found is not None else None
+        return previous, NO_REASON if previous is not None else _NOT_FOLDED
 
-    def _said_before(self, history: TableHistory, base: Lsn) -> Plain | None:
+    def _previous(self, history: TableHistory, base: Lsn) -> Plain | None:
         """Return the previous catalog's entry if it is still valid, because opening many Delta tables is slow."""
         entry = self._before.get(history.fingerprint.oid, {})
         versions, columns = entry.get("versions"), entry.get("columns", ())
@@ -168,9 +168,9 @@ class _Tables:
 
     def _changes(self, history: TableHistory) -> Plain | None:
         """Return the path of the table's changes, or None if it has never had any."""
-        said = self._before.get(history.fingerprint.oid, {}).get("changes")
+        previous = self._before.get(history.fingerprint.oid, {}).get("changes")
         folder = f"{history.path}/{CHANGES}"
-        return {"path": folder} if said or is_there(self._lake / folder) else None
+        return {"path": folder} if previous or is_there(self._lake / folder) else None
 
     def _root(self, history: TableHistory, rows: Mapping[int, Plain]) -> Plain:
         """Return the entry of a partitioned table: the union of its partitions, whose columns are matched by name."""
@@ -202,7 +202,7 @@ class _Tables:
         """Return the entry of a dropped table, whose last rows are in an earlier Delta version until they expire."""
         lsn = str(history.last.lsn)
         entry = self._before.get(history.fingerprint.oid, {})
-        said = entry if entry.get("dropped_lsn") == lsn else {}
+        previous = entry if entry.get("dropped_lsn") == lsn else {}
         return {
             **_name(history),
             "kind": "partitioned table" if history.is_union else "table",
@@ -210,8 +210,8 @@ class _Tables:
             "dropped_lsn": lsn,
             "reason": history.reason,
             "path": None if history.is_union else history.path,
-            "versions": said.get("versions") or self._end(history),
-            "last": self._last(history, said.get("last")),
+            "versions": previous.get("versions") or self._end(history),
+            "last": self._last(history, previous.get("last")),
         }
 
     def _end(self, history: TableHistory) -> Plain | None:
@@ -222,13 +222,13 @@ class _Tables:
             self.unfinished, ended = True, None
         return None if ended is None else {"path": f"{history.path}/{VERSIONS}", "delta_version": ended}
 
-    def _last(self, history: TableHistory, said: Plain | None) -> Plain | None:
+    def _last(self, history: TableHistory, previous: Plain | None) -> Plain | None:
         """Return the last generation of a dropped table, or None once the retention period has passed it."""
         spans = history.spans()
         if history.is_union or not spans or (spans[-1].end is not None and spans[-1].end < self._retained):
             return None
-        found = None if said else read_generation(self._lake, history.path, spans[-1].base.lsn)
-        return _stored(found)["versions"] if found is not None else said
+        found = None if previous else read_generation(self._lake, history.path, spans[-1].base.lsn)
+        return _stored(found)["versions"] if found is not None else previous
 
 
 def is_dropped(history: TableHistory) -> bool:

@@ -42,27 +42,27 @@ class Poll:
 class Polls:
     """All recorded cycles, in order. They can include cycles of the stream, which are not polls."""
 
-    def __init__(self, told: pa.Table) -> None:
-        self._told = told
+    def __init__(self, cycles: pa.Table) -> None:
+        self._cycles = cycles
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._cycles)
 
     @cached_property
     def positions(self) -> npt.NDArray[np.int64]:
         """The LSN of each cycle."""
-        positions: npt.NDArray[np.int64] = self._told["schema_lsn"].to_numpy()
+        positions: npt.NDArray[np.int64] = self._cycles["schema_lsn"].to_numpy()
         return positions
 
     @cached_property
     def latest(self) -> npt.NDArray[np.datetime64]:
         """The running maximum of the cycles' source times, because a clock may be set back."""
-        return np.fmax.accumulate(self._told["source_time"].to_numpy())
+        return np.fmax.accumulate(self._cycles["source_time"].to_numpy())
 
     @property
     def seen_at(self) -> datetime | None:
         """The source time of the last cycle that recorded one, whether poll or stream."""
-        times = self._told["source_time"].drop_null()
+        times = self._cycles["source_time"].drop_null()
         return times[-1].as_py() if len(times) else None
 
     @property
@@ -73,10 +73,10 @@ class Polls:
     @cached_property
     def handed_over(self) -> tuple[Lsn, datetime] | None:
         """The LSN and time at which the stream replaced polls, or None if it did not."""
-        seen = np.flatnonzero(self._told["snapshot"].is_valid().to_numpy()) if len(self) else np.empty(0, np.int64)
+        seen = np.flatnonzero(self._cycles["snapshot"].is_valid().to_numpy()) if len(self) else np.empty(0, np.int64)
         if not len(seen) or seen[-1] + 1 == len(self):
             return None
-        row = self._told.slice(seen[-1] + 1, 1).to_pylist()[0]
+        row = self._cycles.slice(seen[-1] + 1, 1).to_pylist()[0]
         return Lsn(row["schema_lsn"]), row["source_time"]
 
     def at(self, lsn: Lsn) -> Poll | None:
@@ -85,7 +85,7 @@ class Polls:
         return self[count - 1] if count else None
 
     def __getitem__(self, number: int) -> Poll | None:
-        row = self._told.slice(number, 1).to_pylist()[0]
+        row = self._cycles.slice(number, 1).to_pylist()[0]
         seen = seen_in(row)
         return Poll(Lsn(row["applied_lsn"]), row["source_time"], seen) if seen is not None else None
 

@@ -125,8 +125,8 @@ class Moment:
     @cached_property
     def observed(self) -> Poll | None:
         """The poll whose rows are read here; None where the mirror uses logical decoding."""
-        told = any(event.observed for history in self._histories.values() for event in history.events)
-        return read_polls(self._opened.lake.path).at(self.lsn) if told else None
+        polled = any(event.observed for history in self._histories.values() for event in history.events)
+        return read_polls(self._opened.lake.path).at(self.lsn) if polled else None
 
     @property
     def tables(self) -> tuple[str, ...]:

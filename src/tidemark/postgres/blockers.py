@@ -94,8 +94,8 @@ def older_than(session: Session, xid: Xid8) -> tuple[Blocker, ...]:
 def naming_lockers(session: Session, oid: int, error: TimedOut) -> TimedOut:
     """Return a lock timeout error that also names the transactions that hold or wait for the lock, if any remain."""
     found = tuple(Blocker(*row) for row in session.rows(_LOCKING, {"oid": oid}))
-    said = f"{error.message}; the lock is held by {named(found)}" if found else error.message
-    return TimedOut(said, error.hint, error.sqlstate)
+    message = f"{error.message}; the lock is held by {named(found)}" if found else error.message
+    return TimedOut(message, error.hint, error.sqlstate)
 
 
 def named(blockers: Sequence[Blocker]) -> str:

@@ -64,13 +64,13 @@ class Dsn:
     def __getstate__(self) -> NoReturn:
         self.__reduce__()
 
-    def redact(self, said: str) -> str:
+    def redact(self, text: str) -> str:
         """Remove option values from a libpq message, which may quote them, except those that `str()` shows."""
         options = conninfo_to_dict(self._text)
         for key, value in sorted(options.items(), key=lambda item: -len(str(item[1]))):
             if key not in _SHOWN and value:
-                said = said.replace(str(value), "…")
-        return said
+                text = text.replace(str(value), "…")
+        return text
 
 
 def _misread(text: str) -> str | None:
@@ -83,8 +83,8 @@ def _misread(text: str) -> str | None:
     except UnicodeError:
         return "it is not valid UTF-8"
     except psycopg.Error as error:
-        said = str(error)
-        return next((why for pattern, why in _REASONS if re.search(pattern, said)), "libpq cannot read it")
+        text = str(error)
+        return next((why for pattern, why in _REASONS if re.search(pattern, text)), "libpq cannot read it")
     if not re.fullmatch(r"[0-9]{0,5}(,[0-9]{0,5})*", options.get("port", ""), re.ASCII):
         return "its port is not a number"
     if any("://" in options.get(key, "") for key in _SHOWN):

@@ -314,7 +314,7 @@ def _one_row(pgconn: pq.abc.PGconn, given_up: TidemarkError | None) -> list[Any]
         if given_up is not None:
             raise given_up
         state = result.error_field(pq.DiagnosticField.SQLSTATE) if result else None
-        said = result.get_error_message() if result else "the connection was closed"
-        raise error_for(state.decode() if state else None, "creating a replication slot", said)
+        message = result.get_error_message() if result else "the connection was closed"
+        raise error_for(state.decode() if state else None, "creating a replication slot", message)
     values = [result.get_value(0, column) for column in range(result.nfields)]
     return [None if value is None else value.decode() for value in values]

@@ -79,12 +79,12 @@ def rule_for(sqlstate: str) -> tuple[type[SourceError], str]:
     return RULES.get(sqlstate) or RULES.get(sqlstate[:2]) or unexpected
 
 
-def error_for(sqlstate: str | None, doing: str, said: str) -> SourceError:
+def error_for(sqlstate: str | None, doing: str, message: str) -> SourceError:
     """Build the error for a PostgreSQL error message. Without an SQLSTATE the connection was lost."""
     if sqlstate is None:
-        return errors.ConnectionLost(f"{doing}: {said}", RULES["08"][1])
+        return errors.ConnectionLost(f"{doing}: {message}", RULES["08"][1])
     kind, hint = rule_for(sqlstate)
-    error = kind(f"{doing}: {said} (SQLSTATE {sqlstate})", hint)
+    error = kind(f"{doing}: {message} (SQLSTATE {sqlstate})", hint)
     error.sqlstate = sqlstate
     return error
 
@@ -95,11 +95,11 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        said = error.diag.message_primary or " ".join(str(error).split()) or "the connection was closed"
+        message = error.diag.message_primary or " ".join(str(error).split()) or "the connection was closed"
         detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
         if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-            raise errors.UnexpectedSourceError(f"{doing}: {said}") from error
-        raise error_for(error.sqlstate, doing, said + detail) from error
+            raise errors.UnexpectedSourceError(f"{doing}: {message}") from error
+        raise error_for(error.sqlstate, doing, message + detail) from error
 
 
 def refusal(conninfo: str, dsn: Dsn, message: str, patience_s: float = 10.0) -> SourceError:

@@ -25,10 +25,10 @@ def difference(early: DataFrame, late: DataFrame, changes: DataFrame | None, sha
     """
     touched = _touched(changes, shape) if changes is not None and shape.key else None
     before, after = (_among(celled(rows, shape, {}), touched, shape) for rows in (early, late))
-    told = net(before, after, shape)
+    rows = net(before, after, shape)
     if shape.key:
-        told = told.orderBy(*shape.key_cells, F.col("kind").isin(DELETED, PREIMAGE).desc())
-    return told.select(*shape.cells, "kind").toDF(*shape.names, CHANGE_TYPE)
+        rows = rows.orderBy(*shape.key_cells, F.col("kind").isin(DELETED, PREIMAGE).desc())
+    return rows.select(*shape.cells, "kind").toDF(*shape.names, CHANGE_TYPE)
 
 
 def net(before: DataFrame, after: DataFrame, shape: Shape) -> DataFrame:

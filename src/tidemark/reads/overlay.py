@@ -93,9 +93,9 @@ def beneath(rows: DataFrame, changes: DataFrame, shape: Shape, *, many: bool = F
     """Return the rows whose keys some change has, as inserts: they contain the unchanged TOAST values."""
     touched, same = _touched(changes, shape, many)
     under = rows.join(touched, same, "left_semi")
-    said = {"kind": F.lit(INSERTED), "unchanged": F.lit(None).cast("string")}
-    said |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
-    return under.select(*shape.cells, *(value.alias(name) for name, value in said.items()))
+    metadata = {"kind": F.lit(INSERTED), "unchanged": F.lit(None).cast("string")}
+    metadata |= {name: F.lit(BEFORE).cast("long") for name in ("commit", "ordinal")}
+    return under.select(*shape.cells, *(value.alias(name) for name, value in metadata.items()))
 
 
 def parted(rows: DataFrame, fewer: DataFrame, shape: Shape, *, many: bool = False) -> tuple[DataFrame, DataFrame]:

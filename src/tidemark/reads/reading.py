@@ -144,8 +144,8 @@ class TableReader:
         view.require(self._boundary, defined=self._defined)
         if self._boundary.lsn <= self._first.cycle.applied_lsn and not self._first.is_begun_again():
             return  # gaps up to the applied LSN were recorded before the histories were read
-        told = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
-        gap = next((each for each in told if each.kind in _GAPS and each.after < self._boundary.lsn), None)
+        later = view.lake.tables()[history.fingerprint.oid].events[len(history.events) :]
+        gap = next((each for each in later if each.kind in _GAPS and each.after < self._boundary.lsn), None)
         if gap is not None:
             raise NotAnswerable(
                 f"{history.name} cannot be read at {self._boundary.lsn}: {gap.reason}", "Use another position."

@@ -58,8 +58,8 @@ def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> K
     homes = {column.attnum: column.type for column in versions.stored if not column.text}
     key: list[tuple[pa.DataType, int | str]] = []
     for attnum in table.key:
-        said, kind = equalities.get(by_attnum[attnum].name.lower()), homes.get(attnum)
-        value = literal_value(said, kind) if said is not None and kind == by_attnum[attnum].type else None
+        literal, kind = equalities.get(by_attnum[attnum].name.lower()), homes.get(attnum)
+        value = literal_value(literal, kind) if literal is not None and kind == by_attnum[attnum].type else None
         if value is None or kind is None:
             return None
         key.append((kind, value))

@@ -175,8 +175,8 @@ def _refused(doing: str, result: pq.abc.PGresult | None) -> SourceError:
     if result is None:
         return ConnectionLost(f"{doing}: the server closed the connection", "Retry the command.")
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
-    said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-    text = said.decode(errors="replace") if said else _line(result.get_error_message())
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    text = message.decode(errors="replace") if message else _line(result.get_error_message())
     return error_for(state.decode() if state else None, doing, text)
 
 

@@ -40,8 +40,8 @@ def columns_of(relation: Relation, fingerprint: Fingerprint) -> tuple[Column, ..
     names = {column.name for column in relation.columns}
     sent = tuple(c for c in fingerprint.columns if c.generated is Generated.NO or c.name in names)
     looks = [(column.name, column.type.oid, column.typmod) for column in sent]
-    said = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
-    same = looks == said and relation.oid == fingerprint.oid
+    described = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+    same = looks == described and relation.oid == fingerprint.oid
     return sent if same and _marked(relation) == _marks(sent, fingerprint) else None
 
 

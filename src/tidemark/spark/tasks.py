@@ -63,11 +63,11 @@ def has_ended(session: SparkSession) -> bool:
 
 def what_failed(error: BaseException) -> str:
     """Return the cause as one line: the innermost exception of a task if there is one, else the first line."""
-    said = str(error)
-    if _TRACEBACK in said:
-        lines = said.rpartition(_TRACEBACK)[2].splitlines()
+    message = str(error)
+    if _TRACEBACK in message:
+        lines = message.rpartition(_TRACEBACK)[2].splitlines()
         return next((line for line in lines if line and not line.startswith(" ")), type(error).__name__)
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("An error occurred while")]
+    lines = [line for line in message.splitlines() if line.strip() and not line.startswith("An error occurred while")]
     return lines[0].rpartition("Exception: ")[2].strip() if lines else type(error).__name__
 
 

@@ -58,7 +58,7 @@ class Row:
     """A row of a range: the text of its key, if it has one, and its hash, or its own text if values are requested."""
 
     key: str | None
-    said: str
+    content: str
 
 
 class Side(Protocol):

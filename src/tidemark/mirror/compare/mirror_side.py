@@ -37,8 +37,8 @@ class MirrorSide:
         """Return the rows of a range."""
         key = mirror_row(self.table.key) if self.table.key else F.lit(None).cast("string")
         text = mirror_row(self.table.columns)
-        said = text if values else spark_md5(text).cast("string")
-        return Counter(Row(row[0], row[1]) for row in self._read(within).select(key, said).collect())
+        content = text if values else spark_md5(text).cast("string")
+        return Counter(Row(row[0], row[1]) for row in self._read(within).select(key, content).collect())
 
     def _figures(self, within: Range | None) -> DataFrame:
         """Return the hash and the position of each row."""

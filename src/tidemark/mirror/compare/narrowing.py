@@ -62,11 +62,11 @@ def narrowed(
 def _listed(source: Counter[Row], mirror: Counter[Row]) -> Iterator[Differing]:
     missing, extra = source - mirror, mirror - source
     keyless = [row for row in (*missing, *extra) if row.key is None]
-    for row in sorted(set(keyless), key=lambda each: each.said):
-        here, there = (row.said,) * extra[row], (row.said,) * missing[row]
+    for row in sorted(set(keyless), key=lambda each: each.content):
+        here, there = (row.content,) * extra[row], (row.content,) * missing[row]
         yield Differing(Difference.EXTRA if here else Difference.MISSING, None, there, here)
     for key in sorted({row.key for row in (*missing, *extra) if row.key is not None}):
-        there = tuple(sorted(row.said for row in missing.elements() if row.key == key))
-        here = tuple(sorted(row.said for row in extra.elements() if row.key == key))
+        there = tuple(sorted(row.content for row in missing.elements() if row.key == key))
+        here = tuple(sorted(row.content for row in extra.elements() if row.key == key))
         how = Difference.OTHER if there and here else Difference.MISSING if there else Difference.EXTRA
         yield Differing(how, key, there, here)

@@ -84,11 +84,13 @@ class SourceSide:
     def rows(self, within: Range, *, values: bool) -> Counter[Row]:
         """Return the rows of a range."""
         key = source_row(self.table.key) if self.table.key else sql.SQL("null")
-        said = source_row(self.table.columns) if values else sql.SQL("{}::text").format(self._hash(self.table.columns))
-        query = sql.SQL("select key, content from {}").format(
-            self._from(within, sql.SQL("{} key").format(key), sql.SQL("{} content").format(said))
+        content = (
+            source_row(self.table.columns) if values else sql.SQL("{}::text").format(self._hash(self.table.columns))
         )
-        return Counter(Row(key, said) for key, said in self._rows(query))
+        query = sql.SQL("select key, content from {}").format(
+            self._from(within, sql.SQL("{} key").format(key), sql.SQL("{} content").format(content))
+        )
+        return Counter(Row(key, content) for key, content in self._rows(query))
 
     def _from(self, within: Range | None, *wanted: sql.Composable) -> sql.Composed:
         """Return a FROM item with these columns of each row, or with its hash and position.

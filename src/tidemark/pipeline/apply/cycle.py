@@ -90,13 +90,13 @@ def run_cycle(
     applied = {oid: changes.applied(tables.path(oid)) for oid in oids}
     types = Types(tables.types, lake.version_num)
     fail_point(FailPoint.PLANNED)
-    told = write_changes(
+    results = write_changes(
         spark, Work(shared_folder(lake.log), shared_folder(lake.path), types, layouts, applied), plan.slices
     )
-    written = [each for each in told if isinstance(each, Written)]
+    written = [each for each in results if isinstance(each, Written)]
     sync_segments(lake.log, {int(place) for each in plan.slices for p in each.parts for place in _places(p.extents)})
     fail_point(FailPoint.WRITTEN)
-    _give_up([each for each in told if isinstance(each, PassedOver)], plan.after, tables)
+    _give_up([each for each in results if isinstance(each, PassedOver)], plan.after, tables)
     by_table: dict[int, list[Written]] = defaultdict(list)
     for each in written:
         by_table[each.oid].append(each)

@@ -76,8 +76,8 @@ def write_changes(spark: SparkSession, work: Work, slices: Sequence[Slice]) -> l
     if not slices:
         return []
     rows = pa.table({"slice": pa.array([pickle.dumps(each) for each in slices], pa.binary())})
-    told = spark.createDataFrame(rows).mapInArrow(partial(_run, work), "written binary").collect()
-    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+    results = spark.createDataFrame(rows).mapInArrow(partial(_run, work), "written binary").collect()
+    return [pickle.loads(row[0]) for row in results]  # noqa: S301 - from our own tasks
 
 
 def _run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,8 +152,8 @@ def require_reach(spark: SparkSession, lake: SharedFolder, *others: SharedFolder
     """
     if runs_here(spark):
         return
-    for told in in_tasks(spark, partial(_answer, lake, others)):
-        answer = pickle.loads(told)  # noqa: S301 - ours
+    for results in in_tasks(spark, partial(_answer, lake, others)):
+        answer = pickle.loads(results)  # noqa: S301 - ours
         if isinstance(answer, FolderNotShared):
             raise answer
         lake.take_reply(*answer)

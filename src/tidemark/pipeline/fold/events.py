@@ -81,10 +81,10 @@ def _truncates(rows: DataFrame) -> tuple[tuple[int, int], ...]:
 
 def _moved(versions: DataFrame, shape: Shape) -> DataFrame:
     """Versions as the changes that created them; closed versions also have their end."""
-    said = {"kind": F.lit(INSERTED), "ordinal": F.lit(BEFORE).cast("long")}
+    metadata = {"kind": F.lit(INSERTED), "ordinal": F.lit(BEFORE).cast("long")}
     return versions.select(
         *shape.cells,
         F.col(BEGIN).alias("commit"),
         F.col(END),
-        *(value.alias(name) for name, value in said.items()),
+        *(value.alias(name) for name, value in metadata.items()),
     )

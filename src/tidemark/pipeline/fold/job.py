@@ -55,8 +55,8 @@ def fold_buckets(events: DataFrame, work: FoldWork, tasks: int | None) -> list[F
     `events` has the cells, the columns of an event, the end of a closed version, and the bucket.
     """
     parted = events.repartitionById(min(tasks or work.layout.buckets, work.layout.buckets), BUCKET)
-    told = parted.mapInArrow(partial(_run, work), "written binary").collect()
-    return [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+    results = parted.mapInArrow(partial(_run, work), "written binary").collect()
+    return [pickle.loads(row[0]) for row in results]  # noqa: S301 - from our own tasks
 
 
 def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,8 +67,8 @@ def _run(work: FoldWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     events = pa.Table.from_batches(gathered)
     del gathered
     for bucket in sorted(pc.unique(events[BUCKET]).to_pylist()):
-        told = FoldedBucket(bucket, tuple(_folded(work, bucket, events.filter(pc.field(BUCKET) == bucket))))
-        yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
+        results = FoldedBucket(bucket, tuple(_folded(work, bucket, events.filter(pc.field(BUCKET) == bucket))))
+        yield pa.record_batch({"written": pa.array([pickle.dumps(results)], pa.binary())})
 
 
 def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]:

@@ -170,13 +170,13 @@ def _names(how: Merging) -> list[str]:
 def _as_events(live: pa.Table, how: Merging) -> pa.Table:
     """Live rows as the events that created them."""
     count = len(live)
-    said = {
+    metadata = {
         "kind": pa.repeat(pa.scalar(INSERTED), count),
         "commit": live[BEGIN],
         "ordinal": pa.repeat(pa.scalar(-1, pa.int64()), count),
         "unchanged": pa.nulls(count, pa.string()),
     }
-    return pa.table({**{cell: live[cell] for cell in how.cells}, **said})
+    return pa.table({**{cell: live[cell] for cell in how.cells}, **metadata})
 
 
 def _epochs(events: pa.Table, truncates: Sequence[tuple[int, int]]) -> Longs:

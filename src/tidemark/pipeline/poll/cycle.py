@@ -155,24 +155,24 @@ class _Cycle:
         done: list[Generation] = []
         sources = replace(planned.sources, stopping=self._setting.stopping)
         copy = partial(copy_parts, self._setting.spark, sources, planned.work)
-        for told in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
-            done += [generation for each in told if (generation := self._add(planned, each, unreadable)) is not None]
+        for result in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
+            done += [generation for each in result if (generation := self._add(planned, each, unreadable)) is not None]
         return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
 
     def _add(
-        self, planned: SnapshotCopy, told: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
+        self, planned: SnapshotCopy, result: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
     ) -> Generation | None:
-        if isinstance(told, FailedPart):
-            if not isinstance(told.error, UNREADABLE):
-                raise told.error
-            planned.given_up.add(told.part.oid)
-            unreadable[told.part.oid] = told.error
-            self._setting.progress.failed(told.part.oid)
+        if isinstance(result, FailedPart):
+            if not isinstance(result.error, UNREADABLE):
+                raise result.error
+            planned.given_up.add(result.part.oid)
+            unreadable[result.part.oid] = result.error
+            self._setting.progress.failed(result.part.oid)
             return None
-        self._setting.progress.copied(told.part.oid, told.part.size_bytes, told.rows)
-        generation = planned.add(told)
+        self._setting.progress.copied(result.part.oid, result.part.size_bytes, result.rows)
+        generation = planned.add(result)
         if generation is not None:
-            self._setting.progress.done(told.part.oid)
+            self._setting.progress.done(result.part.oid)
         return generation
 
     def _table(self, history: TableHistory, fingerprint: Fingerprint) -> PolledTable:

@@ -269,9 +269,9 @@ class Poller:
         planned = {oid: each[0].fingerprint for oid, each in (*plan.copied.items(), *plan.followed.items())}
         reasons = {oid: undecodable(planned[oid], error.message) for oid, error in found.unreadable.items()}
         self._unreadable |= {oid: (why, time.monotonic() + UNREADABLE_S) for oid, why in reasons.items()}
-        said = len(plan.messages)
+        earlier = len(plan.messages)
         self.tables.leave_out(plan, reasons, here)
-        for message in plan.messages[said:]:
+        for message in plan.messages[earlier:]:
             _LOGGER.warning("%s", message)
 
     def _commit(self, found: PollResult, here: PollPosition) -> None:
@@ -312,12 +312,12 @@ class Poller:
     ) -> Polled:
         changes = sum(written.rows for written in found.written.values())
         before = self.seen.reconciled if self.seen is not None else Lsn.ZERO
-        told = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
-        observed = None if last else told
+        recorded = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
+        observed = None if last else recorded
         cycle = Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed)
         self._cycles.record(cycle)
         self._catalog.keep_up(cycle, at_once=True)
-        self.seen, self._had, self._recorded_at = told, found.has, time.monotonic()
+        self.seen, self._had, self._recorded_at = recorded, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
         return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
 

@@ -124,8 +124,8 @@ def stage(
     """Read parts of tables, `tasks` at a time; an undecodable value ends its table, any other error ends all."""
     found: dict[int, list[StagedPart]] = {oid: [] for oid in work.wanted}
     unreadable: dict[int, Unreadable] = {}
-    for told in in_parallel(partial(_staged, spark, sources, work), together(parts), tasks, stopping):
-        for part in told:
+    for staged_parts in in_parallel(partial(_staged, spark, sources, work), together(parts), tasks, stopping):
+        for part in staged_parts:
             if isinstance(part, UnreadablePart):
                 unreadable[part.oid] = part.error
             else:
@@ -155,11 +155,11 @@ def _staged(
     mine = replace(work, wanted={part.oid: work.wanted[part.oid] for part in parts})
     with sources.provided(map(mine.query, parts)) as source:
         found = in_a_task(spark, partial(_run, source, mine, tuple(parts)))
-    told = [pickle.loads(each) for each in found]  # noqa: S301 - from our own tasks
-    for each in told:
+    staged_parts = [pickle.loads(each) for each in found]  # noqa: S301 - from our own tasks
+    for each in staged_parts:
         if isinstance(each, TidemarkError):
             raise each
-    return told
+    return staged_parts
 
 
 def _run(source: CopySource, work: StageWork, parts: Sequence[Part]) -> Iterator[bytes]:

@@ -82,8 +82,8 @@ class WrittenChanges:
 
 def write_changes(rows: DataFrame, work: ChangeWork) -> WrittenChanges:
     """Write rows that have cells, a `kind` and the digested `text`."""
-    told = rows.mapInArrow(partial(_run, work), "written binary").collect()
-    parts: list[WrittenChanges] = [pickle.loads(row[0]) for row in told]  # noqa: S301 - from our own tasks
+    results = rows.mapInArrow(partial(_run, work), "written binary").collect()
+    parts: list[WrittenChanges] = [pickle.loads(row[0]) for row in results]  # noqa: S301 - from our own tasks
     return joined(parts)
 
 
@@ -99,10 +99,10 @@ def joined(parts: Iterable[WrittenChanges]) -> WrittenChanges:
 
 def write_truncate(work: ChangeWork) -> WrittenChanges:
     """Write one change that removes every row."""
-    said = _ours(work, pa.array([TRUNCATED]), np.array([work.number * _WRITE_ROWS]))
+    metadata = _ours(work, pa.array([TRUNCATED]), np.array([work.number * _WRITE_ROWS]))
     work.folder.mkdir(parents=True, exist_ok=True)
     writer = change_writer(work.folder, OURS)
-    writer.write(pa.table({**said, TRUNCATE: pa.array([0], pa.int32())}, schema=OURS))
+    writer.write(pa.table({**metadata, TRUNCATE: pa.array([0], pa.int32())}, schema=OURS))
     return WrittenChanges((Written(work.oid, writer.close(), ()),), Hashes.joined([]), Hashes.joined([]))
 
 
@@ -129,8 +129,8 @@ def _run(work: ChangeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     files = tuple(Written(work.oid, writer.close(), columns[key]) for key, writer in writers.items())
     for _ in files:
         fail_point(FailPoint.FILE_WRITTEN)
-    told = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
-    yield pa.record_batch({"written": pa.array([pickle.dumps(told)], pa.binary())})
+    results = WrittenChanges(files, Hashes.joined(inserted), Hashes.joined(removed))
+    yield pa.record_batch({"written": pa.array([pickle.dumps(results)], pa.binary())})
 
 
 def _hashes(work: ChangeWork, batch: pa.RecordBatch, kind: str) -> Hashes:
@@ -152,8 +152,8 @@ def _changes(work: ChangeWork, batch: pa.RecordBatch, first: int) -> pa.Table:
         if beside in batch.schema.names and batch.column(beside).null_count < batch.num_rows:
             arrays.append(batch.column(beside).cast(pa.string()))
             fields.append(column.companion().field())
-    said = _ours(work, batch.column(KIND).cast(pa.string()), np.arange(first, first + batch.num_rows))
-    return pa.table([*arrays, *said.values()], schema=pa.schema([*fields, *OURS]))
+    metadata = _ours(work, batch.column(KIND).cast(pa.string()), np.arange(first, first + batch.num_rows))
+    return pa.table([*arrays, *metadata.values()], schema=pa.schema([*fields, *OURS]))
 
 
 def _ours(work: ChangeWork, kinds: pa.Array, ordinals: np.ndarray) -> dict[str, pa.Array]:
