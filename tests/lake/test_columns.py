@@ -64,9 +64,9 @@ def test_a_column_named_as_another_ones_text_is_kept_apart() -> None:
 
 def test_a_column_is_kept_apart_from_one_named_as_its_text_would_be() -> None:
     kept = arranged([], wanted((1, "a~text", TEXT), (2, "a", INT)))
-    assert kept[2].companion().name.lower() != kept[1].name.lower()
+    assert kept[2].fallback_column().name.lower() != kept[1].name.lower()
     later = arranged([kept[1]], wanted((1, "a~text", TEXT), (2, "A", INT)))
-    assert later[2].companion().name.lower() != later[1].name.lower()
+    assert later[2].fallback_column().name.lower() != later[1].name.lower()
 
 
 def test_a_column_is_kept_apart_from_the_text_of_one_that_is_gone() -> None:
@@ -100,7 +100,7 @@ def test_what_is_computed_when_it_is_read_is_not_stored() -> None:
 def test_columns_come_back_from_a_schema() -> None:
     stored = (
         StoredColumn("a", 1, pa.timestamp("us", "UTC")),
-        StoredColumn("a", 1, pa.timestamp("us", "UTC")).companion(),
+        StoredColumn("a", 1, pa.timestamp("us", "UTC")).fallback_column(),
     )
     schema = pa.schema([*(column.field() for column in stored), *OURS])
     assert stored_columns(schema) == stored
@@ -137,5 +137,5 @@ ORDERS = list(permutations(["a", "A", "a~text"]))
 @pytest.mark.parametrize("order", ORDERS)
 def test_in_whatever_order_columns_come_none_is_named_as_the_text_of_another(order: tuple[str, ...]) -> None:
     kept = arranged([], wanted(*((attnum, name, INT) for attnum, name in enumerate(order, 1)))).values()
-    taken = [name.lower() for column in kept for name in (column.name, column.companion().name)]
+    taken = [name.lower() for column in kept for name in (column.name, column.fallback_column().name)]
     assert len(set(taken)) == len(taken)

@@ -326,7 +326,7 @@ def test_a_truncate_removes_what_is_ordered_before_it_and_nothing_after(interpre
 
 def test_a_key_may_be_infinity_told_by_its_text_alone(interpreted: SparkSession) -> None:
     ddl = "at timestamp, `at~text` string, v int"
-    shape = Shape((ShownColumn("at", 1, exact=True), ShownColumn("v", 2)), (1,))
+    shape = Shape((ShownColumn("at", 1, fallback=True), ShownColumn("v", 2)), (1,))
     changes = table(
         interpreted,
         ddl,
@@ -383,7 +383,7 @@ ODD = ["a.b", "tick`ed", 'quo"ted', "with space", "", "Case", "case", "commit", 
 
 @pytest.mark.parametrize("key", quick_only(((1,), ()), ()), ids=["keyed", "multiset"])
 def test_names_may_hold_anything_and_differ_in_case_alone(interpreted: SparkSession, key: tuple[int, ...]) -> None:
-    shape = Shape(tuple(ShownColumn(name, n + 1, exact=n == 1) for n, name in enumerate(ODD)), key)
+    shape = Shape(tuple(ShownColumn(name, n + 1, fallback=n == 1) for n, name in enumerate(ODD)), key)
     types = ", ".join(f"c{n} string" for n in range(len(ODD) + 1))
     row = [f"value {n}" for n in range(len(ODD) + 1)]
     changes = table(interpreted, types, (*row, "insert", 10, 1)).toDF(

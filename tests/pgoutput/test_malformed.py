@@ -170,8 +170,8 @@ def test_formats_that_change_in_the_middle_of_a_stream_are_both_read() -> None:
         "2000-01-01",
         None,
     ]
-    assert batch.new[1].exact is not None
-    assert batch.new[1].exact.to_pylist() == [None, None, "infinity"]
+    assert batch.new[1].fallback is not None
+    assert batch.new[1].fallback.to_pylist() == [None, None, "infinity"]
 
 
 def test_every_refusal_is_a_decode_error_with_an_offset() -> None:

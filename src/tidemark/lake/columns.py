@@ -72,7 +72,7 @@ class StoredColumn:
         metadata |= {_TEXT: b"1"} if self.text else {b"PARQUET:field_id": str(self.attnum).encode()}
         return pa.field(self.name, self.type, metadata=metadata)
 
-    def companion(self) -> StoredColumn:
+    def fallback_column(self) -> StoredColumn:
         """Return the text fallback of this column."""
         return StoredColumn(self.name + TEXT_SUFFIX, self.attnum, pa.string(), text=True)
 
@@ -99,13 +99,13 @@ def arranged(stored: Sequence[StoredColumn], wanted: Iterable[WantedColumn]) -> 
     """Map the attnum of each wanted column to its stored column: an existing one of the same type, or a new one."""
     there = {(column.attnum, column.type): column for column in stored if not column.text}
     homes = [column for column in stored if not column.text]
-    taken = {each.name.lower() for column in homes for each in (column, column.companion())} | set(OURS.names)
+    taken = {each.name.lower() for column in homes for each in (column, column.fallback_column())} | set(OURS.names)
     kept: dict[int, StoredColumn] = {}
     for column in wanted:
         found = there.get((column.attnum, column.type))
         if found is None:
             found = StoredColumn(free_name(column.name, column.attnum, taken), column.attnum, column.type)
-        taken |= {found.name.lower(), found.companion().name.lower()}
+        taken |= {found.name.lower(), found.fallback_column().name.lower()}
         kept[column.attnum] = found
     return kept
 
@@ -123,7 +123,7 @@ def converted(values: Values, kind: pa.DataType) -> Values:
         return values
     if pa.types.is_decimal(there) and pa.types.is_string(kind):
         return Values(column_strings(values))
-    return Values(values.array.cast(kind), values.exact)
+    return Values(values.array.cast(kind), values.fallback)
 
 
 @dataclass(frozen=True, slots=True)

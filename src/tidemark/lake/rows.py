@@ -71,8 +71,8 @@ def change_rows(batch: ChangeBatch, columns: Sequence[StoredColumn], keep: Flags
         arrays[column.name] = _taken(batch, at, indices, column.type, text=False)
         fields.append(column.field())
         if _has_text(batch, at):
-            arrays[column.companion().name] = _taken(batch, at, indices, pa.string(), text=True)
-            fields.append(column.companion().field())
+            arrays[column.fallback_column().name] = _taken(batch, at, indices, pa.string(), text=True)
+            fields.append(column.fallback_column().field())
     arrays |= _ours(batch, order, _unchanged(batch, order, columns, full))
     rows = pa.table(list(arrays.values()), schema=pa.schema([*fields, *OURS]))
     return rows if keep is None else rows.filter(pa.array(keep[order.change]))
@@ -93,17 +93,17 @@ def _indices(batch: ChangeBatch, order: _Order, at: int, full: Flags) -> pa.Arra
 
 
 def _taken(batch: ChangeBatch, at: int, indices: pa.Array | None, kind: pa.DataType, *, text: bool) -> pa.Array:
-    new = batch.new[at].exact if text else batch.new[at].array
+    new = batch.new[at].fallback if text else batch.new[at].array
     if indices is None:
         return new
-    old = batch.old[at].exact if text else batch.old[at].array
+    old = batch.old[at].fallback if text else batch.old[at].array
     new = pa.nulls(len(batch), kind) if new is None else new
     old = pa.nulls(len(batch.old_of), kind) if old is None else old
     return pa.concat_arrays([new, old]).take(indices)
 
 
 def _has_text(batch: ChangeBatch, at: int) -> bool:
-    return batch.new[at].exact is not None or (len(batch.old_of) > 0 and batch.old[at].exact is not None)
+    return batch.new[at].fallback is not None or (len(batch.old_of) > 0 and batch.old[at].fallback is not None)
 
 
 def _unchanged(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn], full: Flags) -> pa.Array:

@@ -109,7 +109,7 @@ class RowHistory:
                 ) from error
             assert found is not None  # noqa: S101
             self._key[f"v{attnum}"] = found.array
-            self._key[f"t{attnum}"] = found.exact if found.exact is not None else pa.nulls(1, pa.string())
+            self._key[f"t{attnum}"] = found.fallback if found.fallback is not None else pa.nulls(1, pa.string())
 
     @property
     def equalities(self) -> Equalities:
@@ -270,7 +270,7 @@ def _arrow_type(value: Value) -> pa.DataType | None:
 
 
 def _suffixes(column: ShownColumn) -> tuple[str, ...]:
-    return ("", TEXT_SUFFIX) if column.exact else ("",)
+    return ("", TEXT_SUFFIX) if column.fallback else ("",)
 
 
 def _steps(rows: DataFrame, schema: pa.Schema, first: HistoryStart) -> pa.Table:

@@ -326,8 +326,10 @@ def _column(cells: Cells, came: Format, decoding: Decoding) -> DecodedColumn:
     binary = (cells.lengths >= 0) & (cells.buffer[np.maximum(cells.offsets - 5, 0)] == BINARY)
     halves = decoding.decode(cells.where(~binary), False), decoding.decode(cells.where(binary), True)
     position = pa.array(np.arange(len(cells)) + binary * len(cells))
-    exact = None
-    if any(half.exact is not None for half in halves):
+    fallback = None
+    if any(half.fallback is not None for half in halves):
         nothing = pa.nulls(len(cells), pa.string())
-        exact = pa.concat_arrays([half.exact if half.exact is not None else nothing for half in halves]).take(position)
-    return DecodedColumn(pa.concat_arrays([half.array for half in halves]).take(position), exact)
+        fallback = pa.concat_arrays([half.fallback if half.fallback is not None else nothing for half in halves]).take(
+            position
+        )
+    return DecodedColumn(pa.concat_arrays([half.array for half in halves]).take(position), fallback)

@@ -79,10 +79,10 @@ def shown_cells(table: ShownTable, there: Sequence[StoredColumn]) -> list[tuple[
     cells: list[tuple[spark_types.DataType, Column]] = []
     for column in table.columns:
         home = homes.get(column.attnum)
-        beside = home.companion().name if home is not None else ""
+        beside = home.fallback_column().name if home is not None else ""
         value, text = _missing(column) if home is None else _stored(home, column.type, beside in names)
         cells.append((spark_type(column.type), value))
-        if column.exact:
+        if column.fallback:
             cells.append((spark_types.StringType(), text))
     return cells
 
@@ -92,7 +92,7 @@ def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] |
     homes = {(each.attnum, each.text): each for each in reversed(there)}
     found: list[str] = []
     for column in table.columns:
-        kinds = {False: column.type, True: pa.string()} if column.exact else {False: column.type}
+        kinds = {False: column.type, True: pa.string()} if column.fallback else {False: column.type}
         for text, kind in kinds.items():
             home = homes.get((column.attnum, text))
             if home is None or home.type != kind:
@@ -104,8 +104,8 @@ def plain_homes(table: ShownTable, there: Sequence[StoredColumn]) -> list[str] |
 def _missing(column: Shown) -> tuple[Column, Column]:
     """Return the value of a column in rows older than the column, and its text fallback."""
     missing = column.missing
-    exact = None if missing is None or missing.exact is None else missing.exact[0].as_py()
-    return literal(None if missing is None else missing.array[0], column.type), F.lit(exact).cast("string")
+    fallback = None if missing is None or missing.fallback is None else missing.fallback[0].as_py()
+    return literal(None if missing is None else missing.array[0], column.type), F.lit(fallback).cast("string")
 
 
 def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[Column, Column]:
@@ -115,7 +115,7 @@ def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[Colu
     later type. Values visible to such a read fit the earlier type or have a text; others become null.
     """
     value = F.col(backticked(home.name))
-    text = F.col(backticked(home.companion().name)) if has_text else F.lit(None).cast("string")
+    text = F.col(backticked(home.fallback_column().name)) if has_text else F.lit(None).cast("string")
     if home.type == kind:
         return value, text
     if pa.types.is_string(kind):  # in ANSI mode Spark prints no exponents, like PostgreSQL

@@ -30,7 +30,7 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
     """Combine folded rows with few changes that are already merged."""
     spark = rows.sparkSession
     kinds = _fields(rows, shape.cells)
-    texts = [column.cells[1] for column in shape.columns if column.exact]
+    texts = [column.cells[1] for column in shape.columns if column.fallback]
     left = local_rows(spark, few.rows, kinds, texts)
     if few.truncated:
         return left

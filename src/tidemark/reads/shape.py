@@ -33,21 +33,21 @@ COPY_AGAIN = "Run `tidemark resync LAKE TABLE`, which copies the table again."
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """A column for readers. If `exact`, it has a text fallback `<name>~text` for values that its type cannot hold."""
+    """A column for readers. With `fallback`, `<name>~text` has PostgreSQL's text of what its type cannot hold."""
 
     name: str
     attnum: int
-    exact: bool = False
+    fallback: bool = False
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The names of the column inside a plan."""
-        return (f"v{self.attnum}", f"t{self.attnum}") if self.exact else (f"v{self.attnum}",)
+        return (f"v{self.attnum}", f"t{self.attnum}") if self.fallback else (f"v{self.attnum}",)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the column outside, in the order of `cells`."""
-        return (self.name, f"{self.name}~text") if self.exact else (self.name,)
+        return (self.name, f"{self.name}~text") if self.fallback else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class Base:
 
 def same_key(shape: Shape, of: str = "", other: str = ITS) -> Column:
     """Return whether the keys of two rows are equal, whose cells have these prefixes."""
-    exact = {cell for column in shape.of(shape.key) if column.exact for cell in column.cells}
+    with_fallback = {cell for column in shape.of(shape.key) if column.fallback for cell in column.cells}
     pairs = {cell: (F.col(f"{of}{cell}"), F.col(f"{other}{cell}")) for cell in shape.key_cells}
-    return reduce(and_, (a.eqNullSafe(b) if cell in exact else a == b for cell, (a, b) in pairs.items()))
+    return reduce(and_, (a.eqNullSafe(b) if cell in with_fallback else a == b for cell, (a, b) in pairs.items()))
 
 
 def facts_of(files: tuple[ChangeFile, ...]) -> ChangeFacts:

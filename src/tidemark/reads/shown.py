@@ -23,14 +23,14 @@ from tidemark.values.types import NUMERIC, Types, decimal_limits, decoding_of
 class Shown:
     """A column: its name for readers, its type, and its value in rows older than the column.
 
-    If `exact`, it has a text fallback for values that its type cannot represent.
+    If `fallback`, it has a text fallback for values that its type cannot represent.
     """
 
     name: str
     source_name: str
     attnum: int
     type: pa.DataType
-    exact: bool
+    fallback: bool
     missing: Values | None
 
     @property
@@ -50,7 +50,7 @@ class ShownTable:
     @property
     def shape(self) -> Shape:
         """The same columns as names and cells for Spark plans."""
-        columns = tuple(ShownColumn(each.name, each.attnum, each.exact) for each in self.columns)
+        columns = tuple(ShownColumn(each.name, each.attnum, each.fallback) for each in self.columns)
         return Shape(columns, self.key)
 
 
@@ -67,11 +67,11 @@ def shown_table(
     for column, name in shown_names((*fingerprint.columns, *retired), types.version_num):
         kind = decoding_of(column.type.oid, column.typmod, types).arrow
         missing = missing_value(history.missing(column.attnum), column, types)
-        exact = column.attnum in texts or (missing is not None and missing.exact is not None)
-        if pa.types.is_decimal(kind) and not exact:
-            exact = _was_unlimited(history, column.attnum)
-        exact = exact and not pa.types.is_string(kind)
-        columns.append(Shown(name, column.name, column.attnum, kind, exact, missing))
+        fallback = column.attnum in texts or (missing is not None and missing.fallback is not None)
+        if pa.types.is_decimal(kind) and not fallback:
+            fallback = _was_unlimited(history, column.attnum)
+        fallback = fallback and not pa.types.is_string(kind)
+        columns.append(Shown(name, column.name, column.attnum, kind, fallback, missing))
     return ShownTable(fingerprint.oid, tuple(columns), fingerprint.key)
 
 
@@ -81,10 +81,10 @@ def _was_unlimited(history: TableHistory, attnum: int) -> bool:
     return any(each.type.oid == NUMERIC and decimal_limits(each.typmod) is None for each in columns)
 
 
-def shape_of(table: Fingerprint, version_num: int, there: Collection[str], exact: Collection[int] = ()) -> Shape:
-    """Return the shape of a table in frames with the columns `there`; those in `exact` always have a text fallback."""
+def shape_of(table: Fingerprint, version_num: int, there: Collection[str], fallback: Collection[int] = ()) -> Shape:
+    """Return the shape of a table in frames with the columns `there`; those in `fallback` have a text fallback."""
     columns = (
-        ShownColumn(name, column.attnum, column.attnum in exact or name + TEXT_SUFFIX in there)
+        ShownColumn(name, column.attnum, column.attnum in fallback or name + TEXT_SUFFIX in there)
         for column, name in shown_names(table.columns, version_num)
     )
     return Shape(tuple(columns), table.key)

@@ -64,7 +64,7 @@ def tail_of(spark: SparkSession, work: TailWork, plan: SlicePlan) -> TailFrame |
     schema = change_schema(work.table)
     rows = tail_here(work, plan)
     if rows is not None:
-        texts = [column.text_name for column in work.table.columns if column.exact]
+        texts = [column.text_name for column in work.table.columns if column.fallback]
         return TailFrame(local_rows(spark, rows, schema, texts), _facts(rows)) if len(rows) else None
     slices = pa.table({"slice": pa.array([pickle.dumps(each) for each in plan.slices], pa.binary())})
     frame = spark.createDataFrame(slices).mapInArrow(partial(_run, work), schema)
@@ -99,7 +99,7 @@ def arrow_schema(table: ShownTable) -> pa.Schema:
     fields: list[pa.Field] = []
     for column in table.columns:
         fields.append(pa.field(column.name, column.type))
-        if column.exact:
+        if column.fallback:
             fields.append(pa.field(column.text_name, pa.string()))
     return pa.schema([*fields, *OURS])
 
@@ -135,9 +135,9 @@ def shown_rows(rows: pa.Table, columns: tuple[StoredColumn, ...], table: ShownTa
         name = by_attnum.get(column.attnum)
         values = _stored(rows, name, column.type) if name else _repeated(column.missing, column.type, len(rows))
         arrays.append(values.array)
-        if column.exact:
-            arrays.append(values.exact if values.exact is not None else pa.nulls(len(rows), pa.string()))
-        elif values.exact is not None:
+        if column.fallback:
+            arrays.append(values.fallback if values.fallback is not None else pa.nulls(len(rows), pa.string()))
+        elif values.fallback is not None:
             raise NotAnswerable(
                 f"column {column.name} has a value that Spark's type cannot hold, in a change that is not applied yet",
                 "Retry the command when the change is applied; `tidemark status LAKE` shows the applied LSN.",
@@ -153,7 +153,7 @@ def _stored(rows: pa.Table, name: str, kind: pa.DataType) -> Values:
 def _repeated(value: Values | None, kind: pa.DataType, count: int) -> Values:
     if value is None:
         return Values(pa.nulls(count, kind))
-    return Values(*(None if each is None else pa.repeat(each[0], count) for each in (value.array, value.exact)))
+    return Values(*(None if each is None else pa.repeat(each[0], count) for each in (value.array, value.fallback)))
 
 
 def _facts(rows: pa.Table) -> ChangeFacts:

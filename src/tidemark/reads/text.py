@@ -33,11 +33,11 @@ _QUOTED_IN_ARRAYS = r'^$|^(?i:null)$|["\\{},\s]'
 def guarded(rows: DataFrame, table: Key) -> DataFrame:
     """Make a query fail when it reads a value that Spark's type cannot represent, instead of reading NULL."""
     there = set(rows.columns)
-    exact = {name for name in rows.columns if name + TEXT_SUFFIX in there}
-    if not exact:
+    with_fallback = {name for name in rows.columns if name + TEXT_SUFFIX in there}
+    if not with_fallback:
         return rows
     return rows.select(
-        *(_refusing(rows, name, table) if name in exact else F.col(backticked(name)) for name in rows.columns)
+        *(_refusing(rows, name, table) if name in with_fallback else F.col(backticked(name)) for name in rows.columns)
     )
 
 

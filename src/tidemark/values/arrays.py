@@ -42,8 +42,8 @@ def array(cells: Cells, binary: bool, element: Decode, element_oid: int, text_of
     flatten = partial(_flatten_binary, element_oid=element_oid) if binary else _flatten_text
     offsets, inner = flatten(cells, counts, strange)
     child = element(inner, binary)
-    if child.exact is not None:
-        parents = np.searchsorted(offsets, np.flatnonzero(child.exact.is_valid()), side="right") - 1
+    if child.fallback is not None:
+        parents = np.searchsorted(offsets, np.flatnonzero(child.fallback.is_valid()), side="right") - 1
         strange[parents] = True
         plain = np.where(strange, np.int32(NULL), cells.lengths)
         counts[strange] = 0

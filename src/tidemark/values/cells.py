@@ -52,19 +52,21 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumn:
-    """A decoded column. `exact` is the text fallback: PostgreSQL's text of the values that `array` cannot represent.
+    """A decoded column. `fallback` is the text fallback: PostgreSQL's text of the values that `array` cannot represent.
 
-    For such a value `array` is null; for all others `exact` is null.
+    For such a value `array` is null; for all others `fallback` is null.
     """
 
     array: pa.Array
-    exact: pa.StringArray | None = None
+    fallback: pa.StringArray | None = None
 
     def gathered(self) -> DecodedColumn:
         """Return the column with its chunks, if it has any, in one array each."""
         if not isinstance(self.array, pa.ChunkedArray):
             return self
-        return DecodedColumn(self.array.combine_chunks(), None if self.exact is None else self.exact.combine_chunks())
+        return DecodedColumn(
+            self.array.combine_chunks(), None if self.fallback is None else self.fallback.combine_chunks()
+        )
 
 
 def require_room(cells: Cells, text_bytes: int) -> None:

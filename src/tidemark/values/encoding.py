@@ -40,13 +40,13 @@ def encode_column(column: DecodedColumn, decoding: Decoding, form: WireFormat, z
     """
     column = column.gathered()
     if column.array.type != decoding.arrow:  # Arrow has several types for the same strings and lists
-        column = DecodedColumn(column.array.cast(decoding.arrow), column.exact)
+        column = DecodedColumn(column.array.cast(decoding.arrow), column.fallback)
     if form is WireFormat.TEXT:
         return column_text(column, zone)
     cells = decoding.encode(column.array)
-    if column.exact is None:
+    if column.fallback is None:
         return cells
-    return cells.or_else(decoding.parse(bytes_of(column.exact)))
+    return cells.or_else(decoding.parse(bytes_of(column.fallback)))
 
 
 def data_rows(columns: Sequence[Cells], rows: int) -> Bytes:

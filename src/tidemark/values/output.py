@@ -20,9 +20,9 @@ def column_text(column: DecodedColumn, zone: Zone = UTC) -> Cells:
     """Return the text of a column; a text fallback is used where there is one. timestamptz is printed in `zone`."""
     column = column.gathered()
     texts = array_text(column.array, zone)
-    if column.exact is None:
+    if column.fallback is None:
         return texts
-    return texts.or_else(_in_zone(bytes_of(column.exact), column.array.type, zone))
+    return texts.or_else(_in_zone(bytes_of(column.fallback), column.array.type, zone))
 
 
 def column_strings(column: DecodedColumn, zone: Zone = UTC) -> pa.StringArray:

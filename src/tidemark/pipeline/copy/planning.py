@@ -77,7 +77,7 @@ class SnapshotCopy:
         texts = frozenset[int]().union(*(part.texts for part in parts))
         columns: list[StoredColumn] = []
         for column in table.layout.columns:
-            columns += [column, column.companion()] if column.attnum in texts else [column]
+            columns += [column, column.fallback_column()] if column.attnum in texts else [column]
         files = tuple(file for part in parts for file in part.files)
         return Generation(table.fingerprint, self.base, self.snapshot, tuple(columns), files)
 

@@ -68,7 +68,7 @@ class BucketFiles:
     def texts(self) -> frozenset[int]:
         """The attnums of the columns with a text fallback in some file."""
         there = {name for _, names in self._open for name in names}
-        return frozenset(column.attnum for column in self.layout.columns if column.companion().name in there)
+        return frozenset(column.attnum for column in self.layout.columns if column.fallback_column().name in there)
 
     def _into(self, bucket: int, rows: pa.Table) -> None:
         names = tuple(rows.column_names)
@@ -90,9 +90,9 @@ def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -
     for column, values in zip(layout.columns, batch.columns, strict=True):
         stored.append(column)
         arrays.append(values.array)
-        if values.exact is not None:
-            stored.append(column.companion())
-            arrays.append(values.exact)
+        if values.fallback is not None:
+            stored.append(column.fallback_column())
+            arrays.append(values.fallback)
     if order is not None:
         arrays = [pc.take(array, order, boundscheck=False) for array in arrays]
     begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
@@ -119,4 +119,4 @@ def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:
     """The cells that determine the bucket of a row, in order."""
     by_attnum = {column.attnum: values for column, values in zip(layout.columns, batch.columns, strict=True)}
     chosen: list[Values] = [by_attnum[attnum] for attnum in layout.key or by_attnum]
-    return [cell for each in chosen for cell in (each.array, each.exact) if cell is not None]
+    return [cell for each in chosen for cell in (each.array, each.fallback) if cell is not None]

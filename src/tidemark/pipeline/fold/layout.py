@@ -33,8 +33,8 @@ def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[Store
     for column in table.columns:
         name = f"{column.source_name}~{column.attnum}" if column.attnum in gone else column.source_name
         home = StoredColumn(free_name(name, column.attnum, taken), column.attnum, column.type)
-        taken |= {home.name.lower(), home.companion().name.lower()}
-        columns += [home, home.companion()] if column.exact else [home]
+        taken |= {home.name.lower(), home.fallback_column().name.lower()}
+        columns += [home, home.fallback_column()] if column.fallback else [home]
     return tuple(columns)
 
 

@@ -34,7 +34,7 @@ from tidemark.log.writer import LOCK
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
-from tidemark.pipeline.poll.snapshot_session import exact_glimpse
+from tidemark.pipeline.poll.snapshot_session import exact_poll_snapshot
 from tidemark.pipeline.publishing import require_published
 from tidemark.postgres.capability import Mode, choose_mode
 from tidemark.postgres.catalog_reading import read_within
@@ -163,7 +163,7 @@ class Handover:
         with ReceiveProcess.start(ReceiveOptions(source, self._log, names, slot_wait_s=SLOT_WAIT_S)) as receiving:
             with self._connected(receiving) as client:
                 published = self._published()
-                with exact_glimpse(source, SLOT_WAIT_S) as seen:
+                with exact_poll_snapshot(source, SLOT_WAIT_S) as seen:
                     client.wait(seen.lsn, LOG_WAIT_S)
                     done.append(self._poller.hand_over(seen, published))
             receiving.stop()

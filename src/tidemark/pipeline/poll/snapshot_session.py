@@ -112,7 +112,7 @@ def open_poll_snapshot(dsn: Dsn) -> Iterator[PollSnapshot]:
 
 
 @contextmanager
-def exact_glimpse(dsn: Dsn, wait_s: float) -> Iterator[PollSnapshot]:
+def exact_poll_snapshot(dsn: Dsn, wait_s: float) -> Iterator[PollSnapshot]:
     """Take a snapshot on a primary that shows the commits at or below its `lsn` and no others."""
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity

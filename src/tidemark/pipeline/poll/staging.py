@@ -199,8 +199,8 @@ def _named(batch: CopyBatch, wanted: StagedRead) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for column, values in zip(wanted.columns, batch.columns, strict=False):
         columns[f"v{column.attnum}"] = values.array
-        if values.exact is not None:
-            columns[f"t{column.attnum}"] = values.exact
+        if values.fallback is not None:
+            columns[f"t{column.attnum}"] = values.fallback
     if wanted.hash is not None:
         columns["hash"] = batch.columns[-1].array
     return pa.table(columns)

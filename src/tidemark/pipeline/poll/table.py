@@ -75,13 +75,15 @@ class PolledTable:
 
     def text(self, shape: Shape | None = None) -> Text:
         """The digested text of a row that has the cells of a shape."""
-        exact = {column.attnum for column in shape.columns if column.exact} if shape is not None else frozenset[int]()
+        with_fallback = (
+            {column.attnum for column in shape.columns if column.fallback} if shape is not None else frozenset[int]()
+        )
         columns = tuple(
             ComparedColumn(
                 column.name,
                 f"v{column.attnum}",
                 decoding_of(column.type.oid, column.typmod, self.types).arrow,
-                f"t{column.attnum}" if column.attnum in exact else None,
+                f"t{column.attnum}" if column.attnum in with_fallback else None,
             )
             for column in self.digested
         )
@@ -124,7 +126,7 @@ def _same_key(column: ShownColumn) -> SparkColumn:
 
     It is never null, but a value that only the text fallback can represent has no value in `v…`.
     """
-    if not column.exact:
+    if not column.fallback:
         return F.col(f"v{column.attnum}") == F.col(f"its_v{column.attnum}")
     return reduce(and_, (F.col(cell).eqNullSafe(F.col(f"its_{cell}")) for cell in column.cells))
 

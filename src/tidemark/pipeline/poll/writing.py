@@ -151,7 +151,7 @@ def _changes(work: ChangeWork, batch: pa.RecordBatch, first: int) -> pa.Table:
         beside = f"t{attnum}"
         if beside in batch.schema.names and batch.column(beside).null_count < batch.num_rows:
             arrays.append(batch.column(beside).cast(pa.string()))
-            fields.append(column.companion().field())
+            fields.append(column.fallback_column().field())
     metadata = _ours(work, batch.column(KIND).cast(pa.string()), np.arange(first, first + batch.num_rows))
     return pa.table([*arrays, *metadata.values()], schema=pa.schema([*fields, *OURS]))
 
