@@ -88,6 +88,7 @@ def record_from_json(line: str) -> logging.LogRecord | None:
         created, level, name, message = (plain.pop(key) for key in ("time", "level", "logger", "message"))
         record = logging.LogRecord(name, logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
         record.created = datetime.fromisoformat(created).timestamp()
+        record.msecs = record.created % 1 * 1000
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
     record.exc_text = plain.pop("traceback", None)

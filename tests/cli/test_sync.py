@@ -261,7 +261,7 @@ def _started_over_while_it_runs(db: Database, source: str, lake: Path) -> None:
             next(line for line in mirror.stdout if json.loads(line)["event"] == "applied")
             asked = run("resync", str(lake), "--all", "--source", source)
             assert "the running sync restarts the mirror now" in asked.stdout, asked.stderr
-            next(line for line in mirror.stdout if "mirror restarted at" in line)
+            next(line for line in mirror.stdout if json.loads(line)["event"] == "restarted")
             next(line for line in mirror.stdout if json.loads(line)["event"] == "copied")
             mirror.send_signal(signal.SIGTERM)
             _, said = mirror.communicate(timeout=120)

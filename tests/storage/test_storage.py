@@ -132,6 +132,8 @@ def test_a_process_that_is_killed_before_the_rename_leaves_the_old_contents(tmp_
     assert [storage.read(key) for key in ("_folder/old", "_folder/new")] == [b"old", None]
     left = storage.list_keys("_folder", TEMPORARY)
     assert [key.split(".")[0] for key in left] == ["_folder/new", "_folder/old"], "complete, and without their names"
+    storage.remove_unfinished("_folder/old")
+    assert storage.list_keys("_folder", TEMPORARY) == left[:1]
     storage.write("_folder/old", b"newer")
     assert storage.put_if_absent("_folder/new", b"newer")
     assert [storage.read(key) for key in ("_folder/old", "_folder/new")] == [b"newer", b"newer"]
@@ -214,6 +216,16 @@ def test_a_lease_exists_while_its_owner_runs(tmp_path: Path, storage: Storage) -
         assert storage.list_keys("_leases", ".json") == [lease.key]
     assert storage.leases("_leases", ".json") == []
     assert storage.list_keys("_leases", "") == []
+
+
+def test_every_user_can_read_a_lease_whatever_the_umask_of_its_owner_is(tmp_path: Path, storage: Storage) -> None:
+    before = os.umask(0o077)
+    try:
+        lease = storage.lease("_leases", ".lease")
+    finally:
+        os.umask(before)
+    assert (tmp_path / lease.key).stat().st_mode & 0o444 == 0o444
+    lease.close()
 
 
 def test_a_folder_of_leases_for_all_users_is_writable_by_them(tmp_path: Path, storage: Storage) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -74,6 +74,9 @@ class LogDisplay(Display):
             self._logger.handle(record)
 
 
+_TEXT = logging.Formatter("%(message)s")  # with the traceback of an unexpected error
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A log record among the events; `part` is the process that logged it, sync or receive."""
@@ -90,7 +93,7 @@ class Message:
         """The message of a record."""
         received = record.processName == PROCESS or record.name == f"{ROOT}.receive"
         warning = record.levelno >= logging.WARNING
-        return cls(record.getMessage(), "receive" if received else "sync", warning, fields_of(record))
+        return cls(_TEXT.format(record), "receive" if received else "sync", warning, fields_of(record))
 
 
 class MessageHandler(logging.Handler):
@@ -102,8 +105,12 @@ class MessageHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record. A closed pipe ends the pipeline with the next event, in its own thread."""
-        with suppress(BrokenPipeError):
+        try:
             self._display.print(Message.of(record))
+        except BrokenPipeError:
+            pass
+        except Exception:  # noqa: BLE001 - as for every handler: a record that cannot be printed stops nothing
+            self.handleError(record)
 
 
 class JsonDisplay(Display):

@@ -115,10 +115,10 @@ def sync(
         if dry_run:
             click.echo(plan.describe(), nl=False)
             return ExitCode.OK
-        from tidemark.pipeline.pipeline import Pipeline  # deferred: it imports Spark
-
         try:
             with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
+                from tidemark.pipeline.pipeline import Pipeline  # deferred: it imports Spark
+
                 ended = Pipeline(plan, lambda: started(master, remote, conf), shown.emit).run(stopping)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)

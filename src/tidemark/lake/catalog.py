@@ -77,7 +77,9 @@ def update_catalog(path: Path) -> bool:
             lake = Lake.open(path)
             head = {"format": FORMAT, "mirror": lake.mirror, "database": lake.database, "lsn": str(position)}
             written = {"written_at": datetime.now(UTC).isoformat(" ", "seconds"), "reading": _READING}
-            open_storage(path).write(NAME, json.dumps({**head, **written, **found}, indent=1).encode())
+            storage = open_storage(path)
+            storage.remove_unfinished(NAME)
+            storage.write(NAME, json.dumps({**head, **written, **found}, indent=1).encode())
             fail_point(FailPoint.CATALOG_WRITTEN)
         return not tables.unfinished and histories == known
 

@@ -70,7 +70,7 @@ class Lake:
         require_plain(self.path)
         storage = open_storage(self.path)
         storage.create_root()
-        if storage.put_if_absent(NAME, self._packed()):
+        if storage.read(NAME) is None and storage.put_if_absent(NAME, self._packed()):
             return
         found = Lake.open(self.path)
         if (found.mirror, found.system_identifier, found.database_oid) != (

@@ -65,7 +65,7 @@ def last_position(folder: Path, disk: Disk | None = None) -> Lsn | None:
 def _recovered(folder: Path, disk: Disk) -> LogTail | None:
     names = disk.names(folder)
     for name in names:
-        if name.endswith(TEMPORARY):
+        if name.endswith(TEMPORARY) and (folder / name).exists():  # expire may be writing one at this moment
             disk.remove(folder / name)
     found = numbers(names, SEGMENT)
     if found and not _begun(folder, disk, found[-1]):

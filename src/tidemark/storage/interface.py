@@ -105,6 +105,9 @@ class Storage(Protocol):
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object atomically: after a crash it has its old or its new contents."""
 
+    def remove_unfinished(self, key: str) -> None:
+        """Delete what interrupted writes of an object left. The caller has a lock that excludes other writers."""
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object atomically; return False if it already exists. Of several writers, one succeeds."""
 

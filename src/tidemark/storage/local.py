@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from tidemark.storage.disk import LocalDisk
+from tidemark.storage.disk import TEMPORARY, LocalDisk
 from tidemark.storage.interface import Owner, StorageLease, StorageLock, StoredLease
 
 _PAUSE_S = 0.01
@@ -36,7 +36,9 @@ class LocalStorage:
 
     def create_root(self) -> None:
         """Create the directory and its parents, if it does not exist."""
-        if not self._root.is_dir():
+        with self._disk.failing("create", self._root):
+            there = self._root.is_dir()
+        if not there:
             self._disk.make_folder(self._root)
 
     def require_root(self) -> None:
@@ -54,6 +56,13 @@ class LocalStorage:
     def write(self, key: str, data: bytes) -> None:
         """Create or replace a file atomically."""
         self._disk.write_atomically(self._path_in_folder(key), data)
+
+    def remove_unfinished(self, key: str) -> None:
+        """Delete the temporary files that interrupted writes of a file left."""
+        path = self._path(key)
+        with self._disk.failing("remove", path):
+            for left in path.parent.glob(f"{path.name}.*{TEMPORARY}"):
+                left.unlink(missing_ok=True)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create a file atomically; return False if it already exists."""
@@ -145,13 +154,22 @@ class LocalLock:
         with disk.failing("open", path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, disk.file_mode & _OWNER_WRITES)
         try:
-            fcntl.flock(self._file, how)
+            self._acquire(disk, path, how)
             with disk.failing("write to", path):
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, json.dumps(Owner.current().plain()).encode(), 0)
+                owner = json.dumps(Owner.current().plain()).encode()
+                os.pwrite(self._file, owner, 0)
+                os.ftruncate(self._file, len(owner))
         except BaseException:
             self.close()
             raise
+
+    def _acquire(self, disk: LocalDisk, path: Path, how: int) -> None:
+        try:
+            fcntl.flock(self._file, how)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise disk.failure(error, "lock", path) from error
 
     def close(self) -> None:
         """Release the lock."""
@@ -167,6 +185,7 @@ class LocalLease:
             self.key = f"{folder}/{uuid4().hex}{suffix}"
             self._path = root / self.key
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_WRITES)
+            os.fchmod(file, _OWNER_WRITES)  # whatever the umask is: a lease that others cannot read protects nothing
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:
                 self._file = file
