@@ -50,6 +50,9 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         for at in (["--at", first], ["--at", first, "--snapshot", snapshot]):
             query = here(*asked, *at)
             assert query.stdout == "id,v\n1,one\n2,\n", query.stderr
+        twice = "select a.id, b.id from t a join t b on a.id = b.id order by 1"
+        query = here("query", str(side.options.lake), twice, "--format", "csv")
+        assert query.stdout == "id,id\n1,1\n2,2\n", query.stderr
         db.run("insert into t values (3, 'only just')")
         now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
         assert now.stdout == "id,v\n1,one\n2,two\n3,only just\n", now.stderr

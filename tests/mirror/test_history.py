@@ -20,6 +20,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.row_history import HISTORY
+from tidemark.pipeline.copy import planning
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.values.cells import DecodedColumn
 
@@ -216,7 +217,11 @@ def test_a_key_that_is_large_and_not_sent_is_known_by_the_old_one(side: Lakeside
 
 
 @pytest.mark.full
-def test_what_was_copied_or_is_out_of_the_window_says_so(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+def test_what_was_copied_or_is_out_of_the_window_says_so(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row has the large values of an earlier key, in another bucket."""
+    monkeypatch.setattr(planning, "buckets_for", lambda _: 8)
     db.run("create table t (id int primary key, v text, large text)")
     db.run(f"insert into t select i, 'copied', {LARGE.format('c')} from generate_series(1, 9) i")
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:

@@ -13,6 +13,7 @@ from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
+from tidemark.schema.reasons import Reason
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType
 from tidemark.schema.tracker import GRACE, SchemaLsns
@@ -61,12 +62,16 @@ class Source:
         for _ in range(3):
             self.observe(empty=True)
 
-    def observe(self, *held: DefinitionLock, empty: bool = False, seconds: float = 1) -> list[TableEvent]:
-        """Take a catalog snapshot and apply everything up to it."""
+    def observe(
+        self, *held: DefinitionLock, empty: bool = False, running: Xid8 | None = None, table: int | None = None
+    ) -> list[TableEvent]:
+        """Take a catalog snapshot and apply everything up to it; `running` is a transaction with a lock on a table."""
         self.lsn += 10
         snapshot = Snapshot(OPEN, Xid8(60), (OPEN,)) if held else Snapshot(Xid8(60), Xid8(60))
+        if running is not None:
+            snapshot, held = Snapshot(running, Xid8(60), (running,)), (DefinitionLock(running, table),)
         asked = CatalogSnapshot(
-            snapshot, Lsn(self.lsn), NOW + timedelta(seconds=self.lsn / 10 * seconds), self.tables, {}, {},
+            snapshot, Lsn(self.lsn), NOW + timedelta(seconds=self.lsn / 10), self.tables, {}, {},
             frozenset(), held,
         )  # fmt: skip
         begins = frozenset(self.tracker.to_check_for_rows(asked)) if empty else frozenset[int]()
@@ -150,6 +155,44 @@ def test_a_tracker_continues_from_the_recorded_watermarks() -> None:
     assert again.mirror > lsns.mirror
 
 
+def test_a_table_that_is_locked_by_one_transaction_after_another_is_known_up_to_the_end_of_each() -> None:
+    """At every catalog snapshot some transaction has a lock on it, and none has altered it."""
+    source = Source(A, B)
+    source.observe()
+    lsns, before = source.tracker.lsns, source.tracker.lsns.of(1)
+    reached = []
+    for xid in range(40, 60):
+        source.observe(running=Xid8(xid), table=1)
+        reached.append(lsns.of(1))
+    assert reached[0] == before
+    assert reached == sorted(reached)
+    assert Lsn(source.lsn).value - reached[-1].value <= 30
+    assert lsns.mirror >= reached[-1]
+    source.tables[1] = table(1, INT, INT)
+    source.observe(running=Xid8(59), table=1)
+    assert lsns.of(1) == reached[-1], "not above, because it was altered"
+    source.observe()
+    source.observe()
+    (event,) = (each for each in source.stored if each.kind is TableEventKind.ALTERED)
+    assert event.after == reached[-1]
+    assert lsns.of(1) == Lsn(source.lsn - 10)
+
+
+def test_a_restart_ends_a_table_that_is_behind_at_its_own_schema_lsn_and_others_at_the_mirrors() -> None:
+    source = Source(A, B)
+    source.observe()
+    for _ in range(6):
+        source.observe(DefinitionLock(OPEN, table=1))
+    lsns, applied = source.tracker.lsns, Lsn(source.lsn)
+    assert lsns.behind.keys() == {1}
+    after = source.tracker.readable_upto(applied, None)
+    assert after == lsns.mirror
+    source.tracker.restart(after, lambda upto: Reason(f"after {upto}"))
+    ends = {each.fingerprint.oid: each.after for each in source.stored if each.kind is TableEventKind.RESTARTED}
+    assert ends == {1: lsns.of(1), 2: lsns.mirror}
+    assert lsns.of(1) < lsns.mirror
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(1, 3)), st.floats(0, 5))))
 def test_no_schema_lsn_ever_decreases_and_the_mirror_waits_only_for_a_while(
     steps: list[tuple[int, set[int], float]],
@@ -160,7 +203,8 @@ def test_no_schema_lsn_ever_decreases_and_the_mirror_waits_only_for_a_while(
         before = {oid: lsns.of(oid) for oid in (1, 2, 3)} | {0: lsns.mirror}
         upto, now = upto + ahead, now + timedelta(seconds=seconds)
         since = {oid: since.get(oid, now) for oid in uncertain}
-        lsns.advance(Lsn(upto), uncertain, now, lambda _: True)
+        seen = CatalogSnapshot(Snapshot(OPEN, OPEN), Lsn(upto), now, {}, {}, {}, frozenset(), ())
+        lsns.advance(Lsn(upto), dict.fromkeys(uncertain, frozenset({OPEN})), seen, lambda _: True)
         after = {oid: lsns.of(oid) for oid in (1, 2, 3)} | {0: lsns.mirror}
         assert all(after[oid] >= before[oid] for oid in after)
         assert all(after[oid] == Lsn(upto) for oid in {1, 2, 3} - uncertain)

@@ -41,13 +41,15 @@ def print_frame(frame: DataFrame, form: str, lsns: Collection[str] = ()) -> None
 
     Errors of Spark are reported with their position in the statement that the user typed.
     """
-    shown = _with_lsns(frame, lsns)
+    names = frame.columns
+    shown = frame.toDF(*map(str, range(len(names))))  # by number: a result can have two columns of one name
+    shown = _with_lsns(shown, [str(names.index(name)) for name in lsns])
     with explaining(getattr(frame, "_tidemark_statement", None)):
         if form in ("json", "jsonl"):
-            print_objects(_objects(shown), form)
+            print_objects(_objects(shown, names), form)
         else:
             numbers = [kind.startswith(_NUMBERS) for _, kind in shown.dtypes]
-            print_texts(shown.columns, numbers, _texts(shown), form)
+            print_texts(names, numbers, _texts(shown), form)
 
 
 def _with_lsns(frame: DataFrame, lsns: Collection[str]) -> DataFrame:
@@ -58,9 +60,9 @@ def _with_lsns(frame: DataFrame, lsns: Collection[str]) -> DataFrame:
     return frame
 
 
-def _objects(frame: DataFrame) -> Iterator[str]:
-    whole = F.to_json(F.struct(*(F.col(backticked(name)) for name in frame.columns)), _JSON)
-    return (row[0] for row in frame.select(whole).toLocalIterator())
+def _objects(frame: DataFrame, names: Sequence[str]) -> Iterator[str]:
+    columns = (F.col(backticked(number)).alias(name) for number, name in zip(frame.columns, names, strict=True))
+    return (row[0] for row in frame.select(F.to_json(F.struct(*columns), _JSON)).toLocalIterator())
 
 
 def _texts(frame: DataFrame) -> Iterator[tuple[str | None, ...]]:

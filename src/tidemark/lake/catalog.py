@@ -25,7 +25,7 @@ from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
 from tidemark.schema.history import TableEventKind, TableHistory, of_events
-from tidemark.schema.reasons import NO_REASON, Reason
+from tidemark.schema.reasons import NO_REASON, Reason, being_altered
 from tidemark.storage import open_storage
 from tidemark.storage.fail_points import FailPoint, fail_point
 
@@ -71,7 +71,7 @@ def update_catalog(path: Path) -> bool:
         certain = {oid: each.upto(min(position, cycle.schema_lsn_of(oid))) for oid, each in known.items()}
         histories = {oid: history for oid, history in certain.items() if history is not None}
         before = _last_catalog(path)
-        tables = _Tables(path, position, histories, before)
+        tables = _Tables(path, position, histories, before, cycle.behind)
         found = tables.plain()
         if any(found[part] != before.get(part) for part in found):
             lake = Lake.open(path)
@@ -110,8 +110,15 @@ class CatalogUpdates:
 class _Tables:
     """The catalog's entries for tables; entries of the previous catalog are reused where they are still valid."""
 
-    def __init__(self, lake: Path, position: Lsn, histories: Mapping[int, TableHistory], before: Plain) -> None:
-        self._lake, self._position, self._histories = lake, position, histories
+    def __init__(
+        self,
+        lake: Path,
+        position: Lsn,
+        histories: Mapping[int, TableHistory],
+        before: Plain,
+        behind: Mapping[int, Lsn],
+    ) -> None:
+        self._lake, self._position, self._histories, self._behind = lake, position, histories, behind
         self._retained = read_retained(lake)
         self.unfinished = False
         entries = [*before.get("tables", ()), *before.get("dropped", ())]
@@ -130,6 +137,8 @@ class _Tables:
     def _table(self, history: TableHistory) -> Plain:
         generation, reason = self._generation(history)
         children = sorted(child.oid for child in history.fingerprint.children)
+        if children and (why := self._uncertain(history)) is not None:
+            generation, reason = None, why
         return {
             **_name(history),
             "kind": "inheritance parent" if children else "table",
@@ -142,6 +151,11 @@ class _Tables:
             "columns": _columns(history, generation["stored"] if generation is not None else {}),
             "children": children,
         }
+
+    def _uncertain(self, history: TableHistory) -> Reason | None:
+        """Return why the tables below one are not known: they may have been attached or detached meanwhile."""
+        upto = self._behind.get(history.fingerprint.oid)
+        return being_altered(history.fingerprint, upto) if upto is not None else None
 
     def _generation(self, history: TableHistory) -> tuple[Plain | None, Reason]:
         """Return the Delta version and stored columns of the generation to read, or the reason why there is none."""
@@ -179,12 +193,14 @@ class _Tables:
         leaves = sorted(self._leaves(history))
         lacking = [oid for oid in leaves if rows.get(oid, {}).get("state") != "readable"]
         names = [self._histories[oid].name if oid in self._histories else f"oid {oid}" for oid in lacking]
+        reason = Reason(f"partitions that cannot be read: {', '.join(names)}") if lacking else NO_REASON
+        reason = self._uncertain(history) or reason
         return {
             **_name(history),
             "kind": "partitioned table",
-            "state": "waiting" if lacking else "readable",
-            "reason": f"partitions that cannot be read: {', '.join(names)}" if lacking else None,
-            "fix": None,
+            "state": "waiting" if reason.text else "readable",
+            "reason": reason.text or None,
+            "fix": reason.fix or None,
             "path": None,
             "versions": None,
             "changes": None,

@@ -191,11 +191,12 @@ class Cycles(_Register):
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / CYCLES, _CYCLES_SCHEMA)
+        self._last = _last(self.table, self.folder)
 
     @property
     def last(self) -> Cycle:
-        """The watermarks of the last cycle."""
-        return _last(self.table, self.folder)
+        """The watermarks of the last cycle. There is one writer, so that they are read once."""
+        return self._last
 
     def record(self, cycle: Cycle) -> None:
         """Append a cycle, which must be committed in every table before."""
@@ -215,6 +216,7 @@ class Cycles(_Register):
             Transaction(_SCHEMA_LSN, cycle.schema_lsn.value),
             Transaction(_BEHIND, len(cycle.behind)),
         )
+        self._last = Cycle(cycle.applied_lsn, cycle.schema_lsn, behind=dict(cycle.behind))
         fail_point(FailPoint.CYCLE_COMMITTED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,6 +195,18 @@ def _rows(history: TableHistory, changes: ChangeFiles, versions: Versions | None
     return None if pending else sum(file.rows for file in versions.live)
 
 
+def _limited(table: TableStatus, children: Sequence[TableStatus]) -> TableStatus:
+    """Return a table that can be read only as far as each of its child tables."""
+    ends = [child for child in children if child.readable and child.readable[-1][1] is not None and child.reason]
+    if not ends or not table.readable or table.reason:
+        return table
+    first = min(ends, key=lambda child: child.readable[-1][1] or Lsn.ZERO)
+    begin, end = table.readable[-1]
+    upto = min(lsn for lsn in (first.readable[-1][1], end) if lsn is not None)
+    reason = f"child table {first.name}: {first.reason}"
+    return replace(table, readable=(*table.readable[:-1], (begin, upto)), reason=reason, fix=first.fix)
+
+
 def _with_children(
     table: TableStatus,
     history: TableHistory,
@@ -210,7 +222,7 @@ def _with_children(
     known = [count for count in counts if count is not None]
     rows = sum(known) if len(known) == len(counts) else None
     if not unreadable:
-        return replace(table, rows=rows)
+        return _limited(replace(table, rows=rows), [child for _, child in children if child is not None])
     what = "partitions" if history.is_union else "child tables"
     reason = f"{what} that cannot be read: {', '.join(unreadable)}"
     return replace(table, state=TableEventKind.WAITING.value, reason=reason, readable=(), rows=None)

@@ -277,7 +277,10 @@ class Mirror:
 
     def _at_snapshot(self, snapshot: Snapshot, lsn: Lsn, limit_s: float, tables: Iterable[str] | None) -> Moment:
         """Return what another session saw; wait until the schema LSN covers it, so that table definitions are known."""
-        wanted = tuple(tables) if tables is not None else None
+        try:
+            wanted = tuple(tables) if tables is not None else None
+        except InvalidValue:  # perhaps a table that was created or renamed just before the snapshot
+            wanted = None
         reader = self._opened.log()
         until = time.monotonic() + limit_s
         passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
@@ -326,9 +329,13 @@ class _Asked:
         """Whether one of these tables will be read."""
         if not oids or self._tables is None:
             return bool(oids)
-        if self._names is None:
-            self._names = tuple(self._tables)
-        return not oids.isdisjoint(moment._oids(self._names))
+        try:
+            if self._names is None:
+                self._names = tuple(self._tables)
+            return not oids.isdisjoint(moment._oids(self._names))
+        except InvalidValue:  # perhaps a table that was created or renamed just now
+            self._tables = None
+            return True
 
 
 def _needed(look: CatalogSnapshot) -> Lsn:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -243,6 +243,11 @@ class Moment:
         begun_empty = not (span.copied or span.emptied) and span.base == history.spans()[0].base
         earliest = max(retained, Lsn.ZERO if begun_empty else span.base.lsn)
         since = Boundary(earliest) if from_ is None else self._boundary_of(from_)
+        if since.lsn > self.lsn:
+            raise NotAnswerable(
+                f"changes of {table} can be read up to {self.lsn}, which is before {since.lsn}",
+                "Read them from an earlier position on, or up to a later one.",
+            )
         spans = [
             each for each in history.spans() if each.begin <= self.lsn and (each.end is None or each.end > since.lsn)
         ]
@@ -305,7 +310,7 @@ class Moment:
         lsn = max(span.base.lsn, retained)
         with self._at(Boundary(lsn, frozenset(each for each in self.boundary.excluded if each <= lsn))) as early:
             kind = COPIED if span.copied and lsn == span.base.lsn else BEFORE
-            first = HistoryStart(lsn, kind, early._reading.table(history, span, row.equalities))
+            first = HistoryStart(lsn, kind, partial(early._reading.table, history, span))
             return row.versions(self._opened.spark, first, self._reading.changes(history, span))
 
     def diff(self, table: str, from_: Position, *, only: bool = False, text: str | Iterable[str] = ()) -> DataFrame:

@@ -8,7 +8,7 @@ has unchanged TOAST values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -73,11 +73,14 @@ _NAMED = "as PostgreSQL prints it, with TimeZone UTC and DateStyle ISO"
 
 @dataclass(frozen=True, slots=True)
 class HistoryStart:
-    """Where the retained history begins: the rows of the table at `lsn`, or None, and the begin type of these rows."""
+    """Where the retained history begins: the rows of the table at `lsn`, and the begin type of these rows.
+
+    `read` reads the rows that satisfy equalities, and perhaps others; None if there are no rows.
+    """
 
     lsn: Lsn
     kind: str
-    rows: DataFrame | None
+    read: Callable[[Equalities], DataFrame] | None
 
 
 class RowHistory:
@@ -128,7 +131,8 @@ class RowHistory:
 
     def versions(self, spark: SparkSession, first: HistoryStart, changes: DataFrame) -> DataFrame:
         """Return every version of the row since `first`."""
-        frames = [changes, *([first.rows] if first.rows is not None else [])]
+        start = first.read(self.equalities) if first.read is not None else None
+        frames = [changes, *([start] if start is not None else [])]
         asked = [attnum for attnum in self._table.key if self._key[f"t{attnum}"].null_count == 0]
         there = {name for frame in frames for name in frame.columns}
         shape = shape_of(self._table, self._version_num, there, asked)
@@ -138,8 +142,10 @@ class RowHistory:
             F.col("commit") > first.lsn.value
         )
         steps, keys = _Changes(since, shape, schema).of(key)
-        if first.rows is not None:
-            rows = celled(first.rows, shape, {}).where(_is_one_of(keys, shape, ()))
+        if start is not None and first.read is not None:
+            if len(keys) > 1:
+                start = first.read({})  # rows with earlier keys, whose values it may have, are in other buckets
+            rows = celled(start, shape, {}).where(_is_one_of(keys, shape, ()))
             steps = pa.concat_tables([_steps(rows, schema, first), steps])
         found = row_versions(steps, key, shape)
         taken = set(HISTORY.names)

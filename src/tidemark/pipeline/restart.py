@@ -114,7 +114,7 @@ class _RestartAttempt:
             self._require_above(look.lsn)
             self._require_slot_is_ours(session)
             after, cause = self._decided(request, session, look)
-            self._tables.restart(after, restarted(str(after), cause))
+            self._tables.restart(after, lambda upto: restarted(str(upto), cause))
             for folder in sorted(folders):
                 empty_log(folder, self._disk, source.identity, names.mirror)
             fail_point(FailPoint.LOG_EMPTIED)

@@ -8,7 +8,8 @@ transaction may be changing the definition, which its locks show.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -141,25 +142,33 @@ class StreamTracker(SchemaTracker):
         publications_locked = any(lock.table is None and lock.type is None for lock in snapshot.unseen)
         if last is not None and last.lsn <= snapshot.lsn and not publications_locked:
             there = snapshot.tables.keys() | snapshot.roots.keys() | self.pending.keys()
-            uncertain = (changed | self.pending.keys() | self._locked(snapshot)) & there
-            self.lsns.advance(last.lsn, uncertain, snapshot.time, self.is_live)
+            uncertain = {**self._locked(snapshot), **dict.fromkeys(changed | self.pending.keys(), None)}
+            among = {oid: holders for oid, holders in uncertain.items() if oid in there}
+            self.lsns.advance(last.lsn, among, snapshot, self.is_live)
+        else:
+            self.lsns.suspend(changed | self.pending.keys())
         return added
 
-    def _locked(self, snapshot: CatalogSnapshot) -> set[int]:
-        """The tables that a transaction which is not visible in a catalog snapshot may have changed.
+    def _locked(self, snapshot: CatalogSnapshot) -> dict[int, frozenset[Xid8] | None]:
+        """The tables that transactions which are not visible in a catalog snapshot may have changed, with these.
 
         A lock on a child counts for its parent: DROP TABLE and NO INHERIT lock the child alone.
         """
-        tables = {lock.table for lock in snapshot.unseen}
-        types = {lock.type for lock in snapshot.unseen} - {None}
-        if not tables and not types:
-            return set()
-        found = set()
-        for oid, events in self._events.items():
+        on_tables, on_types = defaultdict[int, set[Xid8]](set), defaultdict[int, set[Xid8]](set)
+        for lock in snapshot.unseen:
+            if lock.table is not None:
+                on_tables[lock.table].add(lock.xid)
+            if lock.type is not None:
+                on_types[lock.type].add(lock.xid)
+        found: dict[int, frozenset[Xid8] | None] = {}
+        for oid, events in self._events.items() if on_tables or on_types else ():
             table = events[-1].fingerprint
-            present = {inner.oid for column in table.columns for inner in column.type.whole()} if types else set()
-            if oid in tables or present & types or any(child.oid in tables for child in table.children):
-                found.add(oid)
+            types = {inner.oid for column in table.columns for inner in column.type.whole()} if on_types else set[int]()
+            tables = {oid, *(child.oid for child in table.children)}
+            holders = [*(on_tables[each] for each in tables & on_tables.keys())]
+            holders += [on_types[each] for each in types & on_types.keys()]
+            if holders:
+                found[oid] = frozenset[Xid8]().union(*holders)
         return found
 
     def _compare_roots(self, snapshot: CatalogSnapshot) -> set[int]:
@@ -239,10 +248,10 @@ class StreamTracker(SchemaTracker):
         for relation in relations:
             self._described.setdefault(relation.oid, []).append((upto, relation))
 
-    def describe_applied(self, relations: Iterable[Relation], applied: Lsn) -> None:
-        """Record all descriptions above the schema LSNs in the part of the log that an earlier writer applied."""
+    def describe_applied(self, relations: Iterable[Relation], since: Lsn, applied: Lsn) -> None:
+        """Record all descriptions above an LSN in the part of the log that an earlier writer applied."""
         self.describe(relations, applied)
-        self._described_from = self.lsns.complete
+        self._described_from = since
 
     def settle(self, applied: Lsn, changed_at: Mapping[int, Lsn], log: CommitLog) -> None:
         """Record the events that are certain at the applied LSN.
@@ -432,21 +441,26 @@ class StreamTracker(SchemaTracker):
         return frozenset(oid for oid in self._restarted if oid in tables and self._is_whole(tables[oid]))
 
     def readable_upto(self, applied: Lsn, snapshot: CatalogSnapshot | None) -> Lsn:
-        """The LSN up to which all tables can be read if nothing else is received.
+        """The LSN up to which tables can be read if nothing else is received.
 
         That is the applied LSN if the catalog snapshot proves that all definitions are unchanged, and otherwise the
-        schema LSN of all tables; but not above the position of an earlier restart that is not complete.
+        schema LSN of the mirror, for tables that are not behind; but not above the position of an earlier restart that
+        is not complete.
         """
-        complete = self.lsns.complete
-        upto = applied if snapshot is not None and self._is_unchanged(snapshot) else min(complete, applied)
+        known = self.lsns.mirror
+        upto = applied if snapshot is not None and self._is_unchanged(snapshot) else min(known, applied)
         earlier = [event.after for oid in self.restarting if (event := self.history(oid).restarted) is not None]
-        return min([upto, *(lsn for lsn in earlier if lsn >= complete)])
+        return min([upto, *(lsn for lsn in earlier if lsn >= known)])
 
-    def restart(self, after: Lsn, reason: Reason) -> None:
-        """Record that tables can be read up to a position, and above it only once each of them has begun again."""
-        for history in self.histories.values():
+    def restart(self, after: Lsn, reason: Callable[[Lsn], Reason]) -> None:
+        """Record that tables can be read up to a position, and above it only once each of them has begun again.
+
+        A table that is behind can be read up to its own schema LSN, unless its definition was proved above it.
+        """
+        for oid, history in self.histories.items():
             if history.live:
-                self._event(TableEventKind.RESTARTED, history.fingerprint, after, after, reason)
+                upto = after if after > self.lsns.mirror else min(after, self.lsns.of(oid))
+                self._event(TableEventKind.RESTARTED, history.fingerprint, upto, upto, reason(upto))
         self._store_added()
 
     def _is_unchanged(self, snapshot: CatalogSnapshot) -> bool:

@@ -10,11 +10,12 @@ the table, which is then behind and can be read up to its own schema LSN. No sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tidemark.clock import Lsn
+from tidemark.clock import Lsn, Xid8
+from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.schema.table import PgType
@@ -81,14 +82,30 @@ def changed_roots(
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """A table whose definition is known up to `lsn` and not above, since a time by the source's clock."""
+    """A table whose definition is known up to `lsn` and not above, since a time by the source's clock.
+
+    Once the transactions in `holders` are visible and the definition is unchanged, it is known up to `upto`, even if
+    other transactions have locks on the table by then. `holders` is None while it is not known to be unchanged.
+    """
 
     lsn: Lsn
     since: datetime | None = None
+    holders: frozenset[Xid8] | None = None
+    upto: Lsn = Lsn.ZERO
 
     def is_recent(self, now: datetime) -> bool:
         """Whether the schema LSN of the mirror waits for the table. It does not if an earlier writer passed it."""
         return self.since is not None and now - self.since < GRACE
+
+    def again(self, holders: frozenset[Xid8] | None, upto: Lsn, snapshot: CatalogSnapshot) -> Uncertain:
+        """The table after another catalog snapshot, in which these transactions have locks on it, or it has changed."""
+        if holders is None:
+            return replace(self, holders=None)
+        if self.holders is None:
+            return replace(self, holders=holders, upto=upto)
+        if all(snapshot.snapshot.sees(xid) for xid in self.holders):
+            return Uncertain(max(self.lsn, self.upto), snapshot.time, holders, upto)
+        return self
 
 
 class SchemaLsns:
@@ -108,10 +125,30 @@ class SchemaLsns:
         """The LSN up to which the definitions of all tables are known."""
         return min([self.mirror, *self.behind.values()])
 
-    def advance(self, upto: Lsn, uncertain: Iterable[int], now: datetime, is_live: Callable[[int], bool]) -> None:
-        """Advance the schema LSNs of all tables to an LSN, except those whose definitions are uncertain there."""
-        new = Uncertain(self._confirmed, now)
-        self._uncertain = {oid: self._uncertain.get(oid, new) for oid in uncertain}
+    def suspend(self, oids: Collection[int]) -> None:
+        """Record that tables have changed, in a catalog snapshot that confirms no table."""
+        self._uncertain = {
+            oid: replace(table, holders=None) if oid in oids else table for oid, table in self._uncertain.items()
+        }
+
+    def advance(
+        self,
+        upto: Lsn,
+        uncertain: Mapping[int, frozenset[Xid8] | None],
+        snapshot: CatalogSnapshot,
+        is_live: Callable[[int], bool],
+    ) -> None:
+        """Advance the schema LSNs of all tables to an LSN, except those whose definitions are uncertain there.
+
+        These come with the transactions that have locks on them, or None if they have changed.
+        """
+        now, before = snapshot.time, self._uncertain
+        self._uncertain = {
+            oid: before[oid].again(holders, upto, snapshot)
+            if oid in before
+            else Uncertain(self._confirmed, now, holders, upto)
+            for oid, holders in uncertain.items()
+        }
         self._confirmed = max(self._confirmed, upto)
         recent = [table.lsn for oid, table in self._uncertain.items() if table.is_recent(now) and is_live(oid)]
         self.mirror = max(self.mirror, min([self._confirmed, *recent]))

@@ -185,7 +185,7 @@ class LocalLease:
             self.key = f"{folder}/{uuid4().hex}{suffix}"
             self._path = root / self.key
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_WRITES)
-            os.fchmod(file, _OWNER_WRITES)  # whatever the umask is: a lease that others cannot read protects nothing
+            os.fchmod(file, _OWNER_WRITES)  # with any umask: a lease that others cannot read protects nothing
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:
                 self._file = file

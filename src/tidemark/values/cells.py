@@ -18,7 +18,8 @@ from tidemark.values.failure import BatchTooLarge
 from tidemark.values.kernels import Bytes, Flags, Ints, Longs, kernel, read_only
 
 NULL, UNCHANGED = -1, -2
-MOST_TEXT_BYTES = 256 << 20  # limit for one column of a batch with several rows
+MOST_TEXT_BYTES = 256 << 20  # limit for one column of a decoded batch with several rows
+_MOST_OFFSET = 2**31 - 1  # of an Arrow array of strings
 MOST_CELLS = 4 << 20  # limit for one batch, regardless of the number of columns: about 50 MB of offsets and lengths
 
 
@@ -62,16 +63,17 @@ class DecodedColumn:
 
     def gathered(self) -> DecodedColumn:
         """Return the column with its chunks, if it has any, in one array each."""
-        if not isinstance(self.array, pa.ChunkedArray):
-            return self
-        return DecodedColumn(
-            self.array.combine_chunks(), None if self.fallback is None else self.fallback.combine_chunks()
-        )
+        fallback = self.fallback if self.fallback is None else _in_one(self.fallback).cast(pa.string())
+        return DecodedColumn(_in_one(self.array), fallback)
 
 
-def require_room(cells: Cells, text_bytes: int) -> None:
-    """Raise BatchTooLarge if the decoded text of one column would exceed the limit; a single value may exceed it."""
-    if text_bytes > MOST_TEXT_BYTES and len(cells) > 1:
+def _in_one(array: pa.Array) -> pa.Array:
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def require_room(cells: Cells, text_bytes: int, most_bytes: int = MOST_TEXT_BYTES) -> None:
+    """Raise BatchTooLarge if the text of one column would exceed the limit; a single value may exceed it."""
+    if text_bytes > most_bytes and len(cells) > 1:
         raise BatchTooLarge
 
 
@@ -133,15 +135,15 @@ def cells_of(values: Sequence[bytes | None]) -> Cells:
 
 
 def strings_of(cells: Cells) -> pa.StringArray:
-    """Return cells that are known to be UTF-8 as an array of strings."""
-    offsets, data = copied(cells)
+    """Return cells that are known to be UTF-8 as an array of strings, which has room for 2 GB."""
+    offsets, data = copied(cells, _MOST_OFFSET)
     return variable(pa.string(), offsets, data, cells.lengths)
 
 
-def copied(cells: Cells) -> tuple[Ints, Bytes]:
+def copied(cells: Cells, most_bytes: int = MOST_TEXT_BYTES) -> tuple[Ints, Bytes]:
     """Return the cells' bytes concatenated, and the offset of each."""
     total = int(np.maximum(cells.lengths, 0).sum(dtype=np.int64))
-    require_room(cells, total)
+    require_room(cells, total, most_bytes)
     offsets = np.empty(len(cells) + 1, np.int32)
     data = np.empty(total, np.uint8)
     _copy(cells.buffer, cells.offsets, cells.lengths, offsets, data)

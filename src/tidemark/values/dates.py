@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemark.errors import InvalidValue
 from tidemark.values.cells import Cells, DecodedColumn, fixed, present, same_width, strings_of, values_of, written
 from tidemark.values.failure import require_good
 from tidemark.values.integers import big_endian
@@ -100,15 +101,27 @@ def _fallback(name: str, cells: Cells, strange: Flags, binary: bool) -> pa.Strin
 
 def date_text(array: pa.Array) -> Cells:
     """date32 to text."""
-    texts, _ = _date_texts(values_of(array, np.int32).astype(np.int64) - DAYS_TO_2000, present(array))
+    texts, bad = _date_texts(values_of(array, np.int32).astype(np.int64) - DAYS_TO_2000, present(array))
+    _require_in_range(array, bad)
     return texts
 
 
 def timestamp_text(array: pa.Array, zone: Zone = UTC) -> Cells:
     """timestamp[us] to text; with a time zone, in `zone`."""
     counts = values_of(array, np.int64) - MICROS_TO_2000
-    texts, _ = _timestamp_texts(counts, present(array), None if array.type.tz is None else zone)
+    texts, bad = _timestamp_texts(counts, present(array), None if array.type.tz is None else zone)
+    _require_in_range(array, bad)
     return texts
+
+
+def _require_in_range(array: pa.Array, bad: int) -> None:
+    """Raise an error for a value that PostgreSQL's type does not have; only a computed value can be one."""
+    if bad != OK:
+        number = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())[bad]
+        raise InvalidValue(
+            f"{array.type} out of range: {number}",
+            "PostgreSQL has dates from 4713 BC to 5874897 AD, and timestamps to 294276 AD.",
+        )
 
 
 def timestamptz_text(cells: Cells, zone: Zone) -> Cells:

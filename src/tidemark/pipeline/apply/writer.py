@@ -281,15 +281,25 @@ class LakeWriter:
 
     def _recall(self) -> None:
         """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
-        known, applied_lsn = self.tables.lsns.complete, self.cycle.applied_lsn
         mirror = read_mirror(self._options.log, Disk())
-        if mirror is None or mirror.start is None or known < max(mirror.start, read_retained(self._options.lake)):
+        if mirror is None or mirror.start is None:
             return
+        least = max(mirror.start, read_retained(self._options.lake))
+        for since in dict.fromkeys((self.tables.lsns.complete, self.tables.lsns.mirror)):
+            if since >= least and self._recalled(since):
+                return
+
+    def _recalled(self, since: Lsn) -> bool:
+        """Read the applied descriptions above an LSN; False if the log no longer has them."""
+        applied_lsn = self.cycle.applied_lsn
         try:
-            parts = [part.relations for part in self.reader.transactions(known, applied_lsn)]
-            self.tables.describe_applied(descriptions(joined_rows(parts, RELATIONS), self._options.log), applied_lsn)
+            parts = [part.relations for part in self.reader.transactions(since, applied_lsn)]
+            relations = descriptions(joined_rows(parts, RELATIONS), self._options.log)
         except (LogBehind, LogTrimmed) as error:
-            _LOGGER.warning("the log between %s and %s cannot be read: %s", known, applied_lsn, error.message)
+            _LOGGER.warning("the log between %s and %s cannot be read: %s", since, applied_lsn, error.message)
+            return False
+        self.tables.describe_applied(relations, since, applied_lsn)
+        return True
 
     def _name_blockers(self, session: Session) -> None:
         """Report the transactions that have kept tables from beginning for `BLOCKING_S` or longer."""
