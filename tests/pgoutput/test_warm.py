@@ -14,7 +14,7 @@ from harness.warming import warm
 from tests.pgoutput.corpus import ARRAYS, SCALARS
 from tests.values.test_values import by_copy, fill
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.full
 
 
 def compiled() -> dict[str, int]:
