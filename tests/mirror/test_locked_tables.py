@@ -15,6 +15,7 @@ from harness.mirrored import eventually
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
+from tidemark.lake.catalog import read_catalog
 from tidemark.lake.status import TableStatus, status_of
 from tidemark.mirror.mirror import Mirror
 from tidemark.pipeline.apply.writer import LakeWriter
@@ -58,6 +59,12 @@ def apply_past(writer: LakeWriter, upto: Lsn) -> None:
 
 def status(side: Lakeside, table: str) -> TableStatus:
     return next(each for each in status_of(side.options.lake).tables if each.name == table)
+
+
+def catalogued(side: Lakeside, table: str) -> str:
+    """The state of a table in the catalog for other engines, once everything is folded."""
+    side.fold()
+    return str(next(each["state"] for each in read_catalog(side.options.lake)["tables"] if each["name"] == table))
 
 
 def test_a_table_that_is_being_altered_holds_back_no_other_table(side: Lakeside) -> None:
@@ -123,10 +130,17 @@ def test_a_lock_on_what_a_table_depends_on_counts_for_the_table(side: Lakeside, 
             with pytest.raises(NotAnswerable, match=f"{locked} cannot be read"):
                 latest.table(locked)
         assert mirror.table(locked).count() == 1
+        known = status(side, f"public.{locked}")
+        assert "known up to" in known.reason
+        assert known.readable[-1][1] is not None
+        with pytest.raises(NotAnswerable, match="changes of other can be read up to"):
+            mirror.at(known.readable[-1][1]).changes("other", upto, only=True)
+        assert catalogued(side, "parts") == ("waiting" if locked == "parts" else "readable")
         altering.execute("rollback")
     side.apply_all()
     with mirror.at() as latest:
         assert latest.table(locked).count() == 1
+    assert catalogued(side, "parts") == "readable"
     mirror.close()
 
 

@@ -35,10 +35,7 @@ def expire(
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
-    from tidemark.pipeline.expire.expiry import (
-        ExpireOptions,  # deferred: it imports Delta
-        expire_lake,
-    )
+    from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake  # deferred: it imports Delta
 
     default = ExpireOptions().keep_s if before is None else None
     options = ExpireOptions(keep_s if keep_s is not None else default, before, grace_s)

@@ -63,7 +63,7 @@ def read_catalog(lake: Path) -> Plain:
 
 
 def update_catalog(path: Path) -> bool:
-    """Update the catalog; return whether it covers all recorded table events, including those above its LSN."""
+    """Update the catalog; return whether it covers every table up to its LSN, and all recorded table events."""
     with _alone(path):
         cycle = read_cycle(path)
         position = cycle.readable
@@ -81,7 +81,7 @@ def update_catalog(path: Path) -> bool:
             storage.remove_unfinished(NAME)
             storage.write(NAME, json.dumps({**head, **written, **found}, indent=1).encode())
             fail_point(FailPoint.CATALOG_WRITTEN)
-        return not tables.unfinished and histories == known
+        return not tables.unfinished and not cycle.behind and histories == known
 
 
 class CatalogUpdates:
