@@ -45,6 +45,7 @@ def create(db: Database) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database, tmp_path: Path) -> None:
     create(db)
     source, lake = db.dsn(MIRROR).reveal(), str(tmp_path / "lake")

@@ -302,13 +302,12 @@ def answers(spark: SparkSession, some: list[Case], *, truncated: bool, dropped: 
     return found if not dropped else found.selectExpr("sub", "a", "b", "big", "null as other", "n")
 
 
+@pytest.mark.full
 @pytest.mark.spark
-def test_spark_finds_the_values_of_the_model(interpreted: SparkSession, short: bool) -> None:
+def test_spark_finds_the_values_of_the_model(interpreted: SparkSession) -> None:
     found: dict[int, Counter[str]] = {}
-    every, frames = many(60 if short else 300), []
-    kinds = ((False, False), (True, True)) if short else tuple(product((False, True), repeat=2))
-    every = [case for case in every if (case.truncates, case.dropped is not None) in kinds]
-    for truncated, dropped in kinds:
+    every, frames = many(300), []
+    for truncated, dropped in product((False, True), repeat=2):
         some = [case for case in every if (case.truncates, case.dropped is not None) == (truncated, dropped)]
         frames += [answers(interpreted, some, truncated=truncated, dropped=dropped)] if some else []
     by_sub = {case.sub: case for case in every}

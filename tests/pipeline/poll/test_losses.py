@@ -106,6 +106,7 @@ def test_a_transaction_larger_than_a_portion(db: Database, tmp_path: Path, spark
         assert mirror.require_news("t").changes == 2500
 
 
+@pytest.mark.full
 def test_ids_of_subtransactions(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (naive, mirror), opened(db, "insert into t values (1, 'top')") as nested:
         for n in range(2, 102):
@@ -136,6 +137,7 @@ def test_keys_read_at_another_time_than_rows(db: Database, tmp_path: Path, spark
         mirror.require_equal("t")
 
 
+@pytest.mark.full
 def test_rows_frozen_before_they_were_seen(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (_, mirror):
         db.run("insert into t select i, 'v' from generate_series(1, 50) i")
