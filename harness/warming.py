@@ -1,4 +1,4 @@
-"""Compiles every kernel, so that a test measures none of the compilation."""
+"""Compiles every kernel, so that a test measures none of the compilation: `warm()`, or `python -m harness.warming`."""
 
 from __future__ import annotations
 
@@ -53,3 +53,7 @@ def _warm_copy() -> None:
     decoder = CopyDecoder([decoding_of(BY_OID[23].oid, -1, Types())])
     list(decoder.feed(SIGNATURE + bytes(8) + b"\0\1\0\0\0\4\0\0\0\7\xff\xff"))
     list(decoder.finish())
+
+
+if __name__ == "__main__":
+    warm()

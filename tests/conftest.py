@@ -37,10 +37,15 @@ SPARK = (
     *(f"tests/{name}/" for name in ("differential", "mirror", "pipeline", "spark")),
     *(
         f"tests/{name}.py"
-        for name in ("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files")
+        for name in (
+            *("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files"),
+            *("reads/test_digests", "reads/test_visible", "schema/test_display", "values/test_hashes"),
+        )
     ),
 )
 SPARK_WORKERS = ("gw0", "gw1")
+
+WARMING = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
@@ -64,6 +69,27 @@ class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
 
 def _has_spark(node: Any) -> bool:
     return node.gateway.id in SPARK_WORKERS
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels once, while the workers start: each of them would compile its own otherwise."""
+    if config.getoption("numprocesses", None):  # the process that starts the workers, and not a worker
+        config.stash[WARMING] = subprocess.Popen([sys.executable, "-m", "harness.warming"])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End that, if the tests took no longer."""
+    warming = config.stash.get(WARMING, None)
+    if warming is not None:
+        warming.kill()
+        warming.wait()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that uses Spark in a module that is not listed: every worker would start a JVM for it."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(SPARK):
+            raise pytest.UsageError(f"{item.nodeid} uses Spark: add its module to SPARK in tests/conftest.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether:

@@ -108,6 +108,7 @@ def test_without_a_key_rows_count_as_often_as_they_are_there(side: Lakeside) -> 
     require_noted(side, "bag", ())
 
 
+@pytest.mark.full
 def test_without_the_changes_in_between_the_answer_is_the_same(side: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(difference, "MANY", 0)
     side.run_and_note(["insert into t values (1), (2)", "update t set v = 1 where id = 1"], "t")

@@ -238,6 +238,7 @@ def test_errors_of_spark_are_about_the_statement_that_was_typed(
     assert "org.apache" not in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_changes_diff_and_history_take_the_same_positions(side: Lakeside) -> None:
     with side.open() as mirror:
         one, two = side.notes[1].lsn, side.notes[2].lsn

@@ -108,6 +108,7 @@ def test_a_large_value_that_did_not_change_is_found(db: Database, spark: SparkSe
         side.require_noted()
 
 
+@pytest.mark.full
 def test_a_transaction_streamed_over_many_slices_is_visible_whole_or_not_at_all(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
