@@ -23,8 +23,9 @@ from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import take_over_slot
 from harness.postgres import installs, start_server
 from tidemark.clock import Lsn
+from tidemark.pipeline.apply.applier import StreamApplier
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
@@ -88,7 +89,7 @@ def _ours(database: Database, names: MirrorNames, end: Lsn, streaming: bool, spa
         with ReceiveProcess.start(receive, stderr=stderr) as process:
             while not (log / "receive.sock").exists():
                 time.sleep(0.02)
-            with LakeWriter(ApplyOptions(receive.source, log, Path(folder) / "lake", names), spark) as writer:
+            with lake_applier(ApplyOptions(receive.source, log, Path(folder) / "lake", names), spark) as writer:
                 while writer.step() is not None or process.process.poll() is None:
                     pass
                 while writer.apply() is not None:
@@ -131,7 +132,7 @@ def _cycles(spark: SparkSession) -> dict[str, float]:
     return figures
 
 
-def _near_idle(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
+def _near_idle(side: Lakeside, writer: StreamApplier) -> dict[str, float]:
     """The parts of a cycle with one change."""
     looks, cycles, nothings, jobs = list[float](), list[float](), list[float](), list[float]()
     for n in range(20):
@@ -149,7 +150,7 @@ def _near_idle(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
     }
 
 
-def _tail(side: Lakeside, writer: LakeWriter) -> dict[str, float]:
+def _tail(side: Lakeside, writer: StreamApplier) -> dict[str, float]:
     """The cost of 10,000 unapplied changes for a warm query on a table of as many rows."""
     mirror = tidemark.open(side.options.lake, side.spark)
 

@@ -96,10 +96,10 @@ class Ours:
 def _copied(synced: Synced, table: str) -> tuple[float, float, float]:
     """Copy a table again as `tidemark sync` does; return the seconds of planning, of the parts and of the commit."""
     replication, lines = synced.replication, synced.said
-    (oid,) = (oid for oid, each in replication.writer.tables.histories.items() if each.fingerprint.name == table)
+    (oid,) = (oid for oid, each in replication.applier.tables.histories.items() if each.fingerprint.name == table)
     printed, planned, copied = len(lines), 0.0, 0.0
     begin = time.monotonic()
-    replication.writer.tables.request_copy(oid)
+    replication.applier.tables.request_copy(oid)
     while not any(f".{table}: copied" in line for line in lines[printed:]):
         if replication.step() is None:
             replication.rest()

@@ -20,7 +20,7 @@ from harness.postgres import installs, start_server
 from tidemark.lake.files import FileWriter
 from tidemark.lake.lake import Lake
 from tidemark.lake.versions import INTERVAL, Versions, read_versions
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.applier import StreamApplier
 from tidemark.pipeline.fold import layout
 from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.pipeline.fold.job import GROUP_ROWS
@@ -41,7 +41,7 @@ class Wide:
     """The lake under measurement, and its writer."""
 
     side: Lakeside
-    writer: LakeWriter
+    writer: StreamApplier
     folder: Path
 
     def fill(self, table: str, rows: int, key: str = "i") -> None:

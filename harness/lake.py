@@ -24,8 +24,9 @@ from harness.printed import printed
 from tidemark.clock import Boundary, Lsn
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
+from tidemark.pipeline.apply.applier import StreamApplier
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.fold.compactor import Compactor, Folded
 from tidemark.postgres.session import Session
 from tidemark.reads.names import parsed
@@ -59,9 +60,9 @@ class Lakeside:
     notes: list[Noted] = field(default_factory=list)
 
     @contextmanager
-    def writing(self) -> Iterator[LakeWriter]:
+    def writing(self) -> Iterator[StreamApplier]:
         """Open the lake's writer until the context ends."""
-        with LakeWriter(self.options, self.spark) as writer:
+        with lake_applier(self.options, self.spark) as writer:
             yield writer
 
     def apply_all(self) -> Lsn:
@@ -200,7 +201,7 @@ def boundary(lsn: Lsn, *excluded: Lsn) -> Boundary:
     return Boundary(lsn, frozenset(excluded))
 
 
-def _all_begun(writer: LakeWriter) -> bool:
+def _all_begun(writer: StreamApplier) -> bool:
     """Whether no table waits for the check that it is empty; if one does, read the catalog again."""
     if not any(history.last.reason.startswith(NOT_YET) for history in writer.tables.histories.values()):
         return True

@@ -19,6 +19,7 @@ from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.lake.requests import request_resync
 from tidemark.pipeline.fold.compactor import Compactor
+from tidemark.pipeline.poll.lake_poller import lake_poller
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot
@@ -127,5 +128,5 @@ def polling(
     if proxy is not None:
         source = Dsn(source.reveal().replace(f"port={database.server.port}", f"port={proxy.port}"))
     chosen = PollOptions(source, folder / "lake", database.names, selection or Selection(), **options)
-    with logged("tidemark.pipeline") as said, Poller(chosen, spark) as poller:
+    with logged("tidemark.pipeline") as said, lake_poller(chosen, spark) as poller:
         yield PolledMirror(database, chosen, spark, poller, said)

@@ -45,7 +45,7 @@ class Synced:
         deadline = time.monotonic() + limit_s
         while not (found := condition()):
             assert time.monotonic() < deadline, f"it did not come about; it said {self.said}"
-            self.replication.writer.read_catalog()
+            self.replication.applier.read_catalog()
             self.replication.step()
         return found
 
@@ -57,12 +57,12 @@ class Synced:
         """Apply everything up to an LSN, by default everything committed so far; return the LSN."""
         upto = lsn or self.replication.position()
         self.replication.step()
-        self.replication.writer.catch_up(upto)
+        self.replication.applier.catch_up(upto)
         return upto
 
     def until_known(self, lsn: Lsn) -> None:
         """Wait until an LSN is received, and advance the schema LSN to it, without applying anything."""
-        writer = self.replication.writer
+        writer = self.replication.applier
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
         while writer.tables.lsns.mirror < lsn:
@@ -106,7 +106,7 @@ class Synced:
 
     def resync(self, *tables: str) -> None:
         """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""
-        names = {f"{each.fingerprint.name}": oid for oid, each in self.replication.writer.tables.histories.items()}
+        names = {f"{each.fingerprint.name}": oid for oid, each in self.replication.applier.tables.histories.items()}
         before = len(self.said)
         request_resync(self.options.lake, [names[table] for table in tables])
 

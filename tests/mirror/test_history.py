@@ -20,8 +20,8 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.row_history import HISTORY
-from tidemark.pipeline.copy import planning
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
+from tidemark.pipeline.sinks import lake_sink
 from tidemark.values.cells import DecodedColumn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -221,7 +221,7 @@ def test_what_was_copied_or_is_out_of_the_window_says_so(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row has the large values of an earlier key, in another bucket."""
-    monkeypatch.setattr(planning, "buckets_for", lambda _: 8)
+    monkeypatch.setattr(lake_sink, "buckets_for", lambda _: 8)
     db.run("create table t (id int primary key, v text, large text)")
     db.run(f"insert into t select i, 'copied', {LARGE.format('c')} from generate_series(1, 9) i")
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:

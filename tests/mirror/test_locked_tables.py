@@ -18,7 +18,7 @@ from tidemark.errors import NotAnswerable
 from tidemark.lake.catalog import read_catalog
 from tidemark.lake.status import TableStatus, status_of
 from tidemark.mirror.mirror import Mirror
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.applier import StreamApplier
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -45,7 +45,7 @@ def insert(side: Lakeside, row: int) -> Lsn:
     return side.position()
 
 
-def apply_past(writer: LakeWriter, upto: Lsn) -> None:
+def apply_past(writer: StreamApplier, upto: Lsn) -> None:
     """Apply until the schema LSN of the mirror is past a position, whatever single tables wait for."""
 
     def reached() -> bool:

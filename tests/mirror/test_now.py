@@ -22,7 +22,7 @@ from tests.conftest import NEWEST
 from tests.pipeline.sync.load import create, writing
 from tidemark.errors import InvalidValue, NotAnswerable, NotTheSameSource
 from tidemark.mirror.mirror import Mirror
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.lake_applier import lake_applier
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -130,7 +130,7 @@ def test_a_table_altered_just_now_is_read_as_soon_as_the_mirror_knows_and_others
     told = threading.Event()
 
     def write() -> None:
-        with LakeWriter(side.options, side.spark) as writer:
+        with lake_applier(side.options, side.spark) as writer:
             while not told.is_set():
                 writer.step()
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from harness.database import Database
 from tests.conftest import installs_from
-from tidemark.pipeline.copy.writing import by_bucket
+from tidemark.pipeline.sinks.lake_copies import by_bucket
 from tidemark.values.hashes import buckets_of, can_hash, spark_hash, spark_hashes, text_hashes
 
 pytestmark = pytest.mark.quick

@@ -57,8 +57,8 @@ def apply(
         if names is None:
             with Session.open(source, "apply") as session:
                 names = MirrorNames.of_database(session.row("select current_database()")[0])
+        from tidemark.pipeline.apply.lake_applier import lake_applier
         from tidemark.pipeline.apply.options import ApplyOptions  # deferred: these import Spark
-        from tidemark.pipeline.apply.writer import LakeWriter
         from tidemark.pipeline.fold.background import BackgroundFold
 
         options = ApplyOptions(source, log, lake, names, cycle_bytes=cycle_bytes, cycle_s=cycle_s)
@@ -66,7 +66,7 @@ def apply(
             be_quiet()
         with stopping.deferred():
             spark = started(master, remote, conf)
-            with LakeWriter(options, spark) as writer, ExitStack() as opened:
+            with lake_applier(options, spark) as writer, ExitStack() as opened:
                 if folds:
                     opened.enter_context(BackgroundFold(options.lake, spark))
                 complete = False

@@ -45,8 +45,8 @@ def fold(
         )
     session = started(master, remote, conf)
     from tidemark.lake.shared import shared_folder
-    from tidemark.pipeline.apply.job import require_reach  # deferred: these import Spark
     from tidemark.pipeline.fold.compactor import Compactor
+    from tidemark.pipeline.sinks.reach import require_reach  # deferred: these import Spark
 
     require_reach(session, shared_folder(opened.path))
     with Compactor(opened.path, session) as compactor:

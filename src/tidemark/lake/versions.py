@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
 from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.commits import (
@@ -36,7 +36,6 @@ from tidemark.lake.commits import (
     schema_of,
 )
 from tidemark.lake.files import DataFile
-from tidemark.schema.fingerprint import Fingerprint
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 VERSIONS = "versions"
@@ -255,22 +254,3 @@ def _version_file(folder: Path, add: Mapping[str, Any]) -> VersionFile:
         Lsn(greatest[BEGIN_LSN]),
         Lsn(greatest[END_LSN]) if named[1] == "closed" else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """The rows of a table at `base`, as files that are already in the directory of its versions but not committed.
-
-    `fingerprint` is the table's definition at `base`, and `snapshot` the snapshot that the copy used.
-    """
-
-    fingerprint: Fingerprint
-    base: Boundary
-    snapshot: Snapshot
-    columns: tuple[StoredColumn, ...]
-    files: tuple[DataFile, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the table for messages."""
-        return f"{self.fingerprint.schema}.{self.fingerprint.name}"

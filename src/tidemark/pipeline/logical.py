@@ -44,7 +44,7 @@ from tidemark.log.mirror import read_mirror
 from tidemark.log.writer import LogLock
 from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.copy.copying import Copying, Failed
 from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
@@ -116,11 +116,12 @@ class LogicalReplication:
             self._receiving = ReceiveProcess.start(options.receive)
             held.callback(lambda: self._receiving.close())
             self._wait_for_log()
-            self.writer = held.enter_context(LakeWriter(options.apply, spark))
-            self.writer.uncopied = frozenset()
+            self.applier = held.enter_context(lake_applier(options.apply, spark))
+            self.applier.uncopied = frozenset()
             if options.folds:
                 held.enter_context(BackgroundFold(options.lake, spark, self._folded))
-            self._copying = held.enter_context(Copying(copy_options(options, spark), spark, self.progress))
+            copying = Copying(copy_options(options, spark), self.applier.sink, spark, self.progress)
+            self._copying = held.enter_context(copying)
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
@@ -140,25 +141,25 @@ class LogicalReplication:
     @property
     def copies(self) -> int:
         """The number of tables that are being copied or need a copy."""
-        return len(self._tracker.busy() | self.writer.tables.to_copy().keys())
+        return len(self._tracker.busy() | self.applier.tables.to_copy().keys())
 
     @property
     def unable(self) -> dict[int, TidemarkError]:
         """Those of them that cannot be copied at present, and why. Their copies are retried nevertheless."""
-        wanted = self._tracker.busy() | self.writer.tables.to_copy().keys()
+        wanted = self._tracker.busy() | self.applier.tables.to_copy().keys()
         return {oid: error for oid, error in self._unable.items() if oid in wanted}
 
     def require_copied(self) -> None:
         """Raise an error if a table cannot be read that should be."""
         if self._altered_beyond_the_end:
             raise NotAnswerable(
-                f"tables were altered after {self.writer.cycle.complete}, perhaps after --endpos: they can be read up "
-                f"to {self.writer.cycle.complete}",
+                f"tables were altered after {self.applier.cycle.complete}, perhaps after --endpos: they can be read up "
+                f"to {self.applier.cycle.complete}",
                 "Use a later `--endpos`, or none.",
             )
         failure = tables_unreadable(
-            (self.writer.tables.history(oid), self._why_unreadable(oid, why))
-            for oid, why in self.writer.tables.unreadable().items()
+            (self.applier.tables.history(oid), self._why_unreadable(oid, why))
+            for oid, why in self.applier.tables.unreadable().items()
         )
         if failure is not None:
             raise failure
@@ -168,13 +169,13 @@ class LogicalReplication:
         error = self._unable.get(oid)
         if isinstance(error, (SourceError, NotAnswerable)):
             return error
-        fix = self.writer.tables.history(oid).fix or "Retry the command."
+        fix = self.applier.tables.history(oid).fix or "Retry the command."
         return (NotAnswerable if error is None else SourceError)(why, fix)
 
     @property
     def settled(self) -> bool:
         """Whether it is known for every table if it needs a copy: none waits for the end of older transactions."""
-        return self.writer.tables.is_settled
+        return self.applier.tables.is_settled
 
     def position(self) -> Lsn:
         """The position of the source."""
@@ -183,19 +184,19 @@ class LogicalReplication:
 
     def reached(self, lsn: Lsn) -> bool:
         """Whether everything up to a position can be read, or never will be."""
-        cycle = self.writer.cycle
+        cycle = self.applier.cycle
         return cycle.applied_lsn >= lsn and (cycle.complete >= lsn or self._altered_beyond_the_end)
 
     @property
     def _altered_beyond_the_end(self) -> bool:
         """Whether a table was altered at an unknown position, and the log that would show it ends before."""
-        limit = self.writer.tables.pending_lsn
-        return self._received_all and limit is not None and limit > self.writer.reader.received
+        limit = self.applier.tables.pending_lsn
+        return self._received_all and limit is not None and limit > self.applier.reader.received
 
     @property
     def lag(self) -> Lag:
         """The positions of the source, the log and the lake, as last read."""
-        cycle, received, source = self.writer.cycle, self.writer.reader.received, self.writer.source_position
+        cycle, received, source = self.applier.cycle, self.applier.reader.received, self.applier.source_position
         applied = cycle.readable
         source_lsn = max(received, source[0]) if source is not None else received
         lag_s = None
@@ -223,7 +224,7 @@ class LogicalReplication:
     def _applied(self) -> Applied | None:
         """Apply a cycle. If a task of it fails, the next step repeats the cycle."""
         try:
-            applied = self.writer.step()
+            applied = self.applier.step()
         except (PySparkException, Py4JJavaError) as error:
             self._failures += 1
             failure = f"applying changes failed: {what_failed(error)}"
@@ -243,17 +244,17 @@ class LogicalReplication:
             self.restart_requested = read_restart(self._options.lake) is not None
             for oid in self._requests.new():
                 self._tracker.hasten(oid)
-                if not self.writer.tables.request_copy(oid):
+                if not self.applier.tables.request_copy(oid):
                     self._requests.fulfilled(oid)
                     reason = "it was dropped or has no replica identity"
                     _LOGGER.warning("table with OID %s: not copied, %s", oid, reason, extra=fields(oid=oid))
 
     def _start_copies(self) -> None:
-        tables = self.writer.tables
+        tables = self.applier.tables
         wanted = tables.to_copy()
         picked = self._tracker.pick(wanted, time.monotonic())
         for oid in picked:
-            tables.start_copy(oid, self.writer.cycle.applied_lsn)
+            tables.start_copy(oid, self.applier.cycle.applied_lsn)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
 
@@ -266,24 +267,23 @@ class LogicalReplication:
                 self._over(result.fingerprint, result.error)
             else:
                 self._tracker.copied(result)
-        for generation, taken in self.writer.take(self._tracker.waiting()):
-            oid = generation.fingerprint.oid
+        for copy, taken in self.applier.take(self._tracker.waiting()):
+            oid = copy.fingerprint.oid
             self._copying.settled(oid)
             if taken:
                 self._tracker.taken(oid)
                 self._unable.pop(oid, None)
                 self._requests.fulfilled(oid)
-                rows = sum(file.rows for file in generation.files)
-                self._emit(TableCopied(generation.name, generation.base.lsn, rows, self.progress.seconds(oid)))
+                self._emit(TableCopied(copy.name, copy.base.lsn, copy.rows, self.progress.seconds(oid)))
             elif not self._began_meanwhile(oid):
-                self._over(generation.fingerprint, TableChanged("the table was altered during the copy"))
+                self._over(copy.fingerprint, TableChanged("the table was altered during the copy"))
 
     def _began_meanwhile(self, oid: int) -> bool:
         """Whether a table needs no copy, because it was truncated and can be read from there on.
 
         If so, its copy and the requests for one are dropped.
         """
-        tables = self.writer.tables
+        tables = self.applier.tables
         if tables.needs_copy(oid) or not tables.history(oid).live:
             return False
         self._tracker.dropped(oid)
@@ -296,13 +296,13 @@ class LogicalReplication:
             self._unable[failed.fingerprint.oid] = failed.error
         else:
             self._unable.pop(failed.fingerprint.oid, None)
-        self.writer.uncopied = frozenset(self._unable)
+        self.applier.uncopied = frozenset(self._unable)
 
     def _over(self, table: Fingerprint, error: TidemarkError) -> None:
         unreadable = isinstance(error, UNREADABLE)
         reason = copy_failed(table, error, unreadable=unreadable)
-        self.writer.tables.stop_copy(table.oid)
-        self.writer.tables.wait([table.oid], reason)
+        self.applier.tables.stop_copy(table.oid)
+        self.applier.tables.wait([table.oid], reason)
         self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
         self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
@@ -373,7 +373,7 @@ class LogicalReplication:
 def copy_options(options: PipelineOptions, spark: SparkSession) -> CopyOptions:
     """The options of the copies, which by default use all free tasks."""
     tasks = options.copy_parallelism or tasks_beside(spark)
-    return CopyOptions(options.source, options.log_folder, options.lake, options.names, tasks, options.endpos)
+    return CopyOptions(options.source, options.log_folder, options.names, tasks, options.endpos)
 
 
 def has_begun(log: Path) -> bool:

@@ -191,7 +191,7 @@ def follow(
         if isinstance(until, Lsn) and replication.reached(until):
             reporter.stream(replication, now=True)
             return True
-    replication.writer.record_progress()
+    replication.applier.record_progress()
     return False
 
 

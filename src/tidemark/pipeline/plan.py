@@ -160,8 +160,9 @@ def plan_pipeline(options: PipelineOptions) -> PipelinePlan:
 
 def _tables(session: Session, selection: Selection, *, polled: bool) -> Iterator[str]:
     """A line for each selected object, and the size of all tables that are copied."""
-    from tidemark.pipeline.copy.parts import buckets_for, parts_of
+    from tidemark.pipeline.copy.parts import parts_of
     from tidemark.pipeline.copy.reading import pages_of  # deferred: these import the decoders, which take a second
+    from tidemark.pipeline.fold.layout import buckets_for
 
     tasks, whole = os.cpu_count() or 1, 0
     chosen = choose(read_catalog(session), selection)

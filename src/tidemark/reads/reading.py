@@ -62,7 +62,8 @@ class TableReader:
     """Reads tables at one boundary. `view` returns the lake and the log in their current state.
 
     `first` is the view with which the boundary was accepted, before the histories of tables were read. `defined` means
-    that the definitions at the boundary are established by other means than the schema LSN.
+    that the definitions at the boundary are established by other means than the schema LSN. `lease` is None if the
+    caller holds the files by other means, and there is no log.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class TableReader:
         view: Callable[[], LakeView],
         types: Mapping[int, PgType],
         boundary: Boundary,
-        lease: Lease,
+        lease: Lease | None,
         first: LakeView,
         *,
         defined: bool = False,
@@ -183,7 +184,8 @@ class TableReader:
         """Return the plan for reading the log above an LSN, if the read needs it."""
         if self._boundary.lsn <= after or view.reader is None:
             return None
-        self._lease.needs_tail(after)
+        if self._lease is not None:
+            self._lease.needs_tail(after)
         types = Types(self._types, view.lake.version_num)
         planned = plan(view.reader, after, self._boundary.lsn, 1 << 62, SLICE_BYTES)
         every = [event.fingerprint for event in reversed(history.events)]

@@ -24,8 +24,8 @@ import pyarrow as pa
 from tidemark.clock import Lsn
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.pipeline.apply import job as apply_job
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.postgres.dsn import Dsn
@@ -127,7 +127,7 @@ def write_until(point: str, told: str) -> None:
     session = spark_session(SparkOptions(remote=os.environ["SPARK_CONNECT"]))
     options, upto, before = from_json(told)
     kill_at(*point.split(":"))
-    with LakeWriter(options, session) as writer:
+    with lake_applier(options, session) as writer:
         writer.catch_up(upto)
     if before is not None:
         with Compactor(options.lake, session) as compactor:

@@ -15,7 +15,7 @@ from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import receiving
 from harness.postgres import Install, installs
 from tidemark.errors import LogDamaged, NotAnswerable, SparkSettingsDiffer
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.lake_applier import lake_applier
 
 pytestmark = pytest.mark.quick
 
@@ -264,4 +264,4 @@ def test_a_session_whose_options_could_change_an_answer_is_refused(
         with pytest.raises(SparkSettingsDiffer, match="timeZone"):
             tidemark.open(side.options.lake, other)
         with pytest.raises(SparkSettingsDiffer, match="timeZone"):
-            LakeWriter(side.options, other)
+            lake_applier(side.options, other)

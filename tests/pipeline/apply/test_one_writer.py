@@ -30,7 +30,8 @@ from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import DataFile
 from tidemark.lake.lock import WRITING, LakeLock, has_writer, last_writer
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.applier import StreamApplier
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.table import Persistence
@@ -243,7 +244,7 @@ def side(db: Database, spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside
         yield running
 
 
-def caught_up(side: Lakeside, writer: LakeWriter) -> None:
+def caught_up(side: Lakeside, writer: StreamApplier) -> None:
     writer.catch_up(side.position())
 
 
@@ -254,7 +255,7 @@ def test_a_writer_that_slept_while_another_took_over_adds_and_removes_nothing(si
         slept = stack.enter_context(side.writing())
         caught_up(side, slept)
         with pytest.raises(LakeInUse, match=f"in use by another writer: pid {os.getpid()}"):
-            LakeWriter(side.options, side.spark)
+            lake_applier(side.options, side.spark)
         (side.options.lake / WRITING).unlink()  # as by someone who takes it for a dead one's
         other = stack.enter_context(side.writing())
         side.run_and_note(["insert into t values (2, 'two')", "update t set v = 'uno' where id = 1"], "t", "u")

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from harness.database import Database
 from harness.lake import Lakeside, following, lakeside
 from tests.conftest import NEWEST
-from tidemark.pipeline.apply.writer import Pace
+from tidemark.pipeline.apply.applier import Pace
 
 pytestmark = pytest.mark.quick
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.pipeline.apply.child import kill_at, say
 from tidemark.pipeline.poll import writing
+from tidemark.pipeline.poll.lake_poller import lake_poller
 from tidemark.pipeline.poll.options import PollOptions
-from tidemark.pipeline.poll.poller import Poller
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.schema.selection import Selection
@@ -31,7 +31,7 @@ def poll_until(point: str, told: str) -> None:
     source, lake, names = json.loads(told)
     name, times = point.split(":")
     kill_at(name, times, writing)
-    with Poller(PollOptions(Dsn(source), Path(lake), MirrorNames(names), Selection()), session) as poller:
+    with lake_poller(PollOptions(Dsn(source), Path(lake), MirrorNames(names), Selection()), session) as poller:
         poller.step()
 
 

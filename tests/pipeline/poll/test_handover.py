@@ -22,8 +22,8 @@ from tests.striking import striking
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable, NotPermitted, ObjectExists
 from tidemark.lake.status import status_of
+from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.apply.writer import LakeWriter
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll import handover
 from tidemark.pipeline.poll.handover import Handover
@@ -262,7 +262,7 @@ def test_what_a_killed_attempt_left_is_removed_and_what_is_not_ours_stays(
             attempt(mirror)
     assert slots(db) == [db.names.slot]
     with pytest.raises(NotAnswerable, match="was written by polling, and a log cannot be applied"):
-        LakeWriter(ApplyOptions(db.dsn(), tmp_path / "lake/_log", tmp_path / "lake", db.names), spark)
+        lake_applier(ApplyOptions(db.dsn(), tmp_path / "lake/_log", tmp_path / "lake", db.names), spark)
     with polling(db, tmp_path, spark) as mirror:
         over(mirror).discard()
         assert slots(db) == []

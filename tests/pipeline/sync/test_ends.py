@@ -32,7 +32,7 @@ def run_to_end(synced: Synced, until: Lsn | str) -> None:
     timer.start()
     follow(replication, synced.options, until, lambda: bool(stopped), Reporter(lambda _: None))
     timer.cancel()
-    assert not stopped, (until, replication.writer.cycle, replication.copies, replication.unable, synced.said)
+    assert not stopped, (until, replication.applier.cycle, replication.copies, replication.unable, synced.said)
 
 
 def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: SparkSession, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         end = synced.note("t")
     db.run("delete from t where id % 3 = 0", "create table late (id int primary key)", "insert into late values (1)")
     db.admin(f"alter publication {db.names.publication} add table late")
-    request_resync(synced.options.lake, synced.replication.writer.tables.histories)
+    request_resync(synced.options.lake, synced.replication.applier.tables.histories)
     with syncing(db, tmp_path, spark, endpos=end) as ended:
         run_to_end(ended, end)
         with pytest.raises(NotAnswerable, match=f"public.late cannot be read: .* after --endpos {end}"):
@@ -126,7 +126,7 @@ def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
     publish(db, "t", inserts="inserts")
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
-        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.applier.tables.histories)
         run_to_end(synced, CURRENT)
         synced.replication.require_copied()
         synced.until(lambda: not list((synced.options.lake / "_requests").iterdir()))

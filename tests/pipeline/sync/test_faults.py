@@ -17,10 +17,10 @@ from tests.conftest import NEWEST, Start, quick_only
 from tidemark.errors import NotAnswerable
 from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
-from tidemark.lake.versions import Generation
-from tidemark.pipeline.apply.writer import LakeWriter
+from tidemark.pipeline.apply.applier import StreamApplier
 from tidemark.pipeline.copy import copying, parts, snapshots
 from tidemark.pipeline.copy.planning import SnapshotCopy
+from tidemark.pipeline.sinks.sink import TableCopy
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -55,8 +55,8 @@ def wrapped(
     monkeypatch.setattr(where, name, call)
 
 
-def _is_of_t(_: LakeWriter, generation: Generation) -> bool:
-    return generation.name == "public.t"
+def _is_of_t(_: StreamApplier, copy: TableCopy) -> bool:
+    return copy.name == "public.t"
 
 
 Phase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
@@ -64,8 +64,8 @@ PHASES: dict[str, Phase] = {
     "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_copy", before=act),
     "planned": lambda patch, act: wrapped(patch, copying, "plan_copy", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
-    "all parts copied": lambda patch, act: wrapped(patch, SnapshotCopy, "_generation", after=act),
-    "looked at": lambda patch, act: wrapped(patch, LakeWriter, "_take", before=act, concerns=_is_of_t),
+    "all parts copied": lambda patch, act: wrapped(patch, SnapshotCopy, "_copy", after=act),
+    "looked at": lambda patch, act: wrapped(patch, StreamApplier, "_take", before=act, concerns=_is_of_t),
 }
 ACTS = {
     "truncated": ["truncate t", "insert into t values (1, 'only one')"],
@@ -172,7 +172,7 @@ def test_a_table_that_cannot_be_locked_or_read_waits_and_the_others_do_not(
         f"revoke select on closed from {MIRROR}",
     )
     with syncing(db, tmp_path, spark, "t", "locked", "hidden", "closed") as synced, db.connect() as blocker:
-        synced.replication.writer.read_catalog()  # before the transaction that is in the way begins
+        synced.replication.applier.read_catalog()  # before the transaction that is in the way begins
         blocker.execute("begin; lock table locked in access exclusive mode")
         synced.until(lambda: any("public.t: copied" in each for each in synced.said))
         synced.until(lambda: all(any(name in e and "copy failed" in e for e in synced.said) for name in WAITING))
@@ -219,7 +219,7 @@ def test_while_a_table_is_copied_it_and_all_others_stay_fresh(
         synced.copy_all()
         going_on = threading.Event()
         wrapped(monkeypatch, copying, "copy_parts", before=going_on.wait)
-        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.applier.tables.histories)
         synced.until(lambda: [each.state for each in synced.replication.progress.tables()] == ["copying"] * 2)
         try:
             for turn in range(3):
@@ -240,7 +240,7 @@ def test_a_table_that_may_not_be_read_any_more_says_why_it_is_not_copied_anew_an
     with syncing(db, tmp_path, spark, "t", "u") as synced:
         synced.copy_all()
         db.run(f"revoke select on t from {MIRROR}")
-        request_resync(synced.options.lake, synced.replication.writer.tables.histories)
+        request_resync(synced.options.lake, synced.replication.applier.tables.histories)
         assert told(synced, "public.t") == "readable: resync requested"
         synced.until(lambda: told(synced, "public.u") == "readable: ")
         synced.until(lambda: "permission denied" in told(synced, "public.t"))
@@ -294,7 +294,7 @@ def test_commits_that_are_logged_and_not_seen_are_left_out_of_a_copy_and_come_af
             waits = "select 1 from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()"
             synced.until(lambda: db.admin(waits))
             synced.resync("t", "bag")
-            spans = [each.spans()[-1] for each in synced.replication.writer.tables.histories.values()]
+            spans = [each.spans()[-1] for each in synced.replication.applier.tables.histories.values()]
             assert all(span.copied and len(span.base.excluded) == 1 for span in spans)
             server.sql("alter system reset synchronous_standby_names", "select pg_reload_conf()")
             thread.join()

@@ -66,7 +66,7 @@ def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
             require_rows(held.table("t"), *rows, "a handle held through a resync")
             held.close()
             synced.note("t")
-        spans = synced.replication.writer.tables.history(oid(db)).spans()
+        spans = synced.replication.applier.tables.history(oid(db)).spans()
         assert len(spans) == 4
         db.run("insert into t values (5000, 'last')")
         synced.note("t")

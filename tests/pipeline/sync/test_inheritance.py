@@ -16,7 +16,7 @@ from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
-from tidemark.pipeline.copy import planning
+from tidemark.pipeline.sinks import lake_sink
 
 pytestmark = [pytest.mark.full, pytest.mark.spark]
 
@@ -234,18 +234,18 @@ def test_a_change_of_the_tree_that_is_not_visible_yet_is_not_taken_for_known(
     with syncing(db, tmp_path, spark, "only parent", folds=False) as synced, db.connect() as session:
         synced.copy_all()
         synced.catch_up()
-        writer = synced.replication.writer
+        writer = synced.replication.applier
         (parent,) = (oid for oid, each in writer.tables.histories.items() if each.name == "public.parent")
         known = writer.tables.lsns.of(parent)
         session.execute(b"begin; alter table child no inherit parent")
         db.run("insert into parent values (2)")
         for _ in range(4):
-            synced.replication.writer.read_catalog()
+            synced.replication.applier.read_catalog()
             synced.replication.step()
         stopped = writer.tables.lsns.of(parent)
         db.run("insert into parent values (3)")
         for _ in range(4):
-            synced.replication.writer.read_catalog()
+            synced.replication.applier.read_catalog()
             synced.replication.step()
         assert writer.tables.lsns.of(parent) == stopped >= known
         session.execute(b"commit")
@@ -257,7 +257,7 @@ def test_a_column_that_only_a_child_has_is_not_looked_up_for_its_parent(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a subquery it is a column of the query around it, and rows of every bucket count."""
-    monkeypatch.setattr(planning, "buckets_for", lambda _: 8)
+    monkeypatch.setattr(lake_sink, "buckets_for", lambda _: 8)
     db.run(
         "create table parent (id int primary key)",
         "create table child (code int primary key) inherits (parent)",

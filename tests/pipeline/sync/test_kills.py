@@ -117,7 +117,7 @@ def test_killed_while_a_copy_is_written_committed_and_told_the_next_one_is_exact
         synced.copy_all()
         synced.note(*TABLES)
         synced.catch_up()
-    request_resync(synced.options.lake, synced.replication.writer.tables.histories)
+    request_resync(synced.options.lake, synced.replication.applier.tables.histories)
     with writing(db, *TABLES, writers=1):
         command, environment = (
             [sys.executable, "-m", "tests.pipeline.sync.child", *points],

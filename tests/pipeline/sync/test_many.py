@@ -26,10 +26,10 @@ def test_a_first_look_at_many_tables_is_one_commit_and_they_are_copied_by_one_sn
     for name in names:
         db.run(f"create table {name} (id int primary key)", f"insert into {name} select generate_series(1, 5)")
     with syncing(db, tmp_path, spark, *names) as synced:
-        assert synced.replication.writer.read_catalog()
+        assert synced.replication.applier.read_catalog()
         assert len(read_events(synced.options.lake)) == COUNT
         assert DeltaTable(synced.options.lake / TABLES).version() == 1
         synced.copy_all()
-        copied = {each.last.lsn for each in synced.replication.writer.tables.histories.values()}
+        copied = {each.last.lsn for each in synced.replication.applier.tables.histories.values()}
         assert len(copied) == 1
         synced.require_equal(*names[::9])

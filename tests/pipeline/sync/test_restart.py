@@ -142,7 +142,7 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     with pytest.raises(NotAnswerable, match="restarted"):
         tidemark.open(lake.path, spark).at(gap).table("t")
     with syncing(db, folder, spark, folds=False) as again:
-        again.until(lambda: again.replication.writer.tables.restarting == frozenset(), 120)
+        again.until(lambda: again.replication.applier.tables.restarting == frozenset(), 120)
         again.notes = before.notes
         work(db, 9)
         again.note(*TABLES)
@@ -331,7 +331,7 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
     with syncing(db, tmp_path, spark, folds=False) as synced:
         synced.catch_up()
         db.run("update t set v = 'only in the log'")
-        upto, writer = synced.replication.position(), synced.replication.writer
+        upto, writer = synced.replication.position(), synced.replication.applier
         with connected(synced.options.log_folder) as client:
             client.wait(upto, 60)
         while writer.tables.lsns.mirror < upto:  # definitions are known there, and nothing is applied
@@ -349,6 +349,6 @@ def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
                 moment.table("t").count()
         if stage == "started over":
             with syncing(db, tmp_path, spark, folds=False) as again:
-                again.until(lambda: again.replication.writer.tables.restarting == frozenset(), 120)
+                again.until(lambda: again.replication.applier.tables.restarting == frozenset(), 120)
                 again.catch_up()
     mirror.close()

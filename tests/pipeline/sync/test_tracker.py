@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
-from tidemark.lake.versions import Generation
+from tidemark.lake.shared import SharedFolder
 from tidemark.pipeline.copy.states import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, CopyStates, Phase
+from tidemark.pipeline.sinks.lake_copies import LakeCopyTarget
+from tidemark.pipeline.sinks.sink import TableCopy
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 
 pytestmark = pytest.mark.quick
 
 
-def generation(oid: int) -> Generation:
+def copied(oid: int) -> TableCopy:
     table = Fingerprint(oid, "public", f"t{oid}", 1, Persistence.PERMANENT, (), (), None, None, (), ())
-    return Generation(table, Boundary(Lsn(5)), Snapshot(Xid8(9), Xid8(9)), (), ())
+    target = LakeCopyTarget(SharedFolder(Path("/lake"), None), oid, "t", (), (), 1, Lsn(5))
+    return TableCopy(table, Boundary(Lsn(5)), Snapshot(Xid8(9), Xid8(9)), target, ())
 
 
 def test_a_table_goes_from_wanted_to_live() -> None:
     tracker = CopyStates()
     assert tracker.pick([1, 2], 0.0) == {1, 2}
     assert tracker.pick([1, 2, 3], 0.0) == {3}
-    tracker.copied(generation(1))
-    assert tracker.waiting() == (generation(1),)
+    tracker.copied(copied(1))
+    assert tracker.waiting() == (copied(1),)
     assert tracker.busy() == {1, 2, 3}
     tracker.taken(1)
     assert tracker.busy() == {2, 3}
@@ -37,7 +42,7 @@ def test_what_failed_is_wanted_again_after_a_pause_that_grows(phase: Phase) -> N
     for _ in range(10):
         assert tracker.pick([1], now) == {1}
         if phase is Phase.COPIED:
-            tracker.copied(generation(1))
+            tracker.copied(copied(1))
         pauses.append(tracker.failed(1, now))
         assert tracker.waiting() == ()
         assert tracker.busy() == frozenset()
@@ -53,7 +58,7 @@ def test_what_was_taken_has_no_pause_any_more() -> None:
     tracker.pick([1], 0.0)
     tracker.failed(1, 0.0)
     tracker.pick([1], 100.0)
-    tracker.copied(generation(1))
+    tracker.copied(copied(1))
     tracker.taken(1)
     tracker.pick([1], 100.0)
     assert tracker.failed(1, 100.0) == LEAST_PAUSE_S
@@ -61,15 +66,15 @@ def test_what_was_taken_has_no_pause_any_more() -> None:
 
 def test_no_state_is_left_out() -> None:
     tracker = CopyStates()
-    for act in (lambda: tracker.copied(generation(1)), lambda: tracker.taken(1), lambda: tracker.failed(1, 0.0)):
+    for act in (lambda: tracker.copied(copied(1)), lambda: tracker.taken(1), lambda: tracker.failed(1, 0.0)):
         with pytest.raises(RuntimeError, match="at rest"):
             act()
     tracker.pick([1], 0.0)
     with pytest.raises(RuntimeError, match="in flight"):
         tracker.taken(1)
-    tracker.copied(generation(1))
+    tracker.copied(copied(1))
     with pytest.raises(RuntimeError, match="copied"):
-        tracker.copied(generation(1))
+        tracker.copied(copied(1))
 
 
 def test_an_unreadable_table_is_copied_again_when_someone_asks_or_much_later() -> None:

@@ -47,7 +47,7 @@ def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
     monkeypatch.setattr(copying, "copy_parts", truncated_first)
     with syncing(db, tmp_path, spark, "queue", "bag", "calm", folds=False) as synced:
         synced.copy_all()
-        tables = synced.replication.writer.tables.histories.values()
+        tables = synced.replication.applier.tables.histories.values()
         kinds = {each.fingerprint.name: [event.kind for event in each.events] for each in tables}
         assert [TableEventKind.EMPTIED in kinds[name] for name in ("queue", "bag", "calm")] == [True, True, False]
         synced.note("queue", "bag", "calm")
@@ -90,7 +90,8 @@ def test_after_a_restart_a_table_that_begins_at_a_truncate_holds_back_no_other(
     monkeypatch.setattr(copying, "copy_parts", truncated_first)
     with syncing(db, tmp_path, spark) as synced:
         synced.copy_all()
-        (queue,) = (each for each in synced.replication.writer.tables.histories.values() if each.name == "public.queue")
+        histories = synced.replication.applier.tables.histories.values()
+        (queue,) = (each for each in histories if each.name == "public.queue")
         assert queue.events[-1].kind is TableEventKind.EMPTIED
         db.run("insert into calm values (7)")
         synced.note("queue", "calm")

@@ -116,7 +116,7 @@ def test_a_handle_from_before_the_value_was_applied_does_not_leave_it_out(
     with syncing(db, tmp_path, spark, "t", "other") as synced:
         synced.copy_all()
         synced.catch_up()
-        writer = synced.replication.writer
+        writer = synced.replication.applier
         bad = commit_of(db, f"insert into t values (2, {BAD})")
         db.run("insert into other values (2, 'later')")
         synced.until_known(bad)
@@ -169,15 +169,15 @@ def test_a_table_that_is_emptied_begins_anew_by_itself(ascii_db: Database, spark
         synced.copy_all()
         db.run(f"insert into t values (2, {BAD})")
         synced.catch_up()
-        (oid,) = [oid for oid, each in synced.replication.writer.tables.histories.items() if each.in_gap]
+        (oid,) = [oid for oid, each in synced.replication.applier.tables.histories.items() if each.in_gap]
         for _ in range(2):
             db.run("truncate t")
-            synced.replication.writer.read_catalog()
+            synced.replication.applier.read_catalog()
             db.run(f"insert into t values (3, {BAD})")
             synced.catch_up()
-        assert synced.replication.writer.tables.history(oid).in_gap
+        assert synced.replication.applier.tables.history(oid).in_gap
         db.run("truncate t")
-        synced.until(lambda: synced.replication.writer.tables.history(oid).live)
+        synced.until(lambda: synced.replication.applier.tables.history(oid).live)
         db.run("insert into t values (1, 'new')")
         synced.require_equal("t", "other")
 

@@ -19,14 +19,12 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary
 from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, in_short, policy_of
-from tidemark.lake.leases import Lease
-from tidemark.lake.registers import read_cycle, read_retained
-from tidemark.lake.versions import Generation
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, together
 from tidemark.pipeline.copy.planning import CopyOptions, SnapshotCopy, plan_copy
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import copy_snapshot
+from tidemark.pipeline.sinks.sink import Hold, Sink, TableCopy
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
 from tidemark.spark import what_failed
@@ -46,13 +44,13 @@ class Failed:
 class Copying:
     """Copies tables until `close`. `results` returns the copies that ended since it was last called."""
 
-    def __init__(self, options: CopyOptions, spark: SparkSession, progress: CopyProgress) -> None:
-        self._options, self._spark, self._progress = options, spark, progress
+    def __init__(self, options: CopyOptions, sink: Sink, spark: SparkSession, progress: CopyProgress) -> None:
+        self._options, self._sink, self._spark, self._progress = options, sink, spark, progress
         self._pool = ThreadPoolExecutor(options.tasks, "copy")
-        self._results: queue.SimpleQueue[Generation | Failed] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[TableCopy | Failed] = queue.SimpleQueue()
         self._news, self._stopping = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._leases: dict[int, Lease] = {}
+        self._holds: dict[int, Hold] = {}
 
     def start(self, tables: Mapping[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Start to copy these tables, all in one snapshot."""
@@ -66,23 +64,23 @@ class Copying:
         """Wait until there are results, but no longer than this."""
         self._news.wait(seconds)
 
-    def results(self) -> Iterable[Generation | Failed]:
-        """The copies that ended: failures, and generations, which leases protect from expire until `settled`."""
+    def results(self) -> Iterable[TableCopy | Failed]:
+        """The copies that ended: failures, and complete copies, which holds protect from expire until `settled`."""
         self._news.clear()
         while not self._results.empty():
             yield self._results.get()
 
     def settled(self, oid: int) -> None:
-        """Release the lease of a generation that was accepted or rejected."""
-        self._leases.pop(oid).close()
+        """Release the hold of a copy that was adopted or rejected."""
+        self._holds.pop(oid).close()
 
     def close(self) -> None:
-        """Stop all copies. The files of generations that were not settled belong to no table."""
+        """Stop all copies. What was written for copies that were not settled belongs to no table."""
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for thread in self._threads:
             thread.join()
-        for oid in list(self._leases):
+        for oid in list(self._holds):
             self.settled(oid)
 
     def __enter__(self) -> Self:
@@ -94,12 +92,12 @@ class Copying:
     def _run(self, left: dict[int, Fingerprint], histories: Mapping[int, TableHistory]) -> None:
         """Copy the tables in `left`. A table is removed from it when its result is reported."""
         options = self._options
-        lease: Lease | None = None
+        hold: Hold | None = None
         try:
-            lease = Lease(options.lake, read_cycle(options.lake).applied_lsn)
+            hold = self._sink.hold(self._sink.cycle.applied_lsn)
             with copy_snapshot(options.source, options.log, options.endpos) as snapshot:
-                lease = _exchanged(lease, options, snapshot.base)
-                planned = plan_copy(options, snapshot, histories)
+                hold = _exchanged(hold, self._sink, snapshot.base)
+                planned = plan_copy(self._sink, snapshot, options.names, options.tasks, histories)
                 for oid, error in planned.refused.items():
                     self._fail(left, oid, error)
                 for oid, table in planned.work.tables.items():
@@ -111,8 +109,8 @@ class Copying:
         except Exception as error:  # noqa: BLE001 - a copy that ended without a result would be waited for
             self._fail_all(left, in_short(error))
         finally:
-            if lease is not None:
-                lease.close()
+            if hold is not None:
+                hold.close()
 
     def _copy(self, planned: SnapshotCopy, left: dict[int, Fingerprint]) -> None:
         groups = together(planned.parts())
@@ -130,12 +128,12 @@ class Copying:
             self._fail(left, oid, done.error)
             return
         self._progress.copied(oid, done.part.size_bytes, done.rows)
-        generation = planned.add(done)
-        if generation is not None:
-            self._leases[oid] = Lease(self._options.lake, planned.base.floor)
+        copy = planned.add(done)
+        if copy is not None:
+            self._holds[oid] = self._sink.hold(planned.base.floor)
             self._progress.done(oid)
             left.pop(oid)
-            self._put(generation)
+            self._put(copy)
 
     def _attempts(self, planned: SnapshotCopy, group: tuple[Part, ...]) -> list[CopiedPart | FailedPart]:
         """Copy parts. Those that fail with a temporary error are retried while the snapshot exists."""
@@ -171,19 +169,19 @@ class Copying:
             self._progress.failed(oid)
             self._put(Failed(fingerprint, error))
 
-    def _put(self, result: Generation | Failed) -> None:
+    def _put(self, result: TableCopy | Failed) -> None:
         self._results.put(result)
         self._news.set()
 
 
-def _exchanged(lease: Lease, options: CopyOptions, base: Boundary) -> Lease:
-    """Replace a lease by one at the floor of a boundary; an error if changes above the floor have expired.
+def _exchanged(hold: Hold, sink: Sink, base: Boundary) -> Hold:
+    """Replace a hold by one at the floor of a boundary; an error if changes above the floor have expired.
 
-    A commit that the boundary excludes may be below the applied LSN at which the first lease was taken.
+    A commit that the boundary excludes may be below the applied LSN at which the first one was taken.
     """
-    taken = Lease(options.lake, base.floor)
-    lease.close()
-    if read_retained(options.lake) > base.floor:
+    taken = sink.hold(base.floor)
+    hold.close()
+    if sink.retained_lsn() > base.floor:
         taken.close()
         raise LakeError(f"changes committed after {base.floor} have expired", "Retry the copy.")
     return taken

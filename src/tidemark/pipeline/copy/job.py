@@ -1,7 +1,6 @@
-"""The Spark job of a copy: executors read parts of tables, decode them and write them as files.
+"""The Spark job of a copy: executors read parts of tables, decode them and write them to the sink.
 
-A task returns the descriptions of its files to the driver, and they are not part of the lake until the driver commits
-them.
+A task returns to the driver what it wrote, and that belongs to no table until the sink adopts the copy.
 """
 
 from __future__ import annotations
@@ -10,38 +9,34 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError, in_short
-from tidemark.lake.files import DataFile
-from tidemark.lake.shared import SharedFolder
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery, shown_columns
 from tidemark.pipeline.copy.sources import CopySource, PartSources, read_part
-from tidemark.pipeline.copy.writing import BucketFiles, CopyLayout
+from tidemark.pipeline.sinks.sink import Target, Written
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
 from tidemark.spark import in_a_task
+from tidemark.values.copy import CopyBatch
 from tidemark.values.types import Decoding, Types, decoding_of
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """One table of a copy: the columns to copy, and the directory and the layout of its files."""
+    """One table of a copy: the columns to copy, and where its rows are written."""
 
     fingerprint: Fingerprint
     columns: tuple[Column, ...]
-    folder: Path
-    layout: CopyLayout
+    target: Target[CopyBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyWork:
     """The input of a task."""
 
-    lake: SharedFolder
     types: Types
     tables: Mapping[int, CopiedTable]
 
@@ -58,17 +53,16 @@ class CopyWork:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """The files that a task wrote for a part. `texts` are the attnums of the columns with a text fallback."""
+    """What a task wrote for a part."""
 
     part: Part
     rows: int
-    files: tuple[DataFile, ...]
-    texts: frozenset[int]
+    written: tuple[Written, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """A part of which no file is kept, and the error."""
+    """A part of which nothing is kept, and the error."""
 
     part: Part
     error: TidemarkError
@@ -77,7 +71,7 @@ class FailedPart:
 def copy_parts(
     spark: SparkSession, sources: PartSources, work: CopyWork, parts: Sequence[Part]
 ) -> list[CopiedPart | FailedPart]:
-    """Copy parts in one task; return for each the files that were written, or the error."""
+    """Copy parts in one task; return for each what was written, or the error."""
     work = replace(work, tables={part.oid: work.tables[part.oid] for part in parts})
     with sources.provided(map(work.query, parts)) as source:
         found = in_a_task(spark, partial(_run, source, work, tuple(parts)))
@@ -97,16 +91,13 @@ def _run(source: CopySource, work: CopyWork, parts: Sequence[Part]) -> Iterator[
 
 
 def _copied(source: CopySource, work: CopyWork, part: Part) -> CopiedPart:
-    table = work.tables[part.oid]
-    work.lake.verified()
-    table.folder.mkdir(parents=True, exist_ok=True)
-    files = BucketFiles(table.folder, table.layout)
+    writer = work.tables[part.oid].target.open()
     rows = 0
     try:
         for batch in read_part(source, work.query(part), work.decodings(part)):
-            files.write(batch)
+            writer.write(batch)
             rows += batch.rows
-        return CopiedPart(part, rows, tuple(files.finished()), files.texts())
+        return CopiedPart(part, rows, tuple(writer.finished()))
     except Exception:
-        files.discard()
+        writer.discard()
         raise

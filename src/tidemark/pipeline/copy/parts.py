@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidemark.pipeline.fold.layout import BUCKET_BYTES
-
 PART_BYTES = 256 << 20
 LEAST_BYTES = 16 << 20
 MOST_TOGETHER = 32  # parts in a task, however small they are
-_SHRINKS = 3  # how many times smaller than its pages a stored table is
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +47,6 @@ def together(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
             groups.append(tuple(gathered))
             gathered = []
     return [*groups, tuple(gathered)] if gathered else groups
-
-
-def buckets_for(size_bytes: int) -> int:
-    """The number of buckets into which a table of this size is copied."""
-    return max(1, round(size_bytes / _SHRINKS / BUCKET_BYTES))
 
 
 def _size(parts: Sequence[Part]) -> int:

@@ -8,37 +8,31 @@ from pathlib import Path
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import UNREADABLE, TableChanged, TidemarkError, TimedOut, UnexpectedSourceError
-from tidemark.lake.columns import StoredColumn
-from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, Generation
 from tidemark.pipeline.copy.job import CopiedPart, CopiedTable, CopyWork
-from tidemark.pipeline.copy.parts import Part, buckets_for, parts_of
+from tidemark.pipeline.copy.parts import Part, parts_of
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.snapshots import CopySnapshot
-from tidemark.pipeline.copy.sources import STAGING, PartSources
-from tidemark.pipeline.copy.writing import CopyLayout
-from tidemark.pipeline.fold.layout import version_columns
+from tidemark.pipeline.copy.sources import PartSources
+from tidemark.pipeline.sinks.sink import STAGING, Sink, TableCopy
 from tidemark.postgres.blockers import naming_lockers
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.reads.shown import is_streamed, shown_table
+from tidemark.reads.shown import is_streamed
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
-from tidemark.values.hashes import can_hash
 from tidemark.values.types import Types
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """The source, the lake, and the number of tasks; commits during the copy are received into `log`.
+    """The source and the number of tasks; commits during the copy are received into `log`.
 
     Nothing above `endpos` is received, so a copy with a base above it cannot be accepted.
     """
 
     source: Dsn
     log: Path
-    lake: Path
     names: MirrorNames
     tasks: int
     endpos: Lsn | None = None
@@ -65,30 +59,24 @@ class SnapshotCopy:
         """The size of the missing parts of a table."""
         return sum(part.size_bytes for part in self.missing[oid])
 
-    def add(self, done: CopiedPart) -> Generation | None:
-        """Add a completed part; return the generation of the table if it was the last one."""
+    def add(self, done: CopiedPart) -> TableCopy | None:
+        """Add a completed part; return the copy of the table if it was the last one."""
         oid = done.part.oid
         self.missing[oid].remove(done.part)
         self.copied.setdefault(oid, []).append(done)
-        return None if self.missing[oid] or oid in self.given_up else self._generation(oid)
+        return None if self.missing[oid] or oid in self.given_up else self._copy(oid)
 
-    def _generation(self, oid: int) -> Generation:
-        parts, table = self.copied[oid], self.work.tables[oid]
-        texts = frozenset[int]().union(*(part.texts for part in parts))
-        columns: list[StoredColumn] = []
-        for column in table.layout.columns:
-            columns += [column, column.fallback_column()] if column.attnum in texts else [column]
-        files = tuple(file for part in parts for file in part.files)
-        return Generation(table.fingerprint, self.base, self.snapshot, tuple(columns), files)
+    def _copy(self, oid: int) -> TableCopy:
+        table = self.work.tables[oid]
+        written = tuple(each for part in self.copied[oid] for each in part.written)
+        return TableCopy(table.fingerprint, self.base, self.snapshot, table.target, written)
 
 
 def plan_copy(
-    options: CopyOptions,
-    snapshot: CopySnapshot,
-    wanted: Mapping[int, TableHistory],
+    sink: Sink, snapshot: CopySnapshot, names: MirrorNames, tasks: int, wanted: Mapping[int, TableHistory]
 ) -> SnapshotCopy:
     """Read the tables in the snapshot and divide them into parts. Dropped, locked or unreadable tables are refused."""
-    tables: dict[int, CopiedTable] = {}
+    copied: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
     refused: dict[int, TidemarkError] = {}
     with snapshot.shared.session("copy") as session:
@@ -102,9 +90,10 @@ def plan_copy(
                 continue
             try:
                 pages, page_bytes = pages_of(session, oid)
-                fingerprint = Fingerprint.of(catalog[oid], options.names.all_publications)
-                parts = list(parts_of(oid, pages, page_bytes, options.tasks))
-                layout = _layout(fingerprint, history, types, snapshot.base, sum(part.size_bytes for part in parts))
+                fingerprint = Fingerprint.of(catalog[oid], names.all_publications)
+                parts = list(parts_of(oid, pages, page_bytes, tasks))
+                size = sum(part.size_bytes for part in parts)
+                target = sink.copy_target(history, fingerprint, types, snapshot.base, size)
             except TimedOut as error:
                 refused[oid] = naming_lockers(session, oid, error)
                 continue
@@ -113,25 +102,13 @@ def plan_copy(
                 continue
             missing[oid] = parts
             columns = tuple(column for column in fingerprint.columns if is_streamed(column, types.version_num))
-            tables[oid] = CopiedTable(fingerprint, columns, options.lake / history.path / VERSIONS, layout)
-    sources = PartSources(snapshot.shared, options.lake / STAGING)
+            copied[oid] = CopiedTable(fingerprint, columns, target)
+    sources = PartSources(snapshot.shared, sink.shared.path / STAGING)
     return SnapshotCopy(
         snapshot.base,
         Snapshot.parse(seen),
         sources,
-        CopyWork(shared_folder(options.lake), types, tables),
+        CopyWork(types, copied),
         missing,
         refused,
     )
-
-
-def _layout(
-    fingerprint: Fingerprint, history: TableHistory, types: Types, base: Boundary, size_bytes: int
-) -> CopyLayout:
-    """The layout of a copy: streamed columns, named as in `versions`; one bucket if the key cannot be hashed."""
-    homes = version_columns(shown_table(history, fingerprint, (), types), ())
-    stored = tuple(home for home in homes if not home.text)
-    kinds = {home.attnum: home.type for home in stored}
-    hashed = [kinds[attnum] for attnum in fingerprint.key] or list(kinds.values())
-    buckets = buckets_for(size_bytes) if hashed and all(map(can_hash, hashed)) else 1
-    return CopyLayout(stored, fingerprint.key, buckets, base.floor)

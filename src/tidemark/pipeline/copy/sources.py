@@ -26,7 +26,6 @@ from tidemark.storage.disk import room_in
 from tidemark.values.copy import CopyBatch, CopyDecoder
 from tidemark.values.types import Decoding
 
-STAGING = "_staging"  # in a lake: data that was read from the source and belongs to no table yet
 _COMPRESSION = "lz4"
 _COPYING = Timeouts(statement_s=0, idle_in_transaction_s=0)
 

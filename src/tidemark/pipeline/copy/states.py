@@ -2,7 +2,7 @@
 
     wanted      it can begin only by a copy, or a copy was requested; a failed table is wanted again after a pause
     in flight   it is being copied, in a snapshot
-    copied      all its parts are complete, and wait until the lake accepts them
+    copied      all its parts are complete, and wait until the sink adopts them
 
 A table in none of these states is at rest: it is live, or is not to be copied. `pick` puts the wanted tables that are
 due in flight; the end of the copy makes them copied, or failed; the writer of the lake accepts a copied table, or fails
@@ -11,7 +11,7 @@ it because it has changed.
 A table has at most one copy in flight or copied, so a copy that became invalid cannot be accepted as a later one.
 
 The rows of a copy begin at its base, and every change that is not visible at the base is applied after it. The base is
-recorded in the lake with the generation and kept as long as the generation is read, so a change that is part of the
+recorded with the copy and kept as long as its rows are read, so a change that is part of the
 copy is skipped however late it arrives.
 
 Nothing here is durable. A crash in any state leaves files that belong to no table, the table as it was, and requests
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidemark.lake.versions import Generation
+from tidemark.pipeline.sinks.sink import TableCopy
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 UNREADABLE_S = 3600.0  # the pause if only a change at the source can help
@@ -44,7 +44,7 @@ class _State:
     due: float = 0.0
     pause_s: float = 0.0
     asked_meanwhile: bool = False
-    generation: Generation | None = None
+    copy: TableCopy | None = None
 
 
 class CopyStates:
@@ -60,17 +60,17 @@ class CopyStates:
         self._states |= {oid: _State(Phase.IN_FLIGHT, pause_s=state.pause_s) for oid, state in picked.items()}
         return frozenset(picked)
 
-    def copied(self, generation: Generation) -> None:
+    def copied(self, copy: TableCopy) -> None:
         """Record that all parts of a table in flight are complete."""
-        state = self._in(generation.fingerprint.oid, Phase.IN_FLIGHT)
-        self._states[generation.fingerprint.oid] = replace(state, phase=Phase.COPIED, generation=generation)
+        state = self._in(copy.fingerprint.oid, Phase.IN_FLIGHT)
+        self._states[copy.fingerprint.oid] = replace(state, phase=Phase.COPIED, copy=copy)
 
-    def waiting(self) -> tuple[Generation, ...]:
-        """The generations that the lake has not accepted yet."""
-        return tuple(state.generation for state in self._states.values() if state.generation is not None)
+    def waiting(self) -> tuple[TableCopy, ...]:
+        """The copies that the sink has not adopted yet."""
+        return tuple(state.copy for state in self._states.values() if state.copy is not None)
 
     def taken(self, oid: int) -> None:
-        """Record that the lake accepted the copy: the table is at rest."""
+        """Record that the sink adopted the copy: the table is at rest."""
         self._in(oid, Phase.COPIED)
         del self._states[oid]
 

@@ -12,6 +12,7 @@ from tidemark.schema.table import Column
 
 BUCKET_BYTES = 32 << 20
 CHANGED_BYTES = 128 << 20
+_SHRINKS = 3  # how many times smaller than its pages a stored table is
 _ROOM = 2  # a bucket may grow to twice its size or shrink to half before the number of buckets changes
 
 
@@ -36,6 +37,11 @@ def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[Store
         taken |= {home.name.lower(), home.fallback_column().name.lower()}
         columns += [home, home.fallback_column()] if column.fallback else [home]
     return tuple(columns)
+
+
+def buckets_for(size_bytes: int) -> int:
+    """The number of buckets into which a table with pages of this size is copied."""
+    return max(1, round(size_bytes / _SHRINKS / BUCKET_BYTES))
 
 
 def bucket_count(live_bytes: int, changed_bytes: int, there: int) -> int:

@@ -10,26 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import UNREADABLE, Unreadable
-from tidemark.lake.columns import arranged, wanted_columns
-from tidemark.lake.lake import Lake
-from tidemark.lake.leases import Lease
-from tidemark.lake.paths import CHANGES
-from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import Generation
-from tidemark.pipeline.apply.cycle import ChangeTables
 from tidemark.pipeline.copy.job import CopiedPart, FailedPart, copy_parts
 from tidemark.pipeline.copy.parts import Part, parts_of, together
-from tidemark.pipeline.copy.planning import CopyOptions, SnapshotCopy, plan_copy
+from tidemark.pipeline.copy.planning import SnapshotCopy, plan_copy
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.reading import pages_of
 from tidemark.pipeline.copy.snapshots import CopySnapshot
-from tidemark.pipeline.copy.sources import STAGING, PartSources
+from tidemark.pipeline.copy.sources import PartSources
 from tidemark.pipeline.poll.following import Followed, Following, Write
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import MOST_KEPT, Kept, Room
@@ -38,10 +30,9 @@ from tidemark.pipeline.poll.reconcile import SourceTable
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot
 from tidemark.pipeline.poll.staging import Staged, StagedRead, StageWork, stage
 from tidemark.pipeline.poll.table import PolledTable
-from tidemark.pipeline.poll.writing import ChangeStamp, ChangeWork, WrittenChanges, write_changes, write_truncate
+from tidemark.pipeline.poll.writing import ChangeWork, WrittenChanges, write_changes, write_truncate
+from tidemark.pipeline.sinks.sink import STAGING, ChangeStamp, PolledSink, TableCopy
 from tidemark.reads.digests import RowDigest
-from tidemark.reads.reading import TableReader
-from tidemark.reads.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory, types_of
 from tidemark.schema.poll_tracker import PollPlan, PollPosition
@@ -55,8 +46,7 @@ class Setting:
 
     options: PollOptions
     spark: SparkSession
-    lake: Lake
-    changes: ChangeTables
+    sink: PolledSink
     progress: CopyProgress
     stopping: Callable[[], bool]
 
@@ -80,41 +70,40 @@ class Task:
 
 @dataclass(slots=True)
 class PollResult:
-    """The result of a cycle: generations of copied tables, changes of followed tables, and unreadable tables.
+    """The result of a cycle: copies of tables, changes of followed tables, and unreadable tables.
 
     A table with a value that cannot be decoded is unreadable, and left out of the cycle. `has` contains the hashes or
     the digest of the mirror's rows after the cycle.
     """
 
-    generations: list[Generation] = field(default_factory=list)
+    copies: list[TableCopy] = field(default_factory=list)
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     written: dict[int, WrittenChanges] = field(default_factory=dict)
     has: dict[int, Kept | RowDigest] = field(default_factory=dict)
 
 
 def run_cycle(setting: Setting, task: Task) -> PollResult:
-    """Run a cycle up to its commit: all files are written, and no table contains them yet."""
-    lease = Lease(setting.lake.path, task.applied_lsn)
+    """Run a cycle up to its commit: everything is written, and belongs to no table yet."""
+    hold = setting.sink.hold(task.applied_lsn)
     try:
-        return _Cycle(setting, task, lease).run()
+        return _Cycle(setting, task).run()
     finally:
-        lease.close()
+        hold.close()
 
 
 class _Cycle:
-    def __init__(self, setting: Setting, task: Task, lease: Lease) -> None:
-        self._setting, self._task, self._lease = setting, task, lease
+    def __init__(self, setting: Setting, task: Task) -> None:
+        self._setting, self._task = setting, task
         self._source = task.seen.shared
-        self._shared = shared_folder(setting.lake.path)
         self._utf8 = task.seen.session.stores_utf8
         histories = [history for history, _ in (*task.plan.followed.values(), *task.plan.copied.values())]
-        self._types = Types(types_of(histories), setting.lake.version_num)
+        self._types = Types(types_of(histories), setting.sink.version_num)
         kept = sum(len(each) for each in task.had.values() if isinstance(each, Kept))
         self._room = Room(MOST_KEPT - kept)
 
     def run(self) -> PollResult:
         found = PollResult()
-        found.generations += self._copied(found.unreadable)
+        found.copies += self._copied(found.unreadable)
         tables = {oid: self._table(*followed) for oid, followed in self._task.plan.followed.items()}
         wanted = {
             oid: StagedRead(
@@ -132,19 +121,19 @@ class _Cycle:
             if isinstance(done, UNREADABLE):
                 found.unreadable[oid] = done
                 continue
-            if done.written.files:
+            if done.written.written:
                 found.written[oid] = done.written
             if done.has is not None:
                 found.has[oid] = done.has
         return found
 
-    def _copied(self, unreadable: dict[int, Unreadable]) -> list[Generation]:
+    def _copied(self, unreadable: dict[int, Unreadable]) -> list[TableCopy]:
         task, options = self._task, self._setting.options
         if not task.plan.copied:
             return []
-        copying = CopyOptions(options.source, self._setting.lake.log, options.lake, options.names, options.tasks)
         snapshot = CopySnapshot(Boundary(task.here.lsn), self._source)
-        planned = plan_copy(copying, snapshot, {oid: history for oid, (history, _) in task.plan.copied.items()})
+        wanted = {oid: history for oid, (history, _) in task.plan.copied.items()}
+        planned = plan_copy(self._setting.sink, snapshot, options.names, options.tasks, wanted)
         for oid, error in planned.refused.items():
             if not isinstance(error, UNREADABLE):
                 raise error
@@ -152,16 +141,16 @@ class _Cycle:
         for oid, table in planned.work.tables.items():
             name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
             self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
-        done: list[Generation] = []
+        done: list[TableCopy] = []
         sources = replace(planned.sources, stopping=self._setting.stopping)
         copy = partial(copy_parts, self._setting.spark, sources, planned.work)
         for result in in_parallel(copy, together(planned.parts()), options.tasks, self._setting.stopping):
-            done += [generation for each in result if (generation := self._add(planned, each, unreadable)) is not None]
+            done += [copied for each in result if (copied := self._add(planned, each, unreadable)) is not None]
         return [replace(each, fingerprint=replace(each.fingerprint, memberships=())) for each in done]
 
     def _add(
         self, planned: SnapshotCopy, result: CopiedPart | FailedPart, unreadable: dict[int, Unreadable]
-    ) -> Generation | None:
+    ) -> TableCopy | None:
         if isinstance(result, FailedPart):
             if not isinstance(result.error, UNREADABLE):
                 raise result.error
@@ -170,10 +159,10 @@ class _Cycle:
             self._setting.progress.failed(result.part.oid)
             return None
         self._setting.progress.copied(result.part.oid, result.part.size_bytes, result.rows)
-        generation = planned.add(result)
-        if generation is not None:
+        copied = planned.add(result)
+        if copied is not None:
             self._setting.progress.done(result.part.oid)
-        return generation
+        return copied
 
     def _table(self, history: TableHistory, fingerprint: Fingerprint) -> PolledTable:
         oid = fingerprint.oid
@@ -184,20 +173,17 @@ class _Cycle:
 
     def _early(self, history: TableHistory, fingerprint: Fingerprint) -> DataFrame:
         """The mirror's rows of a table at the applied LSN, under the definition that the snapshot shows."""
-        setting, applied_lsn = self._setting, self._task.applied_lsn
-        view = partial(LakeView, setting.lake, None)
-        reading = TableReader(setting.spark, view, self._types.known, Boundary(applied_lsn), self._lease, view())
-        return reading.table(history, replace(history.at(applied_lsn), fingerprint=fingerprint), {})
+        setting = self._setting
+        return setting.sink.rows(setting.spark, history, fingerprint, self._types, self._task.applied_lsn)
 
     def _staged(
         self, wanted: Mapping[int, StagedRead], tables: Mapping[int, PolledTable]
     ) -> dict[int, Staged | Unreadable]:
         setting = self._setting
-        folder = setting.lake.path / STAGING
-        sources, work = (
-            PartSources(self._source, folder, setting.stopping),
-            StageWork(self._shared, self._types, folder, wanted),
-        )
+        shared = setting.sink.shared
+        folder = shared.path / STAGING
+        sources = PartSources(self._source, folder, setting.stopping)
+        work = StageWork(shared, self._types, folder, wanted)
         parts: list[Part] = [part for oid in wanted for part in tables[oid].parts]
         return stage(setting.spark, sources, work, parts, setting.options.tasks, setting.stopping)
 
@@ -225,18 +211,14 @@ class _Cycle:
         return _readable(self._staged({oid: wanted}, {oid: table})[oid])
 
     def _writer(self, table: PolledTable) -> Write:
-        setting, task = self._setting, self._task
-        path = table.history.path
-        changes = setting.changes.find(path)
-        kept = arranged(changes.columns if changes else (), wanted_columns(table.columns, self._types))
-        folder: Path = setting.lake.path / path / CHANGES
-        numbers = count()
+        task, numbers = self._task, count()
+        stamp = ChangeStamp(task.here.lsn, task.seen.time)
+        target = self._setting.sink.polled_target(
+            table.history.path, table.fingerprint.oid, table.columns, self._types, stamp
+        )
 
         def write(rows: DataFrame | None) -> WrittenChanges:
-            stamp = ChangeStamp(task.here.lsn, task.seen.time)
-            work = ChangeWork(
-                self._shared, table.fingerprint.oid, folder, kept, stamp, next(numbers), table.integer_key
-            )
+            work = ChangeWork(target, next(numbers), table.integer_key)
             return write_truncate(work) if rows is None else write_changes(rows, work)
 
         return write

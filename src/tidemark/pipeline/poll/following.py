@@ -1,4 +1,4 @@
-"""Following one table from the previous poll to this one: its changes are found and written to files of `changes`.
+"""Following one table from the previous poll to this one: its changes are found and written to the sink.
 
 For a table with a key, the rows that may have changed are read by their `xmin`; the deleted rows are those whose key
 hash does not exist at the source. The changes found must explain every difference between the digests of both sides. If

@@ -102,12 +102,12 @@ class Handover:
         self._storage.delete(MARK)
 
     def _follows_the_stream(self) -> bool:
-        lake = self._poller.lake.path
+        lake = self._options.lake
         return read_cycle(lake).applied_lsn > Lsn.ZERO and read_seen(lake) is None
 
     @property
     def _storage(self) -> Storage:
-        return open_storage(self._poller.lake.path)
+        return open_storage(self._options.lake)
 
     def _is_able(self) -> bool:
         source, names = self._options.source, self._options.names

@@ -1,9 +1,9 @@
-"""The poller: each cycle takes a snapshot of the source and writes all changes since the last one to the lake.
+"""The poller: each cycle takes a snapshot of the source and writes all changes since the last one to a sink.
 
-Every step can be repeated. The files of a cycle belong to no table until they are committed to their tables, and
-changes above the last recorded cycle are removed from the tables before the next one: the row in `_cycles`, which
-contains the snapshot of the cycle, is written last. A crash at any point therefore leaves a lake that reads as before
-the cycle or as after it, and all tables of a cycle become readable at once.
+Every step can be repeated. What a cycle writes belongs to no table until it is committed to its tables, and changes
+above the last recorded cycle are removed from the tables before the next one: the cycle, with its snapshot, is recorded
+last. A crash at any point therefore leaves a mirror that reads as before the cycle or as after it, and all tables of a
+cycle become readable at once.
 """
 
 from __future__ import annotations
@@ -12,38 +12,26 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.errors import LakeInUse, LakeMissing, ObjectMissing, SourceBusy, TableChanged
-from tidemark.lake.catalog import CatalogUpdates
-from tidemark.lake.changes import read_changes
-from tidemark.lake.commits import remove_files
-from tidemark.lake.lake import Lake
-from tidemark.lake.lock import WRITING, LakeLock
-from tidemark.lake.paths import CHANGES
-from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_seen
+from tidemark.errors import LakeInUse, ObjectMissing, SourceBusy, TableChanged
+from tidemark.lake.registers import Cycle, Seen
 from tidemark.lake.requests import Requests
-from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, Generation, VersionTable
 from tidemark.logs import fields
-from tidemark.pipeline.apply.cycle import COMMITTERS, ChangeTables
-from tidemark.pipeline.apply.job import Written, require_reach
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.copy.sources import STAGING
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
 from tidemark.pipeline.poll.following import NeedsWhole
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
-from tidemark.pipeline.poll.options import LOG, PollOptions
+from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot, open_poll_snapshot
+from tidemark.pipeline.sinks.sink import STAGING, PolledSink, TableCopy
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent
@@ -70,26 +58,26 @@ class Polled:
 
 
 class Poller:
-    """Owns the lake's write lock from its creation until `close`."""
+    """Polls a source and writes to a sink, which it closes at the end."""
 
-    def __init__(self, options: PollOptions, spark: SparkSession, stopping: Callable[[], bool] = lambda: False) -> None:
-        require_pinned(spark)
-        self._options = options
-        self.lake = self._made()
-        with ExitStack() as taken:  # a constructor that fails releases the lock
-            self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
-            fail_point(FailPoint.LOCKED)
-            require_reach(spark, shared_folder(options.lake))
-            self._cycles = Cycles(options.lake)
-            register = Tables(options.lake)
-            self.tables = PollTracker(read_events(options.lake), register.append)
-            self._catalog = CatalogUpdates(options.lake, register)
-            self._catalog.keep_up(self._cycles.last, at_once=True)
+    def __init__(
+        self,
+        options: PollOptions,
+        spark: SparkSession,
+        sink: PolledSink,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._options, self._sink = options, sink
+        with ExitStack() as held:
+            held.callback(sink.close)
+            require_pinned(spark)
+            sink.require_reach(spark)
+            self.tables = PollTracker(sink.events(), sink.record_events)
+            sink.publish(at_once=True)
             self.progress = CopyProgress()
-            self._changes = ChangeTables(options.lake)
-            self._setting = Setting(options, spark, self.lake, self._changes, self.progress, stopping)
+            self._setting = Setting(options, spark, sink, self.progress, stopping)
             self._requests = Requests(options.lake)
-            self.seen = read_seen(options.lake)
+            self.seen = sink.seen()
             self._last: PollSnapshot | None = None
             self._had: dict[int, Kept | RowDigest] = {}
             self._whole: dict[int | None, str] = {}
@@ -98,12 +86,12 @@ class Poller:
             self._unreconciled = 1 if behind else 0
             self._asked: list[int] = []
             self._recorded_at = 0.0
-            taken.pop_all()
+            held.pop_all()
 
     @property
     def cycle(self) -> Cycle:
-        """The last recorded cycle, with the lake's watermarks."""
-        return self._cycles.last
+        """The last recorded cycle, with the watermarks."""
+        return self._sink.cycle
 
     def step(self, shown: Callable[[PollSnapshot, Lsn], None] = lambda _, __: None) -> Polled | None:
         """Run one cycle; return None if nothing became visible since the last one.
@@ -135,34 +123,14 @@ class Poller:
         return self._polled(seen, published)
 
     def close(self) -> None:
-        """Release the lake's write lock."""
-        self._lock.close()
+        """Close the sink."""
+        self._sink.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
-
-    def _made(self) -> Lake:
-        """Open the lake; the first run creates it."""
-        options = self._options
-        try:
-            return Lake.open(options.lake)
-        except LakeMissing:
-            with open_poll_snapshot(options.source) as seen:
-                identity = seen.identity
-                lake = Lake(
-                    options.lake,
-                    options.names.mirror,
-                    identity.system_identifier,
-                    identity.database_oid,
-                    identity.database,
-                    seen.version_num,
-                    options.lake / LOG,
-                )
-            lake.create()
-            return lake
 
     def _require_own(self, seen: PollSnapshot) -> None:
         """Raise an error for another source, and for a standby that lags, which is retried.
@@ -171,7 +139,7 @@ class Poller:
         an earlier state, a timeline change, or 2^32 transactions since the last poll.
         """
         identity, last = seen.identity, self.seen
-        self.lake.require_own(identity)
+        self._sink.require_own(identity)
         if last is None:
             if self.cycle.applied_lsn > Lsn.ZERO:
                 self._whole[None] = "the mirror used logical decoding before"
@@ -201,7 +169,7 @@ class Poller:
         now = time.monotonic()
         if not seen.on_standby and self.seen is not None and now - self._recorded_at >= IDLE_RECORD_S:
             applied_lsn = self.cycle.applied_lsn
-            self._cycles.record(Cycle(applied_lsn, applied_lsn, seen.time, seen=self.seen))
+            self._sink.record(Cycle(applied_lsn, applied_lsn, seen.time, seen=self.seen))
             self._recorded_at = now
 
     def _polled(self, seen: PollSnapshot, published: Mapping[int, Fingerprint] | None = None) -> Polled:
@@ -225,9 +193,9 @@ class Poller:
         self, seen: PollSnapshot, had: Mapping[int, Kept | RowDigest], published: Mapping[int, Fingerprint] | None
     ) -> Polled:
         last = published is not None
-        shutil.rmtree(self._options.lake / STAGING, ignore_errors=True)
+        shutil.rmtree(self._sink.shared.path / STAGING, ignore_errors=True)
         applied_lsn = self.cycle.applied_lsn
-        highest = self._take_away_above(applied_lsn)
+        highest = self._sink.discard_above(list(self.tables.histories.values()), applied_lsn)
         here = PollPosition(
             Lsn(max(seen.lsn.value, applied_lsn.value + 1, highest.value + 1)), seen.snapshot, applied_lsn
         )
@@ -275,36 +243,20 @@ class Poller:
             _LOGGER.warning("%s", message)
 
     def _commit(self, found: PollResult, here: PollPosition) -> None:
-        """Commit changes and generations to their tables; readers ignore them until the cycle is recorded."""
-        by_table = [(self.tables.path(oid), written.files) for oid, written in found.written.items()]
-        with ThreadPoolExecutor(COMMITTERS) as pool:
-            list(pool.map(lambda item: self._append(item[0], item[1], here.lsn), by_table))
-        for generation in found.generations:
-            self._begin(generation, here)
+        """Commit changes and copies to their tables; readers ignore them until the cycle is recorded."""
+        self._sink.commit({self.tables.path(oid): each.written for oid, each in found.written.items()}, here.lsn)
+        for copy in found.copies:
+            self._adopt(copy, here)
 
-    def _append(self, path: str, written: Sequence[Written], lsn: Lsn) -> None:
-        table = self._changes.find(path) or self._changes.create(path, written)
-        table.require_columns([column for each in written for column in each.columns])
-        table.append([each.file for each in written], lsn)
-        fail_point(FailPoint.TABLE_COMMITTED)
-
-    def _begin(self, generation: Generation, here: PollPosition) -> None:
-        folder = self._options.lake / self.tables.copied(generation.fingerprint, here).path / VERSIONS
-        for attempt in range(_ATTEMPTS):
-            table = VersionTable.create(folder, generation.columns)
-            try:
-                table.rewrite(generation.files, generation.columns, here.lsn, here.lsn, anew=True)
-            except LakeInUse:  # a fold has committed at the same time
-                if attempt + 1 == _ATTEMPTS:
-                    raise
-            else:
-                fail_point(FailPoint.GENERATION_COMMITTED)
-                return
+    def _adopt(self, copy: TableCopy, here: PollPosition) -> None:
+        path = self.tables.copied(copy.fingerprint, here).path
+        if not any(self._sink.adopt(path, copy) for _ in range(_ATTEMPTS)):
+            raise LakeInUse(f"{copy.name} was folded at the same time as its copy was added", "Retry the command.")
 
     def _record_events(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
-        events = [*plan.events, *(self.tables.copied(each.fingerprint, here) for each in found.generations), *more]
+        events = [*plan.events, *(self.tables.copied(each.fingerprint, here) for each in found.copies), *more]
         filenodes = {oid: shown.filenode for oid, (_, shown) in plan.followed.items()}
-        filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.generations}
+        filenodes |= {each.fingerprint.oid: each.fingerprint.filenode for each in found.copies}
         self.tables.record(events, filenodes)
 
     def _recorded(
@@ -315,20 +267,8 @@ class Poller:
         recorded = Seen(seen.snapshot, seen.lsn, seen.identity.timeline, here.lsn if reconcile else before)
         observed = None if last else recorded
         cycle = Cycle(here.lsn, here.lsn, seen.time, changes, len(found.written), observed)
-        self._cycles.record(cycle)
-        self._catalog.keep_up(cycle, at_once=True)
+        self._sink.record(cycle)
+        self._sink.publish(at_once=True)
         self.seen, self._had, self._recorded_at = recorded, found.has, time.monotonic()
         self._unreconciled = 0 if reconcile else self._unreconciled + 1
-        return Polled(here.lsn, len(plan.followed), changes, len(found.generations), reconcile)
-
-    def _take_away_above(self, applied_lsn: Lsn) -> Lsn:
-        """Remove changes above the applied LSN, left by an interrupted cycle; return the highest LSN of any table."""
-        highest = applied_lsn
-        for history in self.tables.histories.values():
-            applied = self._changes.applied(history.path)
-            highest = max(highest, applied, history.last.lsn)
-            if applied > applied_lsn:
-                files = read_changes(self._options.lake, history.path, applied_lsn).files
-                left = [Path(file.path).name for file in files if file.least > applied_lsn]
-                remove_files(self._options.lake / history.path / CHANGES, left)
-        return highest
+        return Polled(here.lsn, len(plan.followed), changes, len(found.copies), reconcile)

@@ -16,8 +16,9 @@ from tidemark.pipeline.events import Emit, PollApplied, TableFolded
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.handover import Handover
+from tidemark.pipeline.poll.lake_poller import lake_poller
 from tidemark.pipeline.poll.options import PollOptions
-from tidemark.pipeline.poll.poller import Polled, Poller
+from tidemark.pipeline.poll.poller import Polled
 from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
 from tidemark.pipeline.publishing import UnmirroredRecord
@@ -55,7 +56,7 @@ def run_polls(
         emit(PollApplied(polled.upto, polled.tables, polled.changes, polled.copied, polled.reconciled))
 
     with ExitStack() as held:
-        poller = held.enter_context(Poller(_poll_options(options, spark), spark, stopping))
+        poller = held.enter_context(lake_poller(_poll_options(options, spark), spark, stopping))
         if options.folds:
             held.enter_context(BackgroundFold(options.lake, spark, lambda *fold: emit(TableFolded.of(*fold))))
         exports = held.enter_context(SnapshotExports(options.lake, options.source))

@@ -1,4 +1,4 @@
-"""Rows that a cycle has read from the source, in files in the lake's staging directory until the next cycle.
+"""Rows that a cycle has read from the source, in files in the staging directory until the next cycle.
 
 So the source is read once, even if Spark evaluates the rows several times. Columns are named by attnum, as in plans:
 `v3` is a value, `t3` its text fallback.
@@ -49,7 +49,7 @@ class StagedRead:
 class StageWork:
     """The input of a task."""
 
-    lake: SharedFolder
+    shared: SharedFolder
     types: Types
     folder: Path
     wanted: Mapping[int, StagedRead]
@@ -181,7 +181,7 @@ def _tried(source: CopySource, work: StageWork, part: Part) -> StagedPart | Unre
 
 def _read(source: CopySource, work: StageWork, part: Part) -> StagedPart:
     wanted = work.wanted[part.oid]
-    work.lake.verified()
+    work.shared.verified()
     work.folder.mkdir(parents=True, exist_ok=True)
     writers: dict[tuple[str, ...], FileWriter] = {}
     for batch in read_part(source, work.query(part), work.decodings(part)):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,10 @@ import pyarrow.compute as pc
 
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
-from tidemark.lake.files import DataFile, FileWriter
-from tidemark.lake.versions import prefix, version_schema
+from tidemark.lake.files import FileWriter
+from tidemark.lake.shared import SharedFolder
+from tidemark.lake.versions import VERSIONS, prefix, version_schema
+from tidemark.pipeline.sinks.lake_changes import WrittenFile
 from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
@@ -25,69 +26,76 @@ GATHERED_BYTES = 96 << 20  # rows that all buckets buffer before they are writte
 
 
 @dataclass(frozen=True, slots=True)
-class CopyLayout:
+class LakeCopyTarget:
     """How a copy is stored: the stored columns, the attnums of the key, the number of buckets, and the begin LSN."""
 
+    lake: SharedFolder
+    oid: int
+    path: str
     columns: tuple[StoredColumn, ...]
     key: tuple[int, ...]
     buckets: int
     base: Lsn
 
+    def open(self) -> CopiedRowWriter:
+        """Open a writer."""
+        (self.lake.verified() / self.path / VERSIONS).mkdir(parents=True, exist_ok=True)
+        return CopiedRowWriter(self)
+
 
 @dataclass(slots=True)
-class BucketFiles:
+class CopiedRowWriter:
     """The files that a task is writing: one for each bucket and set of columns with a text fallback."""
 
-    folder: Path
-    layout: CopyLayout
+    target: LakeCopyTarget
     _open: dict[tuple[int, tuple[str, ...]], FileWriter] = field(default_factory=dict)
 
     def write(self, batch: CopyBatch) -> None:
         """Write rows."""
-        buckets = self.layout.buckets
+        buckets = self.target.buckets
         if buckets == 1:
-            return self._into(0, _rows(batch, self.layout))
-        order, borders = by_bucket(buckets_of(_hashed(batch, self.layout), buckets), buckets)
-        rows = _rows(batch, self.layout, pa.array(order))
+            return self._into(0, _rows(batch, self.target))
+        order, borders = by_bucket(buckets_of(_hashed(batch, self.target), buckets), buckets)
+        rows = _rows(batch, self.target, pa.array(order))
         for bucket in np.flatnonzero(np.diff(borders)).tolist():
             start, end = int(borders[bucket]), int(borders[bucket + 1])
             self._into(bucket, rows.slice(start, end - start))
         return None
 
-    def finished(self) -> Iterator[DataFile]:
-        """Close the files; each is durable when it is returned."""
-        for writer in self._open.values():
-            yield writer.close()
+    def finished(self) -> list[WrittenFile]:
+        """Close the files; each is durable then."""
+        found = []
+        for (_, names), writer in self._open.items():
+            every = (each for column in self.target.columns for each in (column, column.fallback_column()))
+            stored = tuple(each for each in every if each.name in names)
+            found.append(WrittenFile(self.target.oid, writer.close(), stored))
             fail_point(FailPoint.FILE_WRITTEN)
+        return found
 
     def discard(self) -> None:
         """Discard the files."""
         for writer in self._open.values():
             writer.discard()
 
-    def texts(self) -> frozenset[int]:
-        """The attnums of the columns with a text fallback in some file."""
-        there = {name for _, names in self._open for name in names}
-        return frozenset(column.attnum for column in self.layout.columns if column.fallback_column().name in there)
-
     def _into(self, bucket: int, rows: pa.Table) -> None:
         names = tuple(rows.column_names)
         key = bucket, names
         if key not in self._open:
             like = next((writer for (_, others), writer in self._open.items() if others == names), None)
-            name = prefix(bucket, self.layout.buckets, live=True)
-            self._open[key] = FileWriter(self.folder, name, like, text_bounds=False)
+            name = prefix(bucket, self.target.buckets, live=True)
+            folder = self.target.lake.path / self.target.path / VERSIONS
+            self._open[key] = FileWriter(folder, name, like, text_bounds=False)
         self._open[key].write(rows)
         writers = self._open.values()
         if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:
             max(writers, key=lambda writer: writer.gathered_bytes).flush()
 
 
-def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -> pa.Table:
+def _rows(batch: CopyBatch, target: LakeCopyTarget, order: pa.Array | None = None) -> pa.Table:
     """The rows of a batch with their interval, in the given order or as they are."""
     stored: list[StoredColumn] = []
     arrays: list[pa.Array] = []
-    for column, values in zip(layout.columns, batch.columns, strict=True):
+    for column, values in zip(target.columns, batch.columns, strict=True):
         stored.append(column)
         arrays.append(values.array)
         if values.fallback is not None:
@@ -95,7 +103,7 @@ def _rows(batch: CopyBatch, layout: CopyLayout, order: pa.Array | None = None) -
             arrays.append(values.fallback)
     if order is not None:
         arrays = [pc.take(array, order, boundscheck=False) for array in arrays]
-    begin = pa.array(np.full(batch.rows, layout.base.value, np.int64))
+    begin = pa.array(np.full(batch.rows, target.base.value, np.int64))
     return pa.table([*arrays, begin, pa.nulls(batch.rows, pa.int64())], schema=version_schema(stored))
 
 
@@ -115,8 +123,8 @@ def _placed(buckets: Ints, next_at: Longs) -> Any:
     return order
 
 
-def _hashed(batch: CopyBatch, layout: CopyLayout) -> Sequence[pa.Array]:
+def _hashed(batch: CopyBatch, target: LakeCopyTarget) -> Sequence[pa.Array]:
     """The cells that determine the bucket of a row, in order."""
-    by_attnum = {column.attnum: values for column, values in zip(layout.columns, batch.columns, strict=True)}
-    chosen: list[Values] = [by_attnum[attnum] for attnum in layout.key or by_attnum]
+    by_attnum = {column.attnum: values for column, values in zip(target.columns, batch.columns, strict=True)}
+    chosen: list[Values] = [by_attnum[attnum] for attnum in target.key or by_attnum]
     return [cell for each in chosen for cell in (each.array, each.fallback) if cell is not None]

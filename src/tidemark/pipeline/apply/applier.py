@@ -1,4 +1,4 @@
-"""The writer of a lake: reads catalog snapshots, applies the received log and records its progress, in a loop.
+"""The applier of the stream: reads catalog snapshots, applies the received log to a sink and records its progress.
 
 It needs the source only for catalog snapshots. While the source cannot be reached it continues to apply, but changes
 above the schema LSN are not visible to readers.
@@ -23,34 +23,25 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import (
     Blocker,
-    LakeInUse,
-    LakeMissing,
     LogBehind,
-    LogDamaged,
     LogTrimmed,
-    NotAnswerable,
     ReceiveFailed,
     Retry,
     SourceError,
     policy_of,
 )
-from tidemark.lake.catalog import CatalogUpdates
-from tidemark.lake.lake import Lake
-from tidemark.lake.leases import leases_in_force, needed_from
-from tidemark.lake.lock import WRITING, LakeLock
-from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained, read_seen
+from tidemark.lake.registers import Cycle
 from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, Generation, VersionTable
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import descriptions
-from tidemark.log.mirror import LogMirror, read_mirror
+from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
-from tidemark.pipeline.apply.cycle import Applied, ChangeTables, run_cycle
-from tidemark.pipeline.apply.job import require_reach
+from tidemark.pipeline.apply.cycle import Applied, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
+from tidemark.pipeline.sinks.sink import Sink, TableCopy
 from tidemark.postgres.blockers import ending, named, older_than
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.session import Session
@@ -80,34 +71,27 @@ class Pace:
             self.size_bytes = int(min(self._most, max(self._least, min(fits, 2 * self.size_bytes))))
 
 
-class LakeWriter:
-    """Applies a log to a lake, whose lock it holds until `close`.
+class StreamApplier:
+    """Applies a log to a sink, which it closes at the end.
 
     `uncopied` are the tables that cannot be copied at present; None if this process copies no tables. After a restart
     of the mirror the schema LSN stays in place, and readers get the state before the restart, until every other table
     has begun again.
     """
 
-    def __init__(self, options: ApplyOptions, spark: SparkSession) -> None:
-        require_pinned(spark)
-        self._options, self._spark = options, spark
+    def __init__(self, options: ApplyOptions, spark: SparkSession, sink: Sink) -> None:
+        self._options, self._spark, self.sink = options, spark, sink
         self._session: Session | None = None
-        self.lake = self._made()
-        with ExitStack() as taken:  # a constructor that fails releases the lock
-            self._lock = taken.enter_context(LakeLock(options.lake, WRITING))
-            fail_point(FailPoint.LOCKED)
-            self._cycles = Cycles(options.lake)
-            self.cycle = self._cycles.last
-            require_reach(spark, shared_folder(options.lake), shared_folder(options.log))
-            events = read_events(options.lake)
-            register = Tables(options.lake)
+        with ExitStack() as held:
+            held.callback(sink.close)
+            require_pinned(spark)
+            self.cycle = sink.cycle
+            sink.require_reach(spark, shared_folder(options.log))
             lsns = SchemaLsns(self.cycle.schema_lsn, self.cycle.behind)
             self.tables = StreamTracker(
-                events, register.append, options.names.publication, lsns, self.cycle.applied_lsn
+                sink.events(), sink.record_events, options.names.publication, lsns, self.cycle.applied_lsn
             )
-            self._catalog = CatalogUpdates(options.lake, register)
-            self._update_catalog(at_once=True)
-            self._changes = ChangeTables(options.lake)
+            sink.publish(at_once=True)
             self.reader = LogReader(options.log)
             self._recall()
             self._pace = Pace(options.cycle_bytes, options.slice_bytes, options.cycle_s)
@@ -118,7 +102,7 @@ class LakeWriter:
             self.source_position: tuple[Lsn, datetime] | None = None  # as of the last catalog snapshot
             self._client: ReceiveClient | None = None
             self.uncopied: frozenset[int] | None = None
-            taken.pop_all()
+            held.pop_all()
 
     def step(self) -> Applied | None:
         """Read a catalog snapshot if it is time, apply what was received, record progress; return what was applied."""
@@ -129,7 +113,7 @@ class LakeWriter:
         applied = self.apply()
         if applied is None and time.monotonic() - self._recorded_at >= self._options.idle_interval_s:
             self.record_progress()
-        self._update_catalog()
+        self.sink.publish()
         return applied
 
     def read_catalog(self) -> bool:
@@ -175,12 +159,12 @@ class LakeWriter:
                 return None  # a table was altered, and its definition cannot be read now
             self.tables.describe(descriptions(planned.sent, options.log), planned.last)
             if planned.transactions:
-                applied = run_cycle(self._spark, self.lake, planned, relations, self.tables, self._changes)
+                applied = run_cycle(self._spark, self.sink, options.log, planned, relations, self.tables)
                 self._record_cycle(planned.upto, applied)
                 self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
                 self.cycle = replace(self.cycle, applied_lsn=upto)
-        changed_at = {oid: self._changes.applied(self.tables.path(oid)) for oid in self.tables.pending}
+        changed_at = {oid: self.sink.applied_lsn(self.tables.path(oid)) for oid in self.tables.pending}
         self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader)
         self._begin_truncated()
         return applied
@@ -188,40 +172,35 @@ class LakeWriter:
     def _begin_truncated(self) -> None:
         """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
         for oid, lsn in self.tables.truncated().items():
-            if read_retained(self._options.lake) < lsn <= self.cycle.applied_lsn:
+            if self.sink.retained_lsn() < lsn <= self.cycle.applied_lsn:
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
                 name = f"{table.schema}.{table.name}"
                 message = "table %s: readable from %s on, where it was truncated"
                 _LOGGER.info(message, name, lsn, extra=fields(table=name, lsn=lsn))
 
-    def take(self, generations: Iterable[Generation]) -> Iterator[tuple[Generation, bool]]:
-        """Add copies to the lake; yield each copy that could be checked, and whether it was accepted.
+    def take(self, copies: Iterable[TableCopy]) -> Iterator[tuple[TableCopy, bool]]:
+        """Add copies to the sink; yield each copy that could be checked, and whether it was accepted.
 
         A copy is accepted if the table still has the copied definition, and everything up to the copy's position is
         applied.
         """
-        ready = [each for each in generations if self.cycle.applied_lsn >= each.base.lsn]
+        ready = [each for each in copies if self.cycle.applied_lsn >= each.base.lsn]
         if ready and self.read_catalog():
             yield from ((each, taken) for each in ready if (taken := self._take(each)) is not None)
 
-    def _take(self, generation: Generation) -> bool | None:
-        """Add one copy, after a catalog snapshot; None if a fold committed to the table first."""
-        oid, base = generation.fingerprint.oid, generation.base
-        if not self.tables.accepts(generation.fingerprint, base) or read_retained(self._options.lake) > base.floor:
+    def _take(self, copy: TableCopy) -> bool | None:
+        """Add one copy, after a catalog snapshot; None if it has to be added later."""
+        oid, base = copy.fingerprint.oid, copy.base
+        if not self.tables.accepts(copy.fingerprint, base) or self.sink.retained_lsn() > base.floor:
             return False
-        folder = self._options.lake / self.tables.path(oid) / VERSIONS
-        table = VersionTable.create(folder, generation.columns)
-        try:
-            table.rewrite(generation.files, generation.columns, base.lsn, base.lsn, anew=True)
-        except LakeInUse:
-            return None  # a fold committed at this moment; the copy is added later
-        fail_point(FailPoint.GENERATION_COMMITTED)
-        self.tables.add_copy(generation.fingerprint, base, generation.snapshot)
+        if not self.sink.adopt(self.tables.path(oid), copy):
+            return None
+        self.tables.add_copy(copy.fingerprint, base, copy.snapshot)
         return True
 
     def record_progress(self) -> None:
-        """Record the applied LSN and the schema LSN in `_cycles`, if they have changed."""
+        """Record the applied LSN and the schema LSN, if they have changed."""
         self._record_cycle(self.cycle.applied_lsn)
 
     def catch_up(self, upto: Lsn) -> None:
@@ -232,13 +211,13 @@ class LakeWriter:
             while self.apply() is not None and self.cycle.applied_lsn < upto:
                 pass
             self.record_progress()
-        self._update_catalog(at_once=True)
+        self.sink.publish(at_once=True)
 
     def close(self) -> None:
-        """Close the connections and release the lock of the lake."""
+        """Close the connections and the sink."""
         self._disconnect()
         self._leave_receiver()
-        self._lock.close()
+        self.sink.close()
 
     def __enter__(self) -> Self:
         return self
@@ -246,45 +225,16 @@ class LakeWriter:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         try:
             if kind is None:
-                self._update_catalog(at_once=True)
+                self.sink.publish(at_once=True)
         finally:
             self.close()
-
-    def _made(self) -> Lake:
-        """Open the lake, or create it, for which the source must be reachable."""
-        options = self._options
-        mirror = read_mirror(options.log, Disk())
-        if mirror is None or mirror.start is None:
-            raise LakeMissing(
-                f"{options.log} is not a Tidemark log", f"Run `tidemark receive SOURCE --log {options.log}`."
-            )
-        try:
-            version_num = Lake.open(options.lake).version_num
-        except LakeMissing:
-            with Session.open(options.source, "apply") as session:
-                version_num = session.version_num
-        lake = _lake(options, mirror, version_num)
-        lake.create()
-        if read_seen(options.lake) is not None:
-            raise NotAnswerable(
-                f"{options.lake} was written by polling, and a log cannot be applied to it",
-                f"Run `tidemark sync SOURCE {options.lake}`, which changes the mirror to logical decoding.",
-            )
-        if not lake.is_continued_by(mirror.identity, mirror.start):
-            raise LogDamaged(
-                f"the log at {options.log} starts at {mirror.start}, after the applied LSN of the lake "
-                f"({lake.cycle().applied_lsn}): the changes in between are missing",
-                f"Use the log that this lake was made from. If it is lost, run "
-                f"`tidemark resync {options.lake} --all` and `tidemark sync SOURCE {options.lake}`.",
-            )
-        return lake
 
     def _recall(self) -> None:
         """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None:
             return
-        least = max(mirror.start, read_retained(self._options.lake))
+        least = max(mirror.start, self.sink.retained_lsn())
         for since in dict.fromkeys((self.tables.lsns.complete, self.tables.lsns.mirror)):
             if since >= least and self._recalled(since):
                 return
@@ -327,7 +277,7 @@ class LakeWriter:
 
     def _record_cycle(self, applied_lsn: Lsn, applied: Applied | None = None) -> None:
         waited_for = self.tables.restarting - self.uncopied if self.uncopied is not None else None
-        last = self._cycles.last
+        last = self.sink.cycle
         known = last.schema_lsn if waited_for else self.tables.lsns.mirror
         behind = {oid: lsn for oid, lsn in self.tables.lsns.behind.items() if lsn < known}
         if (applied_lsn, known, behind) == (last.applied_lsn, last.schema_lsn, last.behind):
@@ -342,19 +292,16 @@ class LakeWriter:
             applied.tables if applied else 0,
             behind=behind,
         )
-        self._cycles.record(self.cycle)
+        self.sink.record(self.cycle)
         self._recorded_at = time.monotonic()
         self._report_applied(applied_lsn)
-
-    def _update_catalog(self, *, at_once: bool = False) -> None:
-        self._catalog.keep_up(self._cycles.last, at_once=at_once)
 
     def _report_applied(self, applied_lsn: Lsn) -> None:
         """Report to the receiver, if one is running, which log segments are needed, so that it removes the others."""
         try:
             if self._client is None:
                 self._client = ReceiveClient(self._options.log)
-            self._client.applied(applied_lsn, needed_from(applied_lsn, leases_in_force(self._options.lake)))
+            self._client.applied(applied_lsn, self.sink.log_needed_from(applied_lsn))
         except ReceiveFailed:
             self._leave_receiver()
 
@@ -367,16 +314,3 @@ class LakeWriter:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-
-def _lake(options: ApplyOptions, mirror: LogMirror, version_num: int) -> Lake:
-    identity = mirror.identity
-    return Lake(
-        options.lake,
-        options.names.mirror,
-        identity.system_identifier,
-        identity.database_oid,
-        identity.database,
-        version_num,
-        options.log,
-    )

@@ -1,0 +1,1 @@
+"""Where the pipeline writes: the interface, and the Delta lake."""
