@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.clock import Boundary, Lsn
+from tidemark.errors import LakeInUse
 from tidemark.lake.registers import Cycle, Seen
 from tidemark.lake.rows import DELETED, INSERTED, POSTIMAGE, TRUNCATED
 from tidemark.lake.shared import SharedFolder, shared_folder
@@ -138,6 +139,7 @@ class RecordingSink:
     cycles: list[Cycle] = field(default_factory=lambda: [Cycle(Lsn.ZERO, Lsn.ZERO)])
     holds: list[RecordingHold] = field(default_factory=list)
     published: int = 0
+    refused: set[str] = field(default_factory=set)
     closed: bool = False
 
     def contents(self, path: str) -> dict[int, Row]:
@@ -209,10 +211,12 @@ class RecordingSink:
         """The target of a copy."""
         return RecordingTarget(fingerprint.oid)
 
-    def adopt(self, path: str, copy: TableCopy) -> bool:
-        """Record a copy."""
+    def adopt(self, path: str, copy: TableCopy) -> None:
+        """Record a copy, at the second attempt."""
+        if path not in self.refused:
+            self.refused.add(path)
+            raise LakeInUse(f"another commit to {path} came first", "Retry.")
         self.copies[path] = copy
-        return True
 
     def retained_lsn(self) -> Lsn:
         """Nothing expires."""

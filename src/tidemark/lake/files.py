@@ -138,11 +138,12 @@ class FileWriter:
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
 
     def discard(self) -> None:
-        """Abandon the file and remove it from disk."""
+        """Abandon the file and remove it from disk, if that is possible."""
         if self._writer is not None:
             with suppress(OSError):
                 self._writer.close()
-        (self._folder / self._name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._folder / self._name).unlink(missing_ok=True)
 
 
 def _few_values(sample: pa.ChunkedArray) -> bool:

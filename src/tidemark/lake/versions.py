@@ -5,8 +5,7 @@ this is a plain current table. A file's name contains its kind and its bucket; i
 intervals. The `txn` version is the folded LSN.
 
 A generation results from one start of the table, or one copy. The next generation replaces it in one commit, which
-records the last Delta version of the previous generation. That one is read at this Delta version until it expires. A
-copy yields a `Generation`, whose files are not committed yet.
+records the last Delta version of the previous generation. That one is read at this Delta version until it expires.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from harness.database import Database
 from harness.lake import following, lakeside
 from tests.pgoutput.corpus import ARRAYS, AS_TEXT, SCALARS
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.full
 
 CORPUS = {**SCALARS, **ARRAYS, **AS_TEXT}
 

@@ -45,7 +45,7 @@ POINTS = (
     FailPoint.CYCLE_COMMITTED,
 )
 FEW_POINTS = (FailPoint.TABLE_COMMITTED, FailPoint.CYCLE_COMMITTED)
-KILLED = ("locked:1", "file written:1", "table committed:3", "events committed:1")
+KILLED = ("locked:1", "file written:1", "table committed:2", "events committed:1")
 
 
 def create(db: Database) -> None:

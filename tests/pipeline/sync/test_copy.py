@@ -15,6 +15,7 @@ from tests.conftest import NEWEST, installs_from
 from tests.pgoutput.corpus import ARRAYS, AS_TEXT, SCALARS
 from tidemark.lake.versions import read_versions
 from tidemark.pipeline.copy import parts
+from tidemark.pipeline.fold import layout
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
@@ -105,7 +106,7 @@ def test_a_table_in_many_parts_and_buckets_is_whole(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "LEAST_BYTES", 1 << 17)
-    monkeypatch.setattr(parts, "BUCKET_BYTES", 1 << 16)
+    monkeypatch.setattr(layout, "BUCKET_BYTES", 1 << 16)
     db.run(
         "create table t (id bigint, sub numeric(20, 3), moment date, v text, primary key (sub, id, moment))",
         "insert into t select i, i / 7.0, case when i % 400 = 0 then 'infinity' else date '2020-01-01' + i end, "

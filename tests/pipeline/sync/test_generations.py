@@ -115,7 +115,8 @@ def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
         assert again.require_noted() == 2
 
 
-@pytest.mark.parametrize("folded", quick_only((True, False), True))
+@pytest.mark.full
+@pytest.mark.parametrize("folded", [True, False])
 def test_a_fold_of_the_generation_before_loses(db: Database, spark: SparkSession, tmp_path: Path, folded: bool) -> None:
     rows = "insert into t select i, 'a' from generate_series(1, 100) i"
     db.run("create table t (id int primary key, v text)", *([rows] if folded else []))

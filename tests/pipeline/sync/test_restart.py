@@ -15,7 +15,7 @@ from harness.database import MIRROR, Database, create_database
 from harness.lake import by_postgres, require_rows
 from harness.mirrored import connected
 from harness.syncing import Synced, publish, syncing
-from tests.conftest import NEWEST, Start, quick_only
+from tests.conftest import NEWEST, Start
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.errors import (
@@ -156,7 +156,8 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     return again
 
 
-@pytest.mark.parametrize("broken", quick_only(BREAKS, "slot"))
+@pytest.mark.full
+@pytest.mark.parametrize("broken", BREAKS)
 def test_a_mirror_that_cannot_go_on_is_started_over(
     db: Database, spark: SparkSession, tmp_path: Path, broken: str
 ) -> None:

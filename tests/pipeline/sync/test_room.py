@@ -93,7 +93,7 @@ def test_what_a_failed_copy_has_written_goes_by_vacuum(
     db.run(*TABLE)
     ((oid,),) = db.admin("select 't'::regclass::oid::int")
     folder = tmp_path / "lake" / table_path(oid) / "versions"
-    wrapped(monkeypatch, SnapshotCopy, "_generation", after=lambda: db.run("alter table t add c int default 7"))
+    wrapped(monkeypatch, SnapshotCopy, "_copy", after=lambda: db.run("alter table t add c int default 7"))
     with syncing(db, tmp_path, spark, "t", folds=False) as synced:
         synced.copy_all()
         assert any("copy failed" in each for each in synced.said)

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import (
     Blocker,
+    LakeInUse,
     LogBehind,
     LogTrimmed,
     ReceiveFailed,
@@ -194,7 +195,9 @@ class StreamApplier:
         oid, base = copy.fingerprint.oid, copy.base
         if not self.tables.accepts(copy.fingerprint, base) or self.sink.retained_lsn() > base.floor:
             return False
-        if not self.sink.adopt(self.tables.path(oid), copy):
+        try:
+            self.sink.adopt(self.tables.path(oid), copy)
+        except LakeInUse:
             return None
         self.tables.add_copy(copy.fingerprint, base, copy.snapshot)
         return True
@@ -230,7 +233,7 @@ class StreamApplier:
             self.close()
 
     def _recall(self) -> None:
-        """Read the descriptions above the schema LSNs that an earlier writer applied, if the log still has them."""
+        """Read the descriptions above the schema LSNs that an earlier process applied, if the log still has them."""
         mirror = read_mirror(self._options.log, Disk())
         if mirror is None or mirror.start is None:
             return

@@ -1,4 +1,4 @@
-"""The options of the writer that applies a log to a lake."""
+"""The options of the applier of the stream."""
 
 from __future__ import annotations
 

@@ -5,14 +5,14 @@
     copied      all its parts are complete, and wait until the sink adopts them
 
 A table in none of these states is at rest: it is live, or is not to be copied. `pick` puts the wanted tables that are
-due in flight; the end of the copy makes them copied, or failed; the writer of the lake accepts a copied table, or fails
-it because it has changed.
+due in flight; the end of the copy makes them copied, or failed; the sink adopts a copied table, or it fails because the
+table has changed.
 
 A table has at most one copy in flight or copied, so a copy that became invalid cannot be accepted as a later one.
 
 The rows of a copy begin at its base, and every change that is not visible at the base is applied after it. The base is
-recorded with the copy and kept as long as its rows are read, so a change that is part of the
-copy is skipped however late it arrives.
+recorded with the copy and kept as long as its rows are read, so a change that is part of the copy is skipped however
+late it arrives.
 
 Nothing here is durable. A crash in any state leaves files that belong to no table, the table as it was, and requests
 that are not fulfilled: the table is wanted again.

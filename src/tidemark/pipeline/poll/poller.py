@@ -250,8 +250,13 @@ class Poller:
 
     def _adopt(self, copy: TableCopy, here: PollPosition) -> None:
         path = self.tables.copied(copy.fingerprint, here).path
-        if not any(self._sink.adopt(path, copy) for _ in range(_ATTEMPTS)):
-            raise LakeInUse(f"{copy.name} was folded at the same time as its copy was added", "Retry the command.")
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._sink.adopt(path, copy)
+            except LakeInUse:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        return None
 
     def _record_events(self, here: PollPosition, plan: PollPlan, found: PollResult, more: Sequence[TableEvent]) -> None:
         events = [*plan.events, *(self.tables.copied(each.fingerprint, here) for each in found.copies), *more]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
-from tidemark.lake.files import FileWriter
+from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.shared import SharedFolder
 from tidemark.lake.versions import VERSIONS, prefix, version_schema
-from tidemark.pipeline.sinks.lake_changes import WrittenFile
 from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
@@ -23,6 +22,21 @@ from tidemark.values.hashes import buckets_of
 from tidemark.values.kernels import Ints, Longs, kernel
 
 GATHERED_BYTES = 96 << 20  # rows that all buckets buffer before they are written as row groups
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file that a task has written for a table. `texts` are the attnums of the columns with a text fallback in it."""
+
+    oid: int
+    file: DataFile
+    texts: frozenset[int]
+    truncated: None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.file.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,14 @@ class LakeCopyTarget:
     key: tuple[int, ...]
     buckets: int
     base: Lsn
+
+    def columns_of(self, files: Iterable[CopiedFile]) -> list[StoredColumn]:
+        """The stored columns of a copy, with the text fallbacks that some file has."""
+        texts = frozenset[int]().union(*(each.texts for each in files))
+        columns: list[StoredColumn] = []
+        for column in self.columns:
+            columns += [column, column.fallback_column()] if column.attnum in texts else [column]
+        return columns
 
     def open(self) -> CopiedRowWriter:
         """Open a writer."""
@@ -62,13 +84,13 @@ class CopiedRowWriter:
             self._into(bucket, rows.slice(start, end - start))
         return None
 
-    def finished(self) -> list[WrittenFile]:
+    def finished(self) -> list[CopiedFile]:
         """Close the files; each is durable then."""
+        fallbacks = {column.fallback_column().name: column.attnum for column in self.target.columns}
         found = []
         for (_, names), writer in self._open.items():
-            every = (each for column in self.target.columns for each in (column, column.fallback_column()))
-            stored = tuple(each for each in every if each.name in names)
-            found.append(WrittenFile(self.target.oid, writer.close(), stored))
+            texts = frozenset(fallbacks[name] for name in names if name in fallbacks)
+            found.append(CopiedFile(self.target.oid, writer.close(), texts))
             fail_point(FailPoint.FILE_WRITTEN)
         return found
 

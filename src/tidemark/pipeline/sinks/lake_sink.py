@@ -5,7 +5,7 @@ A table that already has a commit receives only the changes above it. The row in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,7 +16,6 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import LakeInUse
 from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.columns import Layout, StoredColumn, arranged, layout_of, wanted_columns
@@ -30,7 +29,7 @@ from tidemark.lake.shared import SharedFolder, shared_folder
 from tidemark.lake.versions import VERSIONS, VersionTable
 from tidemark.pipeline.fold.layout import buckets_for, version_columns
 from tidemark.pipeline.sinks.lake_changes import LakeChangeTarget, LakePollTarget, WrittenFile
-from tidemark.pipeline.sinks.lake_copies import LakeCopyTarget
+from tidemark.pipeline.sinks.lake_copies import CopiedFile, LakeCopyTarget
 from tidemark.pipeline.sinks.reach import require_reach
 from tidemark.pipeline.sinks.sink import ChangeStamp, TableCopy, Written
 from tidemark.postgres.identity import Identity
@@ -110,7 +109,7 @@ class LakeSink:
     def commit(self, written: Mapping[str, Sequence[Written]], upto: Lsn) -> None:
         """Commit change files to their tables, several tables at a time."""
         with ThreadPoolExecutor(_COMMITTERS) as pool:
-            list(pool.map(lambda item: self._append(item[0], _files(item[1]), upto), written.items()))
+            list(pool.map(lambda path: self._append(path, written[path], upto), written))
 
     def record(self, cycle: Cycle) -> None:
         """Record the watermarks in `_cycles`."""
@@ -131,17 +130,13 @@ class LakeSink:
         buckets = buckets_for(size_bytes) if hashed and all(map(can_hash, hashed)) else 1
         return LakeCopyTarget(self.shared, fingerprint.oid, history.path, stored, fingerprint.key, buckets, base.floor)
 
-    def adopt(self, path: str, copy: TableCopy) -> bool:
-        """Start a generation of a table's versions with a copy; False if a fold committed at the same time."""
-        files = _files(copy.written)
-        columns = _copied_columns(cast(LakeCopyTarget, copy.target), files)
+    def adopt(self, path: str, copy: TableCopy) -> None:
+        """Start a generation of a table's versions with a copy."""
+        files = [cast(CopiedFile, each) for each in copy.written]
+        columns = cast(LakeCopyTarget, copy.target).columns_of(files)
         table = VersionTable.create(self._path / path / VERSIONS, columns)
-        try:
-            table.rewrite([each.file for each in files], columns, copy.base.lsn, copy.base.lsn, anew=True)
-        except LakeInUse:
-            return False
+        table.rewrite([each.file for each in files], columns, copy.base.lsn, copy.base.lsn, anew=True)
         fail_point(FailPoint.GENERATION_COMMITTED)
-        return True
 
     def retained_lsn(self) -> Lsn:
         """The LSN below which changes have expired."""
@@ -202,25 +197,12 @@ class LakeSink:
             self._changes[path] = ChangeTable(folder)
         return self._changes.get(path)
 
-    def _append(self, path: str, written: Sequence[WrittenFile], upto: Lsn) -> None:
-        columns = list(dict.fromkeys(column for each in written for column in each.columns))
+    def _append(self, path: str, written: Sequence[Written], upto: Lsn) -> None:
+        files = [cast(WrittenFile, each) for each in written]
+        columns = list(dict.fromkeys(column for each in files for column in each.columns))
         table = self._change_table(path)
         if table is None:
             table = self._changes[path] = ChangeTable.create(self._path / path / CHANGES, columns)
             fail_point(FailPoint.TABLE_CREATED)
         table.require_columns(columns)
-        table.append([each.file for each in written], upto)
-
-
-def _files(written: Iterable[Written]) -> list[WrittenFile]:
-    """What this sink's own writers returned."""
-    return [cast(WrittenFile, each) for each in written]
-
-
-def _copied_columns(target: LakeCopyTarget, files: Iterable[WrittenFile]) -> list[StoredColumn]:
-    """The stored columns of a copy, with the text fallbacks that some file has."""
-    there = {column for each in files for column in each.columns}
-    columns: list[StoredColumn] = []
-    for column in target.columns:
-        columns += [column, column.fallback_column()] if column.fallback_column() in there else [column]
-    return columns
+        table.append([each.file for each in files], upto)

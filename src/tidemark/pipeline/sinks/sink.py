@@ -1,8 +1,9 @@
 """The interface between the pipeline and what it writes: a sink has the tables of a mirror up to one LSN.
 
 Tasks write changes and copied rows through targets, which Spark sends to the executors. What a task has written belongs
-to no table until the driver passes it to `commit` or `adopt`, and readers see it when the cycle is recorded. So after a
-crash at any point, readers get the state before the cycle or the state after it, and every step can be repeated.
+to no table until the driver passes it to `commit` or `adopt`. Readers see changes when the cycle is recorded, and a
+copy when its table event is. So after a crash at any point, readers get the state before a step or the state after it,
+and every step can be repeated.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ChangeTarget(Target[ChangeBatch], Protocol):
         """Whether the changes of a relation can be written: it fits a definition of its table."""
 
     def applied_lsn(self, oid: int) -> Lsn:
-        """The LSN up to which a table already has its changes, which are not written again."""
+        """The LSN up to which a table already has its changes; the writer drops those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,10 @@ class Hold(Protocol):
 
 
 class Sink(Protocol):
-    """Has the tables of a mirror. One process at a time writes it, and one thread commits and records.
+    """Has the tables of a mirror. One process at a time writes it.
 
-    `path` is the path of a table in the sink, from its history. The methods about copies and holds can be called by any
-    thread.
+    `path` is the path of a table in the sink, from its history. One thread calls `record_events`, `applied_lsn`,
+    `change_target`, `commit`, `record`, `publish`, `adopt` and `close`. Any thread may call the others.
     """
 
     @property
@@ -175,8 +176,12 @@ class Sink(Protocol):
     ) -> Target[CopyBatch]:
         """The target of a copy of a table, whose definition and size in the copy's snapshot are given."""
 
-    def adopt(self, path: str, copy: TableCopy) -> bool:
-        """Replace the rows of a table by a copy; False if that has to be retried, because of another commit."""
+    def adopt(self, path: str, copy: TableCopy) -> None:
+        """Start a table with the rows of a copy, and the changes that are not visible at its base.
+
+        Some of these may be committed already: everything above the floor of the base that the sink holds counts.
+        Raises LakeInUse if another process committed to the table at the same time, and the caller retries.
+        """
 
     def retained_lsn(self) -> Lsn:
         """The LSN below which changes have expired."""
@@ -200,7 +205,10 @@ class PolledSink(Sink, Protocol):
     def rows(
         self, spark: SparkSession, history: TableHistory, fingerprint: Fingerprint, types: Types, lsn: Lsn
     ) -> DataFrame:
-        """The rows of a table at a recorded LSN, which the caller holds, under this definition."""
+        """The rows of a table at a recorded LSN, which the caller holds, under this definition.
+
+        Columns have the names for readers, and text fallbacks are beside them as `name~text`.
+        """
 
     def polled_target(
         self, path: str, oid: int, columns: Sequence[Column], types: Types, stamp: ChangeStamp
