@@ -306,6 +306,13 @@ MUTATIONS = (
         ("tests/pipeline/apply/test_schema.py", "-k", "older_than_its_publication"),
     ),
     Mutation(
+        "apply: changes that a table already has are written again",
+        "pipeline/sinks/lake_changes.py",
+        "keep = batch.commit_lsns > np.uint64(self.target.applied_lsn(layout.oid).value)",
+        "keep = batch.commit_lsns > np.uint64(0)",
+        ("tests/pipeline/apply/test_crashes.py", "-k", "struck"),
+    ),
+    Mutation(
         "fold: a delete does not end the row that it removes",
         "pipeline/fold/merge.py",
         "ends = np.where(ordered.goes_on, np.append",

@@ -14,6 +14,7 @@ from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.reasons import Reason
+from tidemark.schema.relation import Relation, RelationColumn
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType
 from tidemark.schema.tracker import GRACE, SchemaLsns
@@ -63,9 +64,17 @@ class Source:
             self.observe(empty=True)
 
     def observe(
-        self, *held: DefinitionLock, empty: bool = False, running: Xid8 | None = None, table: int | None = None
+        self,
+        *held: DefinitionLock,
+        empty: bool = False,
+        running: Xid8 | None = None,
+        table: int | None = None,
+        applied: bool = True,
     ) -> list[TableEvent]:
-        """Take a catalog snapshot and apply everything up to it; `running` is a transaction with a lock on a table."""
+        """Take a catalog snapshot, and apply everything up to it unless `applied` is false.
+
+        `running` is a transaction with a lock on a table.
+        """
         self.lsn += 10
         snapshot = Snapshot(OPEN, Xid8(60), (OPEN,)) if held else Snapshot(Xid8(60), Xid8(60))
         if running is not None:
@@ -76,8 +85,27 @@ class Source:
         )  # fmt: skip
         begins = frozenset(self.tracker.to_check_for_rows(asked)) if empty else frozenset[int]()
         events = self.tracker.observe(replace(asked, empty=begins))
-        self.tracker.settle(Lsn(self.lsn), {}, Log())
+        if applied:
+            self.tracker.settle(Lsn(self.lsn), {}, Log())
         return events
+
+    def alter(self, *definitions: Fingerprint, described: Fingerprint) -> TableEventKind:
+        """Show a table under one definition after another, with a change in between that one of them describes.
+
+        Nothing is applied meanwhile. Return the event that is recorded when all of it is.
+        """
+        columns = tuple(
+            RelationColumn(each.name, each.type.oid, each.typmod, each.attnum in (described.marked or ()))
+            for each in described.columns
+        )
+        for definition in definitions:
+            self.tables[definition.oid] = definition
+            self.observe(applied=False)
+        relation = Relation(described.oid, described.schema, described.name, "d", columns)
+        assert self.tracker.fingerprint_of(relation) is not None
+        self.tracker.describe([relation], Lsn(self.lsn))
+        self.tracker.settle(Lsn(self.lsn), {described.oid: Lsn(self.lsn)}, Log())
+        return self.stored[-1].kind
 
 
 def test_a_table_that_is_confirmed_twice_is_known_up_to_the_first_snapshot() -> None:
@@ -138,6 +166,71 @@ def test_an_altered_table_is_recorded_as_of_its_own_schema_lsn() -> None:
     assert source.tracker.lsns.of(2) > known
     source.observe()
     assert source.tracker.lsns.of(1) == source.tracker.lsns.mirror == Lsn(source.lsn - 10)
+
+
+def column(attnum: int, name: str) -> Column:
+    return Column(attnum, name, INT, -1, False, Generated.NO, None, None, 0)
+
+
+ID, U, C, AGAIN, OTHER = column(1, "id"), column(2, "u"), column(3, "c"), column(4, "c"), column(4, "d")
+PLAIN = replace(A, columns=(ID, U), marked=(1,))
+
+
+@pytest.mark.parametrize(
+    ("definitions", "described", "recorded"),
+    [
+        pytest.param(
+            [replace(PLAIN, columns=(ID, U, C)), replace(PLAIN, columns=(ID, U, AGAIN))],
+            replace(PLAIN, columns=(ID, U, C)),
+            TableEventKind.GAP,
+            id="a column that another one of its name replaces",
+        ),
+        pytest.param(
+            [
+                replace(PLAIN, columns=(ID, U, C)),
+                replace(PLAIN, columns=(ID, U, C, OTHER)),
+                replace(PLAIN, columns=(ID, U, column(5, "c"))),
+            ],
+            replace(PLAIN, columns=(ID, U, C)),
+            TableEventKind.GAP,
+            id="the same, with a definition in between that does not match",
+        ),
+        pytest.param(
+            [replace(PLAIN, key=(2,), marked=(2,)), PLAIN],
+            replace(PLAIN, key=(2,), marked=(2,)),
+            TableEventKind.GAP,
+            id="another key for some time",
+        ),
+        pytest.param(
+            [replace(PLAIN, columns=(ID, U, C)), PLAIN],
+            PLAIN,
+            TableEventKind.ALTERED,
+            id="a column that was added and dropped, and no change has it",
+        ),
+        pytest.param(
+            [replace(PLAIN, columns=(ID, U, C)), replace(PLAIN, columns=(ID, U, C, OTHER))],
+            replace(PLAIN, columns=(ID, U, C)),
+            TableEventKind.ALTERED,
+            id="columns that were added one after the other",
+        ),
+    ],
+)
+def test_changes_between_two_alterations_are_mirrored_if_their_definition_is_certain(
+    definitions: list[Fingerprint], described: Fingerprint, recorded: TableEventKind
+) -> None:
+    source = Source(PLAIN)
+    assert source.tracker.is_live(1)
+    source.observe()
+    assert source.alter(*definitions, described=described) is recorded
+
+
+def test_a_table_that_was_dropped_is_recorded_as_dropped_though_its_changes_are_skipped() -> None:
+    source = Source(PLAIN)
+    source.observe()
+    del source.tables[1]
+    source.observe(applied=False)
+    source.tracker.add_gap(1, Lsn(source.lsn), Reason("a value cannot be decoded"))
+    assert source.stored[-1].kind is TableEventKind.DROPPED
 
 
 def test_a_tracker_continues_from_the_recorded_watermarks() -> None:

@@ -197,6 +197,42 @@ def test_a_change_that_is_taken_back_before_it_is_told_leaves_nothing(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("first", "change", "second"),
+    [
+        (
+            "alter table t add c int",
+            "insert into t values (3, 30, 42)",
+            "alter table t drop c; alter table t add c int",
+        ),
+        (
+            "alter table t replica identity using index t_u_key",
+            "delete from t where u = 20",
+            "alter table t replica identity default",
+        ),
+    ],
+    ids=["column", "key"],
+)
+def test_a_change_between_two_alterations_that_are_both_seen_is_not_taken_for_another(
+    db: Database, spark: SparkSession, tmp_path: Path, first: str, change: str, second: str
+) -> None:
+    """The catalog is read after the change and after the second alteration, before any of it is applied."""
+    db.run("create table t (id int primary key, u int not null unique)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        side.run_and_note(["insert into t values (1, 10), (2, 20)"], "t")
+        side.apply_all()
+        with side.writing() as writer:
+            writer.catch_up(side.position())
+            for statements in (f"{first}; {change}", second):
+                db.run(*statements.split("; "))
+                assert writer.read_catalog()
+            side.note("t")
+            side.mirror.catch_up()
+            writer.catch_up(side.position())
+        noted_or_refused(side, "must be copied again")
+
+
+@pytest.mark.full
 def test_a_table_is_begun_anew_when_it_is_empty_whatever_was_described_before(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
