@@ -19,6 +19,7 @@ SCHEMA = (
     "create table child () inherits (parent)",
     "create table other (id int primary key)",
     "create publication everything for table t",
+    "create schema apart",
 )
 
 
@@ -38,6 +39,8 @@ def test_a_lock_names_what_its_transaction_may_change(db: Database, subtests: py
         "alter type mood add value 'calm'": (None, mood),
         "alter type pair add attribute z int": (None, pair),
         "alter publication everything add table other": (None, None),
+        "alter schema apart rename to elsewhere": (None, None),
+        "create schema another; drop schema apart": None,
         "insert into t values (1, 'sad', row(1, 2)); select from parent for update": None,
         "alter table other add c int": None,
     }

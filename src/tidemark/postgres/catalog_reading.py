@@ -23,21 +23,25 @@ _HERE = """
            clock_timestamp()
 """
 
-# Transactions with a lock that allows them to change a table's definition, its publication membership or a type.
+# Transactions with a lock that allows them to change a table's definition, its publication membership or a type. Of
+# statements on schemas, only ALTER SCHEMA … RENAME keeps its lock on pg_namespace; it locks no table.
 _HELD = """
     select distinct own.transactionid::text::bigint,
-           case when held.locktype = 'relation' then held.relation::bigint end,
+           case when held.locktype = 'relation' and held.relation <> 'pg_namespace'::regclass
+                then held.relation::bigint end,
            case when held.locktype = 'relation' then rows.oid::bigint
                 when held.classid = 'pg_type'::regclass then held.objid::bigint end
       from pg_locks own join pg_locks held using (virtualtransaction)
       left join pg_type rows on held.locktype = 'relation' and rows.typrelid = held.relation
                             and rows.oid = any(%(types)s)
      where own.locktype = 'transactionid' and own.mode = 'ExclusiveLock' and own.granted and held.granted
-       and held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
        and held.database = (select oid from pg_database where datname = current_database())
-       and (held.locktype = 'relation' and (held.relation = any(%(tables)s) or rows.oid is not null)
-            or held.locktype = 'object' and (held.classid = 'pg_publication'::regclass
-                or held.classid = 'pg_type'::regclass and held.objid = any(%(types)s)))
+       and (held.mode in ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareUpdateExclusiveLock')
+            and (held.locktype = 'relation' and (held.relation = any(%(tables)s) or rows.oid is not null)
+                 or held.locktype = 'object' and (held.classid = 'pg_publication'::regclass
+                     or held.classid = 'pg_type'::regclass and held.objid = any(%(types)s)))
+            or held.locktype = 'relation' and held.relation = 'pg_namespace'::regclass
+            and held.mode = 'RowExclusiveLock')
 """
 
 

@@ -29,7 +29,7 @@ class WatchedObjects:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionLock:
-    """A lock with which a transaction may change a table, a type, or both; without either, a publication."""
+    """A lock with which a transaction may change a table, a type, or both; without either, any table."""
 
     xid: Xid8
     table: int | None = None

@@ -140,8 +140,8 @@ class StreamTracker(SchemaTracker):
             self._beginnings.setdefault(oid, Beginning(snapshot.tables[oid], snapshot.snapshot, snapshot.lsn))
         self._copies.observe(snapshot)
         added = self._store_added()
-        publications_locked = any(lock.table is None and lock.type is None for lock in snapshot.unseen)
-        if last is not None and last.lsn <= snapshot.lsn and not publications_locked:
+        all_locked = any(lock.table is None and lock.type is None for lock in snapshot.unseen)
+        if last is not None and last.lsn <= snapshot.lsn and not all_locked:
             there = snapshot.tables.keys() | snapshot.roots.keys() | self.pending.keys()
             uncertain = {**self._locked(snapshot), **dict.fromkeys(changed | self.pending.keys(), None)}
             among = {oid: holders for oid, holders in uncertain.items() if oid in there}
