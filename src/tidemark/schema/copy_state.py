@@ -1,13 +1,16 @@
 """Which tables of a stream need a copy, are being copied, or can begin without one. Pure.
 
-A table may begin or be copied once it is ripe: it was published before every running transaction began, so that every
-change that is not visible in a snapshot taken from now on is completely in the stream.
+A table may begin or be copied once it is ripe: it was published, and its types were as they are, before every running
+transaction began. So every change that is not visible in a snapshot taken from now on is completely in the stream, and
+its values have the text that they have in that snapshot: the stream prints them as the types were when the transaction
+began, and DDL on a type does not wait for the transactions that write the tables which use it.
 """
 
 from __future__ import annotations
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
+from tidemark.schema.fingerprint import Fingerprint
 
 
 class CopyState:
@@ -15,26 +18,26 @@ class CopyState:
 
     def __init__(self) -> None:
         self.requested: set[int] = set()
-        self._published: dict[int, tuple[object, Snapshot]] = {}
+        self._unchanged: dict[int, tuple[object, Snapshot]] = {}
         self._running: dict[int, Lsn] = {}
         self._whole_since: dict[int, Lsn] = {}  # per copied table: above this the stream is complete
         self._truncated: dict[int, Lsn] = {}
 
     def observe(self, snapshot: CatalogSnapshot) -> None:
-        """Record since when each table has its publications."""
+        """Record since when each table has its publications and types."""
         for oid, table in snapshot.tables.items():
-            if self._published.get(oid, (None,))[0] != table.memberships:
-                self._published[oid] = (table.memberships, snapshot.snapshot)
+            if self._unchanged.get(oid, (None,))[0] != _conditions(table):
+                self._unchanged[oid] = (_conditions(table), snapshot.snapshot)
 
     def is_ripe(self, oid: int, snapshot: CatalogSnapshot) -> bool:
-        """Whether a table was published before every transaction that was running at the snapshot began."""
-        seen = self._published.get(oid)
-        same = seen is not None and seen[0] == snapshot.tables[oid].memberships
+        """Whether a table and its types were as they are before every transaction that ran at the snapshot began."""
+        seen = self._unchanged.get(oid)
+        same = seen is not None and seen[0] == _conditions(snapshot.tables[oid])
         return same and seen is not None and snapshot.snapshot.xmin >= seen[1].xmax
 
     def ripe_after(self, oid: int) -> Xid8:
         """The xid below which every transaction must end before a table is ripe."""
-        return self._published[oid][1].xmax
+        return self._unchanged[oid][1].xmax
 
     def is_running(self, oid: int) -> bool:
         """Whether a table is being copied."""
@@ -72,3 +75,9 @@ class CopyState:
     def truncated_upto(self, lsn: Lsn) -> dict[int, Lsn]:
         """The tables that were truncated up to an LSN, and where."""
         return {oid: truncated for oid, truncated in self._truncated.items() if truncated <= lsn}
+
+
+def _conditions(table: Fingerprint) -> tuple[object, ...]:
+    """What must not have changed since running transactions began: publications, and types that DDL can alter."""
+    types = {each.oid: each for column in table.columns for each in column.type.whole()}
+    return table.memberships, tuple(each for each in types.values() if each.labels or each.parts)

@@ -363,7 +363,7 @@ class StreamTracker(SchemaTracker):
         self._store_added()
 
     def to_check_for_rows(self, snapshot: CatalogSnapshot) -> list[int]:
-        """The tables that begin if they are empty: they were published before every running transaction began."""
+        """The tables that begin if they are empty: they have been ripe since before every running transaction began."""
         tables = snapshot.tables.items()
         return [oid for oid, table in tables if self._may_begin(oid, table) and self._copies.is_ripe(oid, snapshot)]
 
@@ -495,15 +495,16 @@ class StreamTracker(SchemaTracker):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every table published with all operations can be read, or is known to need a copy."""
-        if self._last is None:
+        """Whether every table published with all operations can be read, or be copied now."""
+        last = self._last
+        if last is None or self._beginnings:
             return False
-        undecided = (
-            oid
-            for oid, table in self._last.tables.items()
-            if oid in self.pending or (self._may_begin(oid, table) and not self._needs_copy(oid, table))
+        return not any(
+            oid in self.pending
+            or (self._may_begin(oid, table) and not self._needs_copy(oid, table))
+            or (self._needs_copy(oid, table) and not self._copies.is_ripe(oid, last))
+            for oid, table in last.tables.items()
         )
-        return not self._beginnings and not any(True for _ in undecided)
 
     def _needs_copy(self, oid: int, table: Fingerprint) -> bool:
         if oid in self._copies.requested:

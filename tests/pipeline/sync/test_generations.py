@@ -174,6 +174,32 @@ def test_ddl_that_needs_a_resync_starts_it(db: Database, spark: SparkSession, tm
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("value", "ddl"),
+    [("'sad'", "alter type mood rename value 'sad' to 'blue'"), ("(1,2)", "alter type pair add attribute z int")],
+    ids=["enum", "composite"],
+)
+def test_a_type_that_is_altered_beside_an_open_transaction_is_copied_after_it(
+    db: Database, spark: SparkSession, tmp_path: Path, value: str, ddl: str
+) -> None:
+    """The stream prints what the transaction has written as the type was before."""
+    db.run("create type mood as enum ('sad', 'glad')", "create type pair as (x int, y int)")
+    column = "mood" if "mood" in ddl else "pair"
+    db.run(f"create table t (id int primary key, v {column})", f"insert into t values (0, {value})")
+    with syncing(db, tmp_path, spark, "t", folds=False) as synced:
+        synced.copy_all()
+        before = len(synced.said)
+        with db.connect() as writing:
+            writing.execute(f"begin; insert into t values (1, {value})".encode())
+            db.run(ddl)
+            unripe = synced.replication.applier.tables.unripe
+            synced.until(lambda: unripe() or any("copied" in each for each in synced.said[before:]))
+            writing.execute(b"commit")
+        synced.copy_all()
+        synced.require_equal("t")
+
+
+@pytest.mark.full
 def test_a_table_that_apply_was_waiting_for_is_copied(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key)", "insert into t values (1)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
