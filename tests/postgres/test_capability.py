@@ -316,7 +316,13 @@ def test_versions_that_are_not_at_hand(db: Database, facts: ServerFacts) -> None
     old = version_requirement(13, "13.14")
     assert old.found == "the server is PostgreSQL 13.14; Tidemark supports version 14 and later"
     assert (old.met, old.modes) == (False, frozenset(Mode)), "older servers are neither decoded nor polled"
-    assert version_requirement(14, "14.1").met
+    assert version_requirement(14, "14.18").met
+    for major, minor in ((14, 17), (15, 12), (16, 8), (17, 4)):
+        lossy = version_requirement(major, f"{major}.{minor} (Debian {major}.{minor}-1)")
+        assert (lossy.met, lossy.modes) == (False, frozenset({Mode.LOGICAL})), "it can be polled"
+        assert lossy.remedy == f"Upgrade the server to PostgreSQL {major}.{minor + 1} or later."
+        assert version_requirement(major, f"{major}.{minor + 1}").met
+    assert version_requirement(18, "18.0").met
     assert not version_requirement(19, "19.1").modes, "a newer version is only a warning"
     nineteen = replace(facts, version_num=190000, wal_level="replica")
     assert against(replace(nineteen, turns_logical=True), db) is None, "the first slot turns it logical"

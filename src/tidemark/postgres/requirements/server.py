@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,6 +26,10 @@ from tidemark.postgres.requirements.requirement import (
 )
 from tidemark.postgres.requirements.state import SourceState
 
+# The first minor release in which DDL that does not wait for writers loses no changes: see "Avoid data loss when DDL
+# operations that don't take a strong lock affect tables that are being logically replicated" in the notes of 17.5.
+_COMPLETE_FROM = {14: 18, 15: 13, 16: 9, 17: 5}
+
 
 def version_requirement(major: int, version: str) -> Requirement:
     """Return the version requirement, which is checked before reading anything that older servers do not have."""
@@ -36,6 +41,17 @@ def version_requirement(major: int, version: str) -> Requirement:
             found=f"the server is PostgreSQL {version}; Tidemark supports version {OLDEST} and later",
             remedy=f"Upgrade the server to PostgreSQL {OLDEST} or later.",
             consequence="this server cannot be mirrored",
+        )
+    fixed, minor = _COMPLETE_FROM.get(major), re.match(r"\d+\.(\d+)", version)
+    if fixed is not None and minor is not None and int(minor[1]) < fixed:
+        return replace(
+            passed,
+            modes=LOGICAL,
+            holds=False,
+            found=f"PostgreSQL {version} can omit changes from the stream if a table is published, or a type altered, "
+            "while transactions write",
+            remedy=f"Upgrade the server to PostgreSQL {major}.{fixed} or later.",
+            consequence=POLLS,
         )
     if major > NEWEST:
         return replace(
