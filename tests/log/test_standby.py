@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from harness.database import Database, create_database
-from harness.mirrored import mirrored, receiving
+from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.standby import standby_of
 from tests.conftest import NEWEST, Start
-from tidemark.clock import Lsn, Snapshot
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.log.reader import LogReader
 from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.session import Session
@@ -82,21 +82,33 @@ def look(session: Session) -> Seen:
     return Seen(before, Snapshot.parse(snapshot), Lsn.parse(after), rows, total)
 
 
+def answered(mirror: Mirrored, looks: Sequence[Seen]) -> list[tuple[Seen, Boundary]]:
+    """The boundaries of the snapshots that determine one."""
+    reader = LogReader(mirror.options.folder)
+    found = [(seen, reader.boundary_on_standby(seen.snapshot, seen.before, seen.after)) for seen in looks]
+    return [(seen, boundary) for seen, boundary in found if boundary is not None]
+
+
+def is_telling(found: Sequence[tuple[Seen, Boundary]]) -> bool:
+    """Whether some snapshots omit running transactions, and something was replayed while one of them was taken."""
+    omitting = any(seen.snapshot.omits_running for seen, _ in found)
+    return omitting and any(boundary.lsn != seen.before for seen, boundary in found)
+
+
 def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path, short: bool) -> None:
     db = create_database(start())
     db.run("create table told (xid bigint)", "create table noise (n int)")
-    mirror = mirrored(db, tmp_path, "told")
+    mirror, looks = mirrored(db, tmp_path, "told"), list[Seen]()
     with standby_of(db) as there, receiving(mirror), writing(db), there.session() as session:
-        looks = [look(session) for _ in range(FEW_LOOKS if short else LOOKS)]
-        mirror.catch_up()
-    reader = LogReader(mirror.options.folder)
-    commits = reader.commits()
-    answered = [(seen, reader.boundary_on_standby(seen.snapshot, seen.before, seen.after)) for seen in looks]
-    for seen, boundary in answered:
-        if boundary is not None:
-            upto = int(np.searchsorted(commits["lsn"], np.uint64(boundary.lsn.value), side="right"))
-            assert (upto, int(commits["xid"][:upto].sum())) == (seen.rows, seen.total), f"{seen} is not {boundary}"
-    found = [(seen, boundary.lsn) for seen, boundary in answered if boundary is not None]
-    assert len(found) > len(looks) / 100
-    assert any(seen.snapshot.omits_running for seen, _ in found)
-    assert any(lsn != seen.before for seen, lsn in found), "nothing was replayed while a snapshot was taken"
+
+        def look_on() -> bool:
+            looks.extend(look(session) for _ in range(FEW_LOOKS if short else LOOKS))
+            mirror.catch_up()
+            found = answered(mirror, looks)
+            return len(found) > len(looks) / 100 and is_telling(found)
+
+        eventually(look_on, 300)
+    commits = LogReader(mirror.options.folder).commits()
+    for seen, boundary in answered(mirror, looks):
+        upto = int(np.searchsorted(commits["lsn"], np.uint64(boundary.lsn.value), side="right"))
+        assert (upto, int(commits["xid"][:upto].sum())) == (seen.rows, seen.total), f"{seen} is not {boundary}"
