@@ -62,12 +62,12 @@ class Synced:
 
     def until_known(self, lsn: Lsn) -> None:
         """Wait until an LSN is received, and advance the schema LSN to it, without applying anything."""
-        writer = self.replication.applier
+        applier = self.replication.applier
         with ReceiveClient(self.options.log_folder) as client:
             client.wait(lsn, 60)
-        while writer.tables.lsns.mirror < lsn:
-            writer.read_catalog()
-        writer.record_progress()
+        while applier.tables.lsns.mirror < lsn:
+            applier.read_catalog()
+        applier.record_progress()
 
     def note(self, *tables: str) -> Lsn:
         """Record the contents of tables; no other session may write meanwhile."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Protocol
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
@@ -33,7 +32,7 @@ from tidemark.schema.reasons import (
     not_supported,
     open_transactions,
 )
-from tidemark.schema.relation import Relation, columns_of, fitting
+from tidemark.schema.relation import Relation, are_certain, fitting
 from tidemark.schema.table import PgType
 from tidemark.schema.tracker import SchemaLsns, SchemaTracker, Store, changed_roots
 
@@ -290,37 +289,13 @@ class StreamTracker(SchemaTracker):
             self._event(TableEventKind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
 
     def _could_be_another(self, oid: int, pending: PendingChange) -> bool:
-        """Whether changes may have been made under another definition than the one that their description matches.
-
-        A description lists columns in the order of their attnums, and an attnum is never reused. So between two catalog
-        snapshots, a description that matches the earlier definition belongs to it while none of its columns is dropped,
-        and one that matches the later definition belongs to it if no other column was added in between: then the new
-        attnums follow the highest previous one. This must hold for each two snapshots in sequence. Nor may a
-        description match two definitions with different attnums, or the key have changed in between.
-        """
+        """Whether changes may have been made under another definition than the one that their description matches."""
         if pending.new is None:
             return False
-        relations = [relation for upto, relation in self._described.get(oid, []) if upto > pending.after]
-        undescribed = self._described_from > pending.after
-        definitions = (pending.old, *pending.between, pending.new)
-        steps = list(pairwise(definitions))
-        if any(compare(*step).effect is Effect.RESYNC for step in steps):
-            return True
-        if any(_matches_several(relation, definitions) for relation in relations):
-            return True
-        known = [event.fingerprint for event in self._events[oid]]
-        for earlier, later in steps:
-            known.append(earlier)
-            old, new = ({column.attnum for column in each.columns} for each in (earlier, later))
-            highest = max((column.attnum for each in known for column in each.columns), default=0)
-            added = sorted(attnum for attnum in new if attnum > highest)
-            like_old, like_new = (
-                undescribed or any(fitting(relation, [each]) for relation in relations) for each in (earlier, later)
-            )
-            gone, skipped = not old <= new, added != list(range(highest + 1, highest + 1 + len(added)))
-            if (like_old and gone) or (like_new and skipped):
-                return True
-        return False
+        described = [relation for upto, relation in self._described.get(oid, []) if upto > pending.after]
+        relations = None if self._described_from > pending.after else described
+        earlier = [event.fingerprint for event in self._events[oid]]
+        return not are_certain(relations, earlier, (pending.old, *pending.between, pending.new))
 
     def fingerprint_of(self, relation: Relation) -> Fingerprint | None:
         """The definition that a relation of the stream fits, or None."""
@@ -363,7 +338,7 @@ class StreamTracker(SchemaTracker):
         self._store_added()
 
     def to_check_for_rows(self, snapshot: CatalogSnapshot) -> list[int]:
-        """The tables that begin if they are empty: they have been ripe since before every running transaction began."""
+        """The tables that begin if they are empty: no transaction from before the last DDL runs."""
         tables = snapshot.tables.items()
         return [oid for oid, table in tables if self._may_begin(oid, table) and self._copies.is_ripe(oid, snapshot)]
 
@@ -547,9 +522,3 @@ class StreamTracker(SchemaTracker):
 def _equal_but_for_filenode(table: Fingerprint, other: Fingerprint | None) -> bool:
     """Whether two definitions are the same for readers. TRUNCATE and VACUUM FULL change only the filenode."""
     return other is not None and replace(table, filenode=other.filenode) == other
-
-
-def _matches_several(relation: Relation, definitions: Iterable[Fingerprint]) -> bool:
-    """Whether a relation matches definitions in which its columns have different attnums."""
-    found = [columns for each in definitions if (columns := columns_of(relation, each)) is not None]
-    return len({tuple(column.attnum for column in columns) for columns in found}) > 1

@@ -99,10 +99,11 @@ class LakeSink:
     def change_target(self, relations: Mapping[Relation, tuple[str, Fingerprint]], types: Types) -> LakeChangeTarget:
         """The target of the changes of these relations, each with the path and the definition of its table."""
         layouts: dict[Relation, Layout] = {}
+        stored: dict[str, tuple[StoredColumn, ...]] = {}  # with those that the relations before will add
         for relation, (path, fingerprint) in relations.items():
-            earlier = [column for each in layouts.values() if each.oid == relation.oid for column in each.columns]
-            stored = tuple(dict.fromkeys([*self._stored(path), *earlier]))
-            layouts[relation] = layout_of(relation, fingerprint, path, stored, types)
+            columns = stored[path] if path in stored else self._stored(path)
+            layouts[relation] = layout = layout_of(relation, fingerprint, path, columns, types)
+            stored[path] = tuple(dict.fromkeys([*columns, *layout.columns]))
         applied = {relation.oid: self.applied_lsn(path) for relation, (path, _) in relations.items()}
         return LakeChangeTarget(self.shared, layouts, applied)
 
