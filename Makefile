@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLASSES := $(VENV)/spark.jsa
 
 # Keep compiled modules, even if the environment disables that: tests start hundreds of Python processes.
 export PYTHONDONTWRITEBYTECODE :=
@@ -16,13 +17,13 @@ help: ## List the targets
 demo: $(READY) ## Mirror a private PostgreSQL under load, and prove it equal
 	@$(BIN)/python -m demo
 
-test: $(READY) ## Run the quick tests, at most 12 minutes on two cores (ARGS= for pytest, WORKERS= (3))
+test: $(READY) $(CLASSES) ## Run the quick tests, at most 12 minutes on two cores (ARGS= for pytest, WORKERS= (3))
 	$(BIN)/python -m pytest --quick --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
 
-test-all: $(READY) ## Run all tests in full, on every installed PostgreSQL version (ARGS=, WORKERS= (3))
+test-all: $(READY) $(CLASSES) ## Run all tests in full, on every installed PostgreSQL version (ARGS=, WORKERS= (3))
 	$(BIN)/python -m pytest --numprocesses $(or $(WORKERS),3) --dist loadscope $(ARGS)
 
-mutations: $(READY) ## Check that the quick tests detect a list of deliberate defects (ARGS= for some by name)
+mutations: $(READY) $(CLASSES) ## Check that the quick tests detect a list of deliberate defects (ARGS= for some by name)
 	$(BIN)/python -m tests.mutations $(ARGS)
 
 check: $(READY) ## Lint, format, types, the direction of imports, and the wording of messages and documents
@@ -84,3 +85,6 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
+
+$(CLASSES): $(READY)
+	$(BIN)/python -m harness.class_archive

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
+from harness.class_archive import java_options
 from harness.database import Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
 from tidemark.spark import SparkOptions, spark_session
@@ -19,9 +20,7 @@ pytest_plugins = ("tests.tiers", "tests.costs")
 Start = Callable[..., Server]
 
 # For every JVM of a run. These tables are small and the plans many: what the second compiler gives it takes for itself.
-os.environ.setdefault(
-    "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:-UsePerfData"
-)
+os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
 # Nothing here multiplies matrices: the threads that NumPy would start for it spin for a while in every process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
