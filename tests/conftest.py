@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,10 +24,10 @@ Start = Callable[..., Server]
 # For every JVM of a run. These tables are small and the plans many: what the second compiler gives it takes for itself.
 os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
-# Files of tests, servers among them, are kept in memory where there is enough. On ext4, the creation of files soon after
-# the removal of others takes a tenth of the time of all tests.
-if in_memory := memory_folder():
-    os.environ.setdefault("TMPDIR", in_memory)
+# Files of tests, servers among them, are kept in memory where there is enough. On ext4, the creation of files soon
+# after the removal of others takes a tenth of the time of all tests.
+if "TMPDIR" not in os.environ and (in_memory := memory_folder()):
+    os.environ["TMPDIR"] = tempfile.tempdir = in_memory
 
 # Nothing here multiplies matrices: the threads that NumPy would start for it spin for a while in every process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
