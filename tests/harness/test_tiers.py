@@ -30,6 +30,7 @@ def collected(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_the_nearest_mark_decides(tmp_path: Path) -> None:
     file = tmp_path / "test_marked.py"
     file.write_text(MARKED)
