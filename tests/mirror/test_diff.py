@@ -60,6 +60,7 @@ def require_noted(side: Lakeside, table: str, key: tuple[int, ...]) -> None:
         assert told == expected(early, late, table, key), f"{table} from {early.lsn} to {late.lsn}"
 
 
+@pytest.mark.full
 def test_a_diff_is_the_difference_of_what_postgresql_held(side: Lakeside) -> None:
     side.run_and_note(
         [

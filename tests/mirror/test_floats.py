@@ -49,7 +49,7 @@ def require_same(synced: Synced) -> None:
             (row,) = synced.database.run(f"select {counts} from {table}".format(nan="'NaN'::float8"))
             expected = dict(zip(filters, row, strict=True))
             asked = (f"select {n}, count(*) from {table} where {each}" for n, each in enumerate(filters))
-            found = dict(moment.sql(" union all ".join(asked).format(nan="double('NaN')")).collect())
+            found: dict[int, int] = dict(moment.sql(" union all ".join(asked).format(nan="double('NaN')")).collect())
             assert {each: found[n] for n, each in enumerate(filters)} == expected, table
         joined = "select count(*) from zeros a join few b on a.x = b.x"
         assert [tuple(row) for row in moment.sql(joined).collect()] == synced.database.run(joined)

@@ -113,6 +113,7 @@ def side(db: Database, spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside
         yield made
 
 
+@pytest.mark.full
 def test_at_every_position_the_version_lives_that_postgresql_had(side: Lakeside) -> None:
     one, two = LARGE.format("one"), LARGE.format("two")
     side.run_and_note(

@@ -52,6 +52,7 @@ def go_on_to_the_end(mirror: Mirrored) -> None:
     assert mirror.require_equal() > 10
 
 
+@pytest.mark.full
 def test_under_load_the_log_holds_what_sql_says(mirror: Mirrored) -> None:
     with receiving(mirror):
         with writing(mirror.database):

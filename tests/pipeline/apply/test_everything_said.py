@@ -85,6 +85,7 @@ def test_a_table_without_a_key_counts_its_duplicates(db: Database, spark: SparkS
         side.require_noted()
 
 
+@pytest.mark.full
 def test_a_large_value_that_did_not_change_is_found(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, n int, big text, more text)")
     db.run("alter table t alter big set storage external", "alter table t alter more set storage external")

@@ -101,6 +101,7 @@ def rows_at(told: Told, at: str, *more: str) -> tuple[list[str], str]:
     return asked.stdout.splitlines()[1:], asked.stderr
 
 
+@pytest.mark.full
 def test_a_query_says_by_which_poll_and_which_deletes_it_may_lack(told: Told, few: SparkSession) -> None:
     first, second, third = told.polls
     rows, said = rows_at(told, "latest")

@@ -77,6 +77,7 @@ ACTS = {
 }
 
 
+@pytest.mark.full
 def test_what_becomes_of_a_table_in_each_phase_of_its_copy_is_right_in_the_end(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

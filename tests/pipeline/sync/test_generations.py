@@ -46,6 +46,7 @@ def crashing_at(point: FailPoint) -> Iterator[None]:
         fail_points.detach(crash)
 
 
+@pytest.mark.full
 def test_a_resync_changes_nothing_for_who_reads_before_or_after_it(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
