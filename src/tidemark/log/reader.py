@@ -1,7 +1,7 @@
 """Reading the log from any process, also while another process appends to it.
 
 A reader follows the last index. Rows are added to an index after the bytes that they refer to, so the bytes of every
-row that a reader finds can be read. Closed indexes are read when a search needs them, which their summaries tell; the
+row that a reader finds can be read. Closed indexes are read when a search needs them according to their summaries; the
 rows of the last ones used stay in memory, up to `CACHE_BYTES`.
 """
 

@@ -20,6 +20,7 @@ from harness.outside import path_of
 from tests.conftest import NEWEST
 from tests.striking import striking
 from tidemark.clock import Lsn
+from tidemark.lake import commits
 from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import applied, opened
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
@@ -152,7 +153,7 @@ def test_files_with_other_columns_stay_apart(side: Lakeside) -> None:
     with following(side):
         changed(side, *WORK[:3], "alter table t add column more int default 5", "update t set more = id where id < 20")
         changed(side, WORK[3], "delete from t where id < 9", *WORK[5:], "alter table t drop column n")
-        changed(side, "update t set v = 'x'", "insert into t values (9)", "delete from t where id = 9")
+        changed(side, "update t set v = 'x'", "insert into t values (90)", "delete from t where id = 90")
         side.fold()
         seen = told(side)
         assert compacted(side) is not None
@@ -186,7 +187,7 @@ def test_what_was_replaced_is_deleted_by_expire_and_what_it_removed_first_is_not
         changed(side, *WORK)
         side.fold()
         lake, path = side.options.lake, path_of(side.options.lake, "t")
-        exchange = change_files.exchange_files
+        exchange = commits.exchange_files
 
         def expire_first(*arguments: object) -> bool:
             expire_lake(lake, ExpireOptions(keep_s=None, before=side.notes[3].lsn, grace_s=0))

@@ -1,7 +1,7 @@
 """Compaction of `changes`: consecutive small files of a table become one, in one commit that changes no row.
 
 Every cycle adds files to the tables that changed, and the cost of a commit and of a read increases with the number of
-files. Only folded changes are compacted: a read of the present needs the others, and no more than them. A file is
+files. Only folded changes are compacted: a read of the present needs only the others. A file is
 rewritten only into one that is at least four times as large, so each change is rewritten a limited number of times. A
 reader that listed the files before still finds them on disk.
 """
