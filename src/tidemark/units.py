@@ -9,6 +9,7 @@ from tidemark.errors import InvalidValue
 _SIZE = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|TB)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
 _SHIFTS = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
+FOREVER = "forever"
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -28,6 +29,14 @@ def parse_duration(text: str | float) -> float:
     if match is None:
         raise InvalidValue(f"invalid duration: {text!r}", "Use a number with ms, s, min, h or d, such as 30s.")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_keep(text: str | float) -> float | None:
+    """Return the seconds of a retention period such as `7d`; None for `forever`."""
+    try:
+        return None if text == FOREVER else parse_duration(text)
+    except InvalidValue as error:
+        raise InvalidValue(error.message, f"Use a number with min, h or d, such as 7d, or `{FOREVER}`.") from error
 
 
 def format_size(size_bytes: float) -> str:

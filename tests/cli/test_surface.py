@@ -163,7 +163,7 @@ def test_every_option_of_sync_reaches_its_part() -> None:
     options = parsed(
         "--wal-limit", "3GB", "--wal-policy", "drop", "--budget", "5GB", "--accept-altered-publication",
         "--cycle", "7MB", "--cycle-time", "9s", "--copy-parallelism", "11", "--endpos", "0/1F", "--no-fold",
-        "--log", "/log", "--mode", "logical", "--name", "shop",
+        "--log", "/log", "--mode", "logical", "--name", "shop", "--keep", "90min",
     )  # fmt: skip
     receive = options.receive
     assert (receive.wal_limit_bytes, receive.wal_policy, receive.budget_bytes) == (3 << 30, WalPolicy.DROP, 5 << 30)
@@ -172,6 +172,8 @@ def test_every_option_of_sync_reaches_its_part() -> None:
     assert (options.apply.cycle_bytes, options.apply.cycle_s) == (7 << 20, 9.0)
     assert options.copy_parallelism == 11
     assert not options.folds
+    assert options.keep_s == 5400
+    assert parsed("--keep", "forever").keep_s is None
     assert options.mode is Mode.LOGICAL
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.log.cut import cut_into_indexes
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.lake.polls import Polls
+from tidemark.log.commits import CommitIndex
 from tidemark.mirror.times import committed_at, lsn_at, lsn_of_poll, polled_at
 from tidemark.pgoutput.messages import EPOCH
 from tidemark.pgoutput.rows import COMMITS, Rows
@@ -30,8 +32,13 @@ def commits(micros: list[int]) -> Rows:
     return rows
 
 
+def index(rows: Rows) -> CommitIndex:
+    """The commits in two files."""
+    return cut_into_indexes(rows, [len(rows) // 2])
+
+
 def test_the_time_of_a_position_is_its_last_commits() -> None:
-    rows = commits([5, 9, 3, 12])
+    rows = index(commits([5, 9, 3, 12]))
     for lsn in (30, 31, 39):
         found = committed_at(Lsn(lsn), rows)
         assert (found.lsn, found.xid) == (Lsn(30), 702)
@@ -52,15 +59,15 @@ def test_a_read_at_latest_sees_all_of_a_position_and_besides_only_what_follows_a
     rows = commits(micros)
     answerable = Lsn(10 * len(micros) + 5)
     lsn = Lsn(data.draw(st.integers(10, answerable.value)))
-    found = committed_at(lsn, rows)
-    there = lsn_at(found.latest, rows, answerable, NOW)
+    found = committed_at(lsn, index(rows))
+    there = lsn_at(found.latest, index(rows), answerable, NOW)
     assert there >= found.lsn
     between = [m for at, m in zip(rows["lsn"].tolist(), micros, strict=True) if lsn.value < at <= there.value]
     assert all(EPOCH + timedelta(microseconds=m) <= found.latest for m in between)
     following = [m for at, m in zip(rows["lsn"].tolist(), micros, strict=True) if at > lsn.value]
     if following and EPOCH + timedelta(microseconds=following[0]) > found.latest:
         assert not between, "both see the same"
-    assert committed_at(there, rows).latest == found.latest
+    assert committed_at(there, index(rows)).latest == found.latest
 
 
 def test_the_poll_of_a_time_where_the_clock_was_set_back_and_where_polls_saw_the_same() -> None:

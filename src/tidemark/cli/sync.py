@@ -10,6 +10,7 @@ import click
 from tidemark.cli.options import (
     DurationType,
     LsnType,
+    ValueType,
     apply_options,
     fold_option,
     json_option,
@@ -32,6 +33,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import WalPolicy
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.units import parse_keep
 
 
 class EndType(LsnType):
@@ -42,6 +44,16 @@ class EndType(LsnType):
     def parse(self, value: Any) -> Any:
         """Parse an LSN; `current` is returned unchanged."""
         return value if value == CURRENT else super().parse(value)
+
+
+class KeepType(ValueType[float | None]):
+    """A duration, or `forever`, which is None."""
+
+    name = "keep"
+
+    def parse(self, value: Any) -> float | None:
+        """Parse a retention period."""
+        return parse_keep(value)
 
 
 @click.command()
@@ -74,6 +86,15 @@ class EndType(LsnType):
     help="Copy with N Spark tasks at a time.  [default: all but one]",
 )
 @fold_option
+@click.option(
+    "--keep",
+    "keep_s",
+    type=KeepType(),
+    default="7d",
+    show_default=True,
+    metavar="DURATION|forever",
+    help="Delete history older than this in the background.",
+)
 @click.option(
     "--interval",
     "interval_s",
@@ -130,7 +151,7 @@ def options_of(
     *, source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
     leave: tuple[Pattern, ...], mode: str, once: bool, endpos: Lsn | str | None, budget_bytes: int,
     wal_limit_bytes: int, wal_policy: str, accept_altered_publication: bool, cycle_bytes: int, cycle_s: float,
-    copy_parallelism: int | None, folds: bool, interval_s: float, reconcile_every: int,
+    copy_parallelism: int | None, folds: bool, keep_s: float | None, interval_s: float, reconcile_every: int,
 ) -> PipelineOptions:  # fmt: skip
     """Return the options of the command line as those of the pipeline."""
     return PipelineOptions(
@@ -143,6 +164,7 @@ def options_of(
         endpos if isinstance(endpos, Lsn) else None,
         once or endpos == CURRENT,
         folds,
+        keep_s,
         interval_s,
         reconcile_every,
         budget_bytes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
+from tidemark.lake.cached import cached
 from tidemark.lake.columns import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -29,7 +31,7 @@ from tidemark.lake.columns import (
     StoredColumn,
     stored_columns,
 )
-from tidemark.lake.commits import applied, is_there, opened, schema_of
+from tidemark.lake.commits import applied, schema_of
 from tidemark.lake.files import FileWriter
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.rows import INSERTED, PREIMAGE
@@ -81,6 +83,13 @@ class ChangeFiles:
         among = pc.and_(pc.less_equal(least, boundary.lsn.value), pc.greater_equal(greatest, early.value))
         return self._of(self.adds.filter(pc.fill_null(among, True)))
 
+    def upto(self, lsn: Lsn) -> tuple[ChangeFile, ...]:
+        """Return the files that contain no change above an LSN."""
+        if self.adds is None:
+            return ()
+        greatest = pc.struct_field(self.adds["max"], COMMIT_VERSION)
+        return self._of(self.adds.filter(pc.fill_null(pc.less_equal(greatest, lsn.value), False)))
+
     def _of(self, adds: pa.Table) -> tuple[ChangeFile, ...]:
         return tuple(_change_file(self.folder, row) for row in adds.to_pylist())
 
@@ -91,13 +100,15 @@ def read_changes(lake: Path, path: str, applied_lsn: Lsn) -> ChangeFiles:
     `applied_lsn` is that of the lake. A table without changes in a cycle is not committed, so its own can be lower.
     """
     folder = lake / path / CHANGES
-    if not is_there(folder):
+    found = cached(folder, "files", lambda table: _files(folder, table))
+    if found is None:
         return ChangeFiles(folder, None, (), applied_lsn)
-    table = opened(folder)
+    return replace(found, applied=max(found.applied, applied_lsn))
+
+
+def _files(folder: Path, table: DeltaTable) -> ChangeFiles:
     adds = pa.table(table.get_add_actions(flatten=False))
-    return ChangeFiles(
-        folder, adds if len(adds) else None, stored_columns(schema_of(table)), max(applied(table), applied_lsn)
-    )
+    return ChangeFiles(folder, adds if len(adds) else None, stored_columns(schema_of(table)), applied(table))
 
 
 def change_writer(folder: Path, schema: pa.Schema) -> FileWriter:

@@ -8,7 +8,7 @@ commit the same `txn` application ID. This fences writers even if the lock fails
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,14 +186,31 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
 
 def remove_files(folder: Path, paths: Sequence[str]) -> None:
     """Commit the removal of files from a table, without a change of its LSN. The files remain on disk."""
+    _change_files(folder, lambda there: [path for path in paths if path in there], ())
+
+
+def exchange_files(folder: Path, paths: Sequence[str], adds: Sequence[DataFile]) -> bool:
+    """Replace files by others with the same rows, without a change of the table's LSN. The files remain on disk.
+
+    Return False, without a change, if the table does not contain one of the files.
+    """
+    _require_files(folder, adds)
+    return _change_files(folder, lambda there: paths if there.issuperset(paths) else (), adds)
+
+
+def _change_files(folder: Path, gone: Callable[[set[str]], Sequence[str]], adds: Sequence[DataFile]) -> bool:
+    """Commit a change of a table's files that changes no row, and retry after other commits; return whether it did."""
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         table = opened(folder)
-        there = set(pa.table(table.get_add_actions())["path"].to_pylist())
         now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in paths if path in there]
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(path, not adds, now)
+            for path in gone(set(pa.table(table.get_add_actions())["path"].to_pylist()))
+        ]
         if not actions:
-            return None
+            return False
+        actions += [AddAction(file.path, file.size_bytes, {}, now, False, file.stats) for file in adds]
         before = table.version()
         try:
             properties = CommitProperties(max_commit_retries=0)
@@ -202,9 +219,10 @@ def remove_files(folder: Path, paths: Sequence[str]) -> None:
             failure = error
             continue
         table.update_incremental()
-        return _sync_log(table, folder, before + 1)
+        _sync_log(table, folder, before + 1)
+        return True
     raise LakeInUse(
-        f"cannot remove expired files from {folder}: other commits came first {_ATTEMPTS} times", "Retry the command."
+        f"cannot change the files of {folder}: other commits came first {_ATTEMPTS} times", "Retry the command."
     ) from failure
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
 from tidemark.lake.paths import require_plain
-from tidemark.lake.registers import Cycle, read_cycle, read_events
+from tidemark.lake.registers import Cycle, read_cycle, read_histories
 from tidemark.postgres.identity import Identity
-from tidemark.schema.history import TableHistory, of_events
+from tidemark.schema.history import TableHistory
 from tidemark.storage import open_storage
 
 NAME = "_tidemark.json"
@@ -120,7 +120,7 @@ class Lake:
 
     def tables(self) -> dict[int, TableHistory]:
         """Return the history of every table, by OID."""
-        return of_events(read_events(self.path))
+        return dict(read_histories(self.path))
 
 
 def _require_format(path: Path, found: Any) -> None:

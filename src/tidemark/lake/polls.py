@@ -16,10 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.clock import Lsn
-from tidemark.lake.commits import is_there
-from tidemark.lake.registers import CYCLES, Seen, read_times, seen_in
-
-_NONE = pa.table({"schema_lsn": pa.array([], pa.int64()), "source_time": pa.array([], pa.timestamp("us", "UTC"))})
+from tidemark.lake.registers import Seen, read_times, seen_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,4 @@ class Polls:
 
 def read_polls(lake: Path) -> Polls:
     """Read the cycles of a lake."""
-    if not is_there(lake / CYCLES):
-        return Polls(_NONE)
     return Polls(read_times(lake))

@@ -23,9 +23,10 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
-from tidemark.lake.commits import APP, CONFIGURATION, RETRY, is_there, opened, require_version
+from tidemark.lake.cached import cached
+from tidemark.lake.commits import APP, CONFIGURATION, RETRY, opened, require_version
 from tidemark.schema.fingerprint import from_plain, to_plain
-from tidemark.schema.history import TableEvent, TableEventKind
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
@@ -245,7 +246,7 @@ class ExpiryRegister(_Register):
 
 def read_retained(lake: Path) -> Lsn:
     """Return the oldest LSN that can be read."""
-    return _retained(opened(lake / EXPIRED)) if is_there(lake / EXPIRED) else Lsn.ZERO
+    return cached(lake / EXPIRED, "retained LSN", _retained) or Lsn.ZERO
 
 
 def _retained(table: DeltaTable) -> Lsn:
@@ -254,9 +255,16 @@ def _retained(table: DeltaTable) -> Lsn:
 
 def read_events(lake: Path) -> tuple[TableEvent, ...]:
     """Return the events of all tables, in order."""
-    if not is_there(lake / TABLES):
-        return ()
-    rows = _rows(lake / TABLES).sort_by("number").to_pylist()
+    return cached(lake / TABLES, "events", lambda table: _events(table, lake / TABLES)) or ()
+
+
+def read_histories(lake: Path) -> Mapping[int, TableHistory]:
+    """Return the history of every table, by OID."""
+    return cached(lake / TABLES, "histories", lambda table: of_events(_events(table, lake / TABLES))) or {}
+
+
+def _events(table: DeltaTable, folder: Path) -> tuple[TableEvent, ...]:
+    rows = _dataset(table, folder).to_table().sort_by("number").to_pylist()
     return tuple(
         TableEvent(
             TableEventKind(row["event"]),
@@ -276,15 +284,12 @@ def read_events(lake: Path) -> tuple[TableEvent, ...]:
 
 def read_cycle(lake: Path) -> Cycle:
     """Return the watermarks of the lake, from `txn` versions alone unless tables are behind."""
-    if not is_there(lake / CYCLES):
-        return Cycle(Lsn.ZERO, Lsn.ZERO)
-    return _last(opened(lake / CYCLES), lake / CYCLES)
+    found = cached(lake / CYCLES, "cycle", lambda table: _last(table, lake / CYCLES))
+    return found if found is not None else Cycle(Lsn.ZERO, Lsn.ZERO)
 
 
 def read_seen(lake: Path) -> Seen | None:
     """Return the state that the last cycle read, if it was a poll."""
-    if not is_there(lake / CYCLES):
-        return None
     cycles = read_times(lake)
     return seen_in(cycles.slice(len(cycles) - 1).to_pylist()[0]) if len(cycles) else None
 
@@ -299,19 +304,21 @@ def seen_in(row: Mapping[str, Any]) -> Seen | None:
 
 def read_times(lake: Path) -> pa.Table:
     """Return all cycles, ordered by schema LSN, applied LSN and time."""
-    return _rows(lake / CYCLES).sort_by([(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")])
+    found = cached(lake / CYCLES, "times", lambda table: _times(table, lake / CYCLES))
+    return found if found is not None else _CYCLES_SCHEMA.empty_table()
 
 
-def _rows(folder: Path) -> pa.Table:
-    """Read all rows through Arrow's own file system.
+def _times(table: DeltaTable, folder: Path) -> pa.Table:
+    order = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
+    return _dataset(table, folder).to_table().sort_by(order)
+
+
+def _dataset(table: DeltaTable, folder: Path) -> Dataset:
+    """The rows of a table, read through Arrow's own file system.
 
     With deltalake's file system, Arrow's threads run Python code, and a thread that still does so at interpreter
     shutdown aborts the process.
     """
-    return _dataset(opened(folder), folder).to_table()
-
-
-def _dataset(table: DeltaTable, folder: Path) -> Dataset:
     return table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
 
 

@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeDamaged
+from tidemark.lake.cached import cached
 from tidemark.lake.columns import StoredColumn, stored_columns
 from tidemark.lake.commits import (
     APP,
@@ -145,8 +146,12 @@ class StoredGeneration:
 def read_versions(lake: Path, path: str, base: Lsn | None = None) -> Versions | None:
     """Return the versions of a table, if there are any: the current generation, or the one with this base."""
     folder = lake / path / VERSIONS
-    table = _opened(folder, base)
-    return _versions(folder, table) if table is not None else None
+    return cached(folder, f"versions {base}", lambda table: _generation(folder, table, base))
+
+
+def _generation(folder: Path, table: DeltaTable, base: Lsn | None) -> Versions | None:
+    found = _of_base(folder, table, base)
+    return _versions(folder, found) if found is not None else None
 
 
 def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGeneration | None:
@@ -159,9 +164,10 @@ def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGen
 
 def _opened(folder: Path, base: Lsn | None) -> DeltaTable | None:
     """Open the current Delta version, or the last one of the generation with this base; None if it does not exist."""
-    if not is_there(folder):
-        return None
-    table = opened(folder)
+    return _of_base(folder, opened(folder), base) if is_there(folder) else None
+
+
+def _of_base(folder: Path, table: DeltaTable, base: Lsn | None) -> DeltaTable | None:
     while base is not None and _base(table) != base:
         earlier = _before(folder, table) if _base(table) > base else None
         if earlier is None:

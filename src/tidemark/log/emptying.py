@@ -13,6 +13,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.forgotten import NAME as FORGOTTEN
 from tidemark.log.mirror import LogMirror, read_mirror, write_mirror
 from tidemark.log.segment import INDEX, SEGMENT, index_path, numbers, segment_path
+from tidemark.log.summaries import NAME as SUMMARIES
 from tidemark.postgres.identity import Identity
 
 
@@ -26,8 +27,7 @@ def empty_log(folder: Path, disk: Disk, identity: Identity, name: str) -> None:
     first = max([_first(folder, disk), *(number + 1 for number in (*segments, *indexes))])
     write_mirror(folder, disk, LogMirror(identity, name, None, segment=first))
     gone = [segment_path(folder, each) for each in segments] + [index_path(folder, each) for each in indexes]
-    if FORGOTTEN in names:
-        gone.append(folder / FORGOTTEN)
+    gone += [folder / name for name in (FORGOTTEN, SUMMARIES) if name in names]
     for path in gone:
         disk.remove(path)
     disk.sync_folder(folder)

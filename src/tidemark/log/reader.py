@@ -1,12 +1,14 @@
 """Reading the log from any process, also while another process appends to it.
 
-A reader follows the indexes. Rows are added to an index after the bytes that they refer to, so the bytes of every row
-that a reader finds can be read.
+A reader follows the last index. Rows are added to an index after the bytes that they refer to, so the bytes of every
+row that a reader finds can be read. Closed indexes are read when a search needs them according to their summaries; the
+rows of the last ones used stay in memory, up to `CACHE_BYTES`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,20 +16,33 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.clock import Boundary, Lsn, Snapshot
+from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.errors import RESYNC_ALL, LogBehind, LogDamaged, NotAnswerable
 from tidemark.log.blocks import BlockKind, blocks, view
+from tidemark.log.commits import CommitIndex
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
-from tidemark.log.index import hidden, shown_by_standby, unpacked
+from tidemark.log.index import unpacked
 from tidemark.log.mapped import decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
+from tidemark.log.summaries import SUMMARIES, read_summaries, summary_of
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.values.kernels import Bytes, Longs
 from tidemark.values.types import Types
+
+CACHE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """The number of an index, and the last commit and the highest transaction ID in it and all indexes before it."""
+
+    number: int
+    lsn: Lsn
+    xid: Xid8
 
 
 @dataclass(slots=True)
@@ -55,11 +70,16 @@ class LogReader:
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
         self._disk = disk or Disk()
-        self._indexes: dict[int, _Followed] = {}
         self._complete = Lsn.ZERO
         self._start: Lsn | None = None
         self._lock = threading.RLock()
+        self._forget_all()
         self.refresh()
+
+    def _forget_all(self) -> None:
+        self._closed: Rows = np.empty(0, SUMMARIES)
+        self._live: tuple[int, _Followed] | None = None
+        self._rows: OrderedDict[int, Assembled] = OrderedDict()  # of closed indexes, the last used at the end
 
     def refresh(self) -> None:
         """Read what was appended since the last refresh."""
@@ -71,19 +91,61 @@ class LogReader:
         self._complete = mirror.complete if mirror is not None else Lsn.ZERO
         start = mirror.start if mirror is not None else None
         if start != self._start:  # a new log was started in the directory of the previous one
-            self._indexes, self._start = {}, start
-        found = numbers(self._disk.names(self._folder), INDEX)
-        first, last = (found[0], found[-1]) if found else (0, -1)
-        self._indexes = {number: index for number, index in self._indexes.items() if first <= number <= last}
-        newest = max((number for number, index in self._indexes.items() if index.end), default=first)
-        for number in range(newest, last + 1):
-            self._follow(number, closed=number < last)
+            self._forget_all()
+            self._start = start
+        first = int(self._closed["number"][0]) if len(self._closed) else self._live[0] if self._live else None
+        if first is None or not index_path(self._folder, first).exists():
+            self._list()
+        while self._live is not None:
+            number, followed = self._live
+            closed = index_path(self._folder, number + 1).exists()  # before the index is read, which is then complete
+            followed = self._follow(number, followed, closed=closed)
+            if not closed:
+                self._live = (number, followed)
+                break
+            self._close(number, followed)
+            self._live = (number + 1, _Followed(0))
+
+    def _list(self) -> None:
+        """Find the indexes in the directory, and the summaries of all but the last."""
+        found = self._numbers()
+        if not found:
+            self._forget_all()
+            return
+        first, last = found[0], found[-1]
+        if self._live is None or not first <= self._live[0] <= last:
+            self._live = (last, _Followed(0))
+        end = self._live[0]
+        kept = self._closed[self._closed["number"] >= first]
+        known, _ = read_summaries(self._folder, self._disk)
+        known = known[(known["number"] >= first) & (known["number"] < end)]
+        self._closed = np.concatenate([kept, known[~np.isin(known["number"], kept["number"])]])
+        for number in sorted({*range(first, end)} - set(self._closed["number"].tolist())):
+            self._close(number, self._follow(number, _Followed(0), closed=True))
+        self._closed = np.sort(self._closed, order="number")
+
+    def _numbers(self) -> list[int]:
+        """The numbers of the indexes. One that is missing was just removed by expiry, or the log is damaged."""
+        for _ in range(2):
+            found = numbers(self._disk.names(self._folder), INDEX)
+            missing = {*range(found[0], found[-1])} - {*found} if found else {*()}
+            if not missing:
+                return found
+        raise LogDamaged(f"{index_path(self._folder, min(missing))} is missing, but later files exist", _HINT)
+
+    def _close(self, number: int, followed: _Followed) -> None:
+        """Keep the summary of a closed index that was read to its end."""
+        rows = followed.rows()
+        summary = summary_of(number, followed.position, followed.end, [rows.commits])
+        self._closed = np.concatenate([self._closed, summary])
+        self._keep(number, rows)
 
     @property
     def received(self) -> Lsn:
         """The received LSN of this view: it contains every commit at or below."""
         with self._lock:
-            return max(Lsn(max((index.position for index in self._indexes.values()), default=0)), self._complete)
+            positions = [int(self._closed["position"].max(initial=0)), self._live[1].position if self._live else 0]
+            return max(Lsn(max(positions)), self._complete)
 
     @property
     def start(self) -> Lsn | None:
@@ -91,36 +153,32 @@ class LogReader:
         with self._lock:
             return self._start
 
+    @property
+    def index(self) -> CommitIndex:
+        """The commits of this view, including those whose bytes were removed."""
+        return CommitIndex(self._summaries(), lambda number: self._rows_of(number).commits)
+
     def commits(self) -> Rows:
         """All commits of the index in order, including those whose bytes were removed."""
-        return joined_rows([rows.commits for _, rows in self._rows()], COMMITS)
+        return joined_rows([self._rows_of(int(number)).commits for number in self._summaries()["number"]], COMMITS)
 
-    def last_commits(self) -> list[tuple[int, Lsn]]:
-        """The number and the last commit of each index, in order.
-
-        An index without commits has the last commit of the previous one.
-        """
-        found, last = [], Lsn.ZERO
-        for number, rows in self._rows():
-            last = Lsn(int(rows.commits["lsn"][-1])) if len(rows.commits) else last
-            found.append((number, last))
-        return found
+    def last_commits(self) -> list[LastCommit]:
+        """The last commit and the highest transaction ID up to the end of each index, in order."""
+        all_ = self._summaries()
+        lasts, xids = np.maximum.accumulate(all_["last"]), np.maximum.accumulate(all_["greatest_xid"])
+        found = zip(all_["number"].tolist(), lasts.tolist(), xids.tolist(), strict=True)
+        return [LastCommit(number, Lsn(lsn), Xid8(xid)) for number, lsn, xid in found]
 
     def count(self, after: Lsn, upto: Lsn) -> int:
         """The number of commits above `after` and at or below `upto`."""
-        border = np.array([after.value, upto.value], np.uint64)
-        found = 0
-        for _, rows in self._rows():
-            first, last = np.searchsorted(rows.commits["lsn"], border, "right")
-            found += int(last - first)
-        return found
+        return self.index.count(after, upto)
 
     def boundary(self, snapshot: Snapshot, lsn: Lsn) -> Boundary:
         """The boundary of a session that read this snapshot and, in the same statement, this insert position."""
         if self.received < lsn:
             raise LogBehind(f"{lsn} has not been received: the received LSN is {self.received}", _BEHIND)
         self._require_listed(lsn)
-        return Boundary(lsn, frozenset(hidden(self.commits(), snapshot, lsn)))
+        return Boundary(lsn, self.index.hidden(snapshot, lsn))
 
     def boundary_on_standby(self, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary | None:
         """The boundary of a session on a standby, from the replay LSNs before and after its snapshot was taken.
@@ -131,7 +189,7 @@ class LogReader:
         if self.received <= after:
             raise LogBehind(f"nothing above {after} has been received: the received LSN is {self.received}", _BEHIND)
         self._require_listed(before)
-        upto = shown_by_standby(self.commits(), snapshot, before, after)
+        upto = self.index.shown_by_standby(snapshot, before, after)
         return None if upto is None else Boundary(upto)
 
     def _require_listed(self, lsn: Lsn) -> None:
@@ -146,11 +204,10 @@ class LogReader:
 
         Raises NotAnswerable if the snapshot may exclude a commit that was removed from the index.
         """
-        boundary = self.boundary(snapshot, lsn)
-        xids = self.commits()["xid"]
+        boundary, index = self.boundary(snapshot, lsn), self.index
         # Read this file after the index: it is written before commits are removed from the index.
         forgotten = read_forgotten(self._folder, self._disk)
-        running = [xid for xid in snapshot.xip if xid <= forgotten and np.uint64(xid.value) not in xids]
+        running = [xid for xid in snapshot.xip if xid <= forgotten and not index.has(xid)]
         if snapshot.xmax <= forgotten or running:
             raise NotAnswerable(
                 f"snapshot {snapshot} has expired: the commits up to transaction {forgotten} are no longer listed, "
@@ -168,7 +225,10 @@ class LogReader:
         """
         if self.received < upto:
             raise LogBehind(f"{upto} has not been received: the received LSN is {self.received}", _BEHIND)
-        for _, rows in self._rows():
+        summaries = self._summaries()
+        some = (summaries["last"] > after.value) & (summaries["first"] <= upto.value)
+        for number in summaries["number"][some]:
+            rows = self._rows_of(int(number))
             first, last = np.searchsorted(rows.commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
             if first == last:
                 continue
@@ -192,12 +252,43 @@ class LogReader:
         """Map the segments that these rows refer to, and verify the checksums of their blocks."""
         return mapped_segments(part, self._folder, self._disk)
 
-    def _rows(self) -> list[tuple[int, Assembled]]:
-        """The number and the rows of every index, in order, as of the last refresh."""
+    def _summaries(self) -> Rows:
+        """The summary of every index, in order, as of the last refresh."""
         with self._lock:
-            return [(number, self._indexes[number].rows()) for number in sorted(self._indexes)]
+            if self._live is None:
+                return self._closed
+            number, followed = self._live
+            live = summary_of(number, followed.position, followed.end, [followed.rows().commits])
+            return np.concatenate([self._closed, live])
 
-    def _follow(self, number: int, closed: bool) -> None:
+    def _rows_of(self, number: int) -> Assembled:
+        """The rows of an index. A closed one must have what its summary states."""
+        with self._lock:
+            if self._live is not None and number == self._live[0]:
+                return self._live[1].rows()
+            if (rows := self._rows.get(number)) is not None:
+                self._rows.move_to_end(number)
+                return rows
+            try:
+                followed = self._follow(number, _Followed(0), closed=True)
+            except LogDamaged:
+                if self._numbers()[0] > number:
+                    raise NotAnswerable(*_expired(number)) from None
+                raise
+            rows = followed.rows()
+            (summary,) = self._closed[self._closed["number"] == number]
+            if summary != summary_of(number, followed.position, followed.end, [rows.commits])[0]:
+                raise LogDamaged(f"{index_path(self._folder, number)} differs from its summary", _HINT)
+            self._keep(number, rows)
+            return rows
+
+    def _keep(self, number: int, rows: Assembled) -> None:
+        self._rows[number] = rows
+        self._rows.move_to_end(number)
+        while len(self._rows) > 1 and sum(each.size_bytes for each in self._rows.values()) > CACHE_BYTES:
+            self._rows.popitem(last=False)
+
+    def _follow(self, number: int, followed: _Followed, *, closed: bool) -> _Followed:
         """Read the new blocks of an index.
 
         A closed index must be valid to its end; otherwise rows would be missing without an error.
@@ -207,11 +298,10 @@ class LogReader:
         if found is None:
             if closed:
                 raise LogDamaged(f"{path} is missing, but later files exist", _HINT)
-            return
+            return followed
         inode, data = found
-        followed = self._indexes.get(number)
-        if followed is None or followed.inode != inode:
-            followed = self._indexes[number] = _Followed(inode)
+        if followed.inode != inode:
+            followed = _Followed(inode)
         followed.held = None if closed else data
         for block in blocks(view(data), number, followed.end):
             followed.end, followed.position = block.end, max(followed.position, block.position)
@@ -219,6 +309,7 @@ class LogReader:
                 followed.parts.append(unpacked(data[block.start : block.end].tobytes(), str(path)).rows)
         if closed and followed.end != len(data):
             raise LogDamaged(f"{path} is damaged at byte {followed.end}", _HINT)
+        return followed
 
 
 def _count_from(rows: Assembled) -> Longs:
@@ -234,6 +325,10 @@ def _count_from(rows: Assembled) -> Longs:
 
 def _in_order(relations: Rows) -> Rows:
     return relations[np.lexsort((relations["start"], relations["place"]))]
+
+
+def _expired(number: int) -> tuple[str, str]:
+    return f"the commits of index {number} have just expired", "Use a later snapshot, LSN or time."
 
 
 _HINT = f"Check the disk and restore the file from a backup. {RESYNC_ALL}"

@@ -18,6 +18,7 @@ from tidemark.log.blocks import Block, BlockKind, BlockStamp, blocks, packed, st
 from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart, unpacked
 from tidemark.log.segment import INDEX, SEGMENT, Head, index_path, numbers, segment_path, unpacked_head
+from tidemark.log.summaries import repair_summaries
 from tidemark.log.tail import LogTail
 from tidemark.log.writer import NO_ENDPOS, SEGMENT_BYTES, LogLock, LogWriter, Segment, begin_segment
 from tidemark.pgoutput.assembly import Where
@@ -47,6 +48,7 @@ def open_log(
             tail = LogTail(first, start.value)
             for file in begin_segment(disk, folder, tail, Head(0, 0, (0, 0, 0, 0), b"", Assembled()), 0):
                 disk.close(file)
+        repair_summaries(folder, disk, tail.number)
         return LogWriter(folder, disk, lock, tail, _segments(folder, disk, tail.number), segment_bytes)
     except BaseException:
         lock.release()

@@ -10,9 +10,7 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
-import numpy as np
-
-from tidemark.clock import Lsn, Xid8
+from tidemark.clock import Lsn
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import write_forgotten
 from tidemark.log.reader import LogReader
@@ -27,12 +25,11 @@ def forget(folder: Path, retained: Lsn, *, dry_run: bool) -> dict[Path, int]:
     disk = Disk()
     segments = numbers(disk.names(folder), SEGMENT)
     reader = LogReader(folder, disk)
-    old = list(takewhile(lambda each: segments and each[0] < segments[0] and each[1] < retained, reader.last_commits()))
-    gone = {path: disk.size(path) for path in (index_path(folder, number) for number, _ in old)}
+    indexes = reader.last_commits()
+    old = list(takewhile(lambda each: segments and each.number < segments[0] and each.lsn < retained, indexes))
+    gone = {path: disk.size(path) for path in (index_path(folder, each.number) for each in old)}
     if old and not dry_run:
-        commits = reader.commits()
-        xids = commits["xid"][commits["lsn"] <= np.uint64(old[-1][1].value)]
-        write_forgotten(folder, disk, Xid8(int(xids.max(initial=0))))
+        write_forgotten(folder, disk, old[-1].xid)
         for path in gone:
             disk.remove(path)
             disk.sync_folder(folder)

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import numpy as np
 
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import LogDiskFailed, LogInUse, SourceError, TidemarkError
 from tidemark.log.blocks import HEADER_BYTES, BlockKind, BlockStamp, packed, view
 from tidemark.log.disk import Disk
 from tidemark.log.index import IndexPart
-from tidemark.log.segment import Head, index_path, segment_path
+from tidemark.log.segment import INDEX, Head, index_path, numbers, segment_path
+from tidemark.log.summaries import NAME as SUMMARIES_NAME
+from tidemark.log.summaries import SUMMARIES, add_commits, has_too_many, packed_summaries, repair_summaries
 from tidemark.log.tail import LogTail
 from tidemark.pgoutput.assembly import Where
 from tidemark.pgoutput.rows import Assembled, Rows
@@ -45,16 +49,18 @@ class Appended:
 
 @dataclass(slots=True)
 class Segment:
-    """A segment, and the values that decide when it can be removed."""
+    """A segment, the values that decide when it can be removed, and the summary of its index."""
 
     size_bytes: int
     last_commit: int = 0
     oldest_extent: int = _NONE
     oldest_description: int = _NONE
+    summary: Rows = field(default_factory=lambda: np.zeros(1, SUMMARIES))
 
     def count(self, rows: Assembled) -> None:
         """Add rows of its index."""
         if len(rows):
+            add_commits(self.summary, rows.commits)
             self.last_commit = int(rows.commits["lsn"][-1])
             self.oldest_extent = min(self.oldest_extent, int(rows.extents["place"].min(initial=_NONE)))
             self.oldest_description = min(self.oldest_description, int(rows.relations["place"].min(initial=_NONE)))
@@ -100,6 +106,7 @@ class LogWriter:
             failing.callback(disk.close, self._index)
             self._size = self._synced = disk.size(self._segment.path)
             self._index_size = disk.size(self._index.path)
+            self._summaries = disk.open(folder / SUMMARIES_NAME)
             failing.pop_all()
         self._durable = tail.position
         self._head_end = 0
@@ -193,6 +200,7 @@ class LogWriter:
         """Close the files without syncing them, and release the lock."""
         self._disk.close(self._segment)
         self._disk.close(self._index)
+        self._disk.close(self._summaries)
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -235,6 +243,7 @@ class LogWriter:
         self.sync()
         with self._breaking():
             self._disk.sync(self._index)
+            self._summarize()
             head = self._tail.next_head(self._size)
             begun = begin_segment(self._disk, self.folder, self._tail, head, self._xid)
             self._disk.close(self._segment)
@@ -244,6 +253,18 @@ class LogWriter:
             self._index_size = self._disk.size(self._index.path)
             self._head_end = self._size
             self._segments[self._tail.number] = Segment(self._size)
+
+    def _summarize(self) -> None:
+        """Append the summary of the index that is being closed."""
+        summary = self._segments[self._tail.number].summary
+        summary["number"], summary["position"] = self._tail.number, self._tail.position
+        summary["size_bytes"] = self._index_size
+        indexes = len(numbers(self._disk.names(self.folder), INDEX))
+        if has_too_many(self._disk.size(self._summaries.path), indexes):
+            self._disk.close(self._summaries)
+            repair_summaries(self.folder, self._disk, self._tail.number)
+            self._summaries = self._disk.open(self._summaries.path)
+        self._disk.append(self._summaries, packed_summaries(summary))
 
     def _breaking(self, unless: type[TidemarkError] | None = None) -> _Breaking:
         self._require_sound()

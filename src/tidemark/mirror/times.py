@@ -23,9 +23,9 @@ import numpy as np
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.polls import Polls, read_polls
+from tidemark.log.commits import CommitIndex
 from tidemark.mirror.positions import NOW, parse_position, zoned
 from tidemark.pgoutput.messages import EPOCH
-from tidemark.pgoutput.rows import Rows
 from tidemark.reads.snapshot import LakeView
 
 _LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."
@@ -45,30 +45,32 @@ class Committed:
     latest: datetime
 
 
-def lsn_at(time: datetime, commits: Rows, answerable: Lsn, seen_at: datetime | None) -> Lsn:
-    """Return the position of a time; `seen_at` is the source's clock when everything up to `answerable` was known."""
+def lsn_at(
+    time: datetime, commits: CommitIndex, answerable: Lsn, seen_at: datetime | None, above: Lsn = Lsn.ZERO
+) -> Lsn:
+    """Return the position of a time; `seen_at` is the source's clock when everything up to `answerable` was known.
+
+    Commits at or below `above` do not count.
+    """
     since = time - EPOCH
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    latest = np.maximum.accumulate(commits["micros"])
-    before = int(np.searchsorted(latest, micros, side="right"))
-    if before == 0:
+    last, more = commits.last_before(micros, above)
+    if last is None:
         raise NotAnswerable(f"{_shown(time)} is before the first commit in the mirror", _LATER)
-    if before < len(commits):
-        return Lsn(int(commits["lsn"][before - 1]))
+    if more:
+        return last
     if seen_at is None or seen_at < time:
         upto = f"is complete up to {_shown(seen_at)}" if seen_at is not None else "has not received any commit"
         raise NotAnswerable(f"{_shown(time)} is too recent: the mirror {upto}", _NEWER)
     return answerable
 
 
-def committed_at(lsn: Lsn, commits: Rows) -> Committed:
-    """Return the last commit at or below a position."""
-    count = int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))
-    if count == 0:
+def committed_at(lsn: Lsn, commits: CommitIndex, above: Lsn = Lsn.ZERO) -> Committed:
+    """Return the last commit at or below a position; commits at or below `above` do not count."""
+    found = commits.at(lsn, above)
+    if found is None:
         raise NotAnswerable(f"{lsn} is before the first commit whose time is known", "Use a later LSN, or `latest`.")
-    last = commits[count - 1]
-    latest = int(commits["micros"][:count].max())
-    return Committed(Lsn(int(last["lsn"])), _time(int(last["micros"])), int(last["xid"]), _time(latest))
+    return Committed(found.lsn, _time(found.micros), found.xid, _time(found.latest))
 
 
 def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
@@ -118,10 +120,11 @@ def time_of(lsn: Lsn, view: LakeView) -> Committed:
     handed, time = polls.handed_over
     if lsn < handed:
         return polled_at(lsn, polls)
-    commits = _after(handed, _commits(view))
-    if not len(commits) or lsn.value < int(commits["lsn"][0]):
+    commits = _commits(view)
+    first = commits.first(handed)  # the last poll includes the commits before
+    if first is None or lsn < first.lsn:
         return Committed(handed, time, None, time)
-    return committed_at(lsn, commits)
+    return committed_at(lsn, commits, handed)
 
 
 def _position_at(time: datetime, view: LakeView) -> Lsn:
@@ -133,24 +136,20 @@ def _position_at(time: datetime, view: LakeView) -> Lsn:
     handed, since = polls.handed_over
     if time < since:
         return lsn_of_poll(time, polls)
-    commits = _after(handed, _commits(view))
-    if not len(commits) or time < _time(int(commits["micros"][0])):
+    commits = _commits(view)
+    first = commits.first(handed)
+    if first is None or time < _time(first.micros):
         return handed
-    return lsn_at(time, commits, view.answerable, polls.seen_at)
+    return lsn_at(time, commits, view.answerable, polls.seen_at, handed)
 
 
-def _after(lsn: Lsn, commits: Rows) -> Rows:
-    """Return the commits above the LSN at which streaming replaced polling; the last poll includes the others."""
-    return commits[np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right") :]
-
-
-def _commits(view: LakeView) -> Rows:
+def _commits(view: LakeView) -> CommitIndex:
     if view.reader is None:
         raise NotAnswerable(
             f"commit times are not available: the log directory {view.lake.log} cannot be read",
             "Use an LSN or `latest`, or run the command on the host of the log.",
         )
-    return view.reader.commits()
+    return view.reader.index
 
 
 def _shown(time: datetime) -> str:

@@ -67,6 +67,12 @@ class Assembled:
             )
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all rows."""
+        parts = (self.commits, self.extents, self.aborted, self.relations, self.standing, self.said)
+        return sum(part.nbytes for part in parts)
+
     def some(self, first: int, last: int) -> Assembled:
         """Return the transactions with index `first` up to but not including `last`, with their rows."""
         counted = ("extents", "aborted", "relations")

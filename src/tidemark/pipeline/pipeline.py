@@ -23,7 +23,7 @@ from tidemark.lake.paths import local_path
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, State, SyncEnded
 from tidemark.pipeline.logical import LogicalReplication, require_log
-from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, plan_pipeline
+from tidemark.pipeline.plan import AUTO, CURRENT, KEEP_S, PipelineOptions, PipelinePlan, plan_pipeline
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, UnmirroredRecord, publish
 from tidemark.pipeline.reporting import Reporter
@@ -34,7 +34,7 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.spark import spark_session
-from tidemark.units import parse_duration, parse_size
+from tidemark.units import parse_duration, parse_keep, parse_size
 
 Stopping = Callable[[], bool]
 
@@ -51,6 +51,7 @@ def sync(
     endpos: str | Lsn | None = None,
     once: bool = False,
     fold: bool = True,
+    keep: str | float | None = KEEP_S,
     interval: str | float = 10.0,
     reconcile_every: int = 1,
     budget: str | int = BUDGET_BYTES,
@@ -67,9 +68,10 @@ def sync(
     """Mirror the tables of `source` into `lake`: publish, copy, and follow until the end or until `stopping()`.
 
     The parameters are the options of `tidemark sync`; sizes and durations are numbers of bytes and seconds, or text
-    such as "512MB" and "30s". Without `once` or `endpos` it runs until `stopping()` is true. `on_event` is called
-    with every event, also from other threads. Messages are logged by the loggers below `tidemark`. Without `spark` the
-    active session is used, or a new one.
+    such as "512MB" and "30s". History older than `keep` is deleted in the background, unless it is "forever" or None.
+    Without `once` or `endpos` it runs until `stopping()` is true. `on_event` is called with every event, also from
+    other threads. Messages are logged by the loggers below `tidemark`. Without `spark` the active session is used, or
+    a new one.
 
         ended = tidemark.sync("host=db dbname=shop", "/data/lake", once=True)
         print(ended.lsn)
@@ -84,6 +86,7 @@ def sync(
         Lsn.parse(endpos) if isinstance(endpos, str) and endpos != CURRENT else _lsn(endpos),
         once or endpos == CURRENT,
         fold,
+        parse_keep(keep) if keep is not None else None,
         parse_duration(interval),
         reconcile_every,
         parse_size(budget),

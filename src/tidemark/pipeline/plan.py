@@ -26,10 +26,11 @@ from tidemark.postgres.setup import read_plan, script
 from tidemark.postgres.unmirrored import read_unmirrored
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
 from tidemark.schema.selection import Selection, choose
-from tidemark.units import format_size
+from tidemark.units import format_duration, format_size
 
 AUTO, CURRENT = "auto", "current"
 SHORTEST_INTERVAL_S = 5.0
+KEEP_S, SHORTEST_KEEP_S = 7 * 86400.0, 1.0
 LOG = "_log"
 
 
@@ -37,8 +38,8 @@ LOG = "_log"
 class PipelineOptions:
     """The source, the lake, the selected tables, and all limits in bytes and seconds.
 
-    `mode` is None for auto. Without `mirror`, the plan derives the names of the mirror from that of the database. The
-    log is stored in the directory of the lake unless `log` is given.
+    `mode` is None for auto, `keep_s` None to keep the history forever. Without `mirror`, the plan derives the names of
+    the mirror from that of the database. The log is stored in the directory of the lake unless `log` is given.
     """
 
     source: Dsn
@@ -50,6 +51,7 @@ class PipelineOptions:
     endpos: Lsn | None = None
     once: bool = False
     folds: bool = True
+    keep_s: float | None = KEEP_S
     interval_s: float = 10.0
     reconcile_every: int = 1
     budget_bytes: int = BUDGET_BYTES
@@ -59,6 +61,13 @@ class PipelineOptions:
     cycle_bytes: int = CYCLE_BYTES
     cycle_s: float = CYCLE_S
     copy_parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep_s is not None and self.keep_s < SHORTEST_KEEP_S:
+            raise InvalidValue(
+                f"a retention of {format_duration(self.keep_s)} is too short",
+                f"Use at least {format_duration(SHORTEST_KEEP_S)}, or `forever`.",
+            )
 
     @property
     def has_end(self) -> bool:

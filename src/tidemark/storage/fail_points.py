@@ -16,6 +16,8 @@ events committed       `_tables` has the events of a table, the catalog does not
 fold planned           the fold is planned, nothing is written
 fold written           all files of a fold are durable, its table is not committed
 folded                 the versions of a table are committed
+changes rewritten      small files of changes are in a new file, which is not committed
+changes compacted      the new file has replaced them, and they still exist
 generation committed   the copy of a table is committed, `_tables` has no event for it yet
 versions ended         the versions of a dropped table are empty, the catalog is not updated
 catalog written        the catalog is up to date
@@ -61,6 +63,8 @@ class FailPoint(Enum):
     FOLD_PLANNED = "fold planned"
     FOLD_WRITTEN = "fold written"
     FOLDED = "folded"
+    CHANGES_REWRITTEN = "changes rewritten"
+    CHANGES_COMPACTED = "changes compacted"
     GENERATION_COMMITTED = "generation committed"
     VERSIONS_ENDED = "versions ended"
     CATALOG_WRITTEN = "catalog written"

@@ -17,7 +17,7 @@ from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 from tidemark.pipeline.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
 
-INTERVAL_S, RETRY_S = 1.0, 30.0
+INTERVAL_S, RETRY_S, COMPACT_S = 1.0, 30.0, 60.0
 PATIENCE = 20  # the pause is this many times as long as a check of all tables
 POOL = "fold"
 _LOGGER = logging.getLogger("tidemark.pipeline")
@@ -57,7 +57,7 @@ class BackgroundFold:
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", POOL)
             tasks = max(1, context.defaultParallelism // 2)
-        pause_s = INTERVAL_S
+        pause_s, compact_at = INTERVAL_S, time.monotonic()
         while not self._stopping.wait(pause_s):
             try:
                 with Compactor(self._lake, self._spark, tasks) as compactor:
@@ -65,6 +65,9 @@ class BackgroundFold:
                     tables = compactor.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(compactor, tables)
+                    if not self._stopping.is_set() and begin >= compact_at:
+                        compactor.compact_changes()
+                        compact_at = time.monotonic() + COMPACT_S
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
                 self._warn(f"folding failed: {what_failed(error)}", None)
                 self._stopping.wait(RETRY_S)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeInUse, NotAnswerable
 from tidemark.lake.catalog import update_catalog
-from tidemark.lake.changes import ChangeFile, ChangeFiles
+from tidemark.lake.changes import ChangeFile, ChangeFiles, read_changes
 from tidemark.lake.columns import UNCHANGED
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
@@ -29,6 +29,7 @@ from tidemark.lake.lock import FOLDING, LakeLock
 from tidemark.lake.registers import read_retained
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
+from tidemark.pipeline.fold.change_files import CompactedChanges, compact_changes, small_files
 from tidemark.pipeline.fold.events import Events, events_of
 from tidemark.pipeline.fold.job import FoldedBucket, FoldWork, fold_buckets
 from tidemark.pipeline.fold.layout import VersionLayout, bucket_count, version_columns
@@ -152,6 +153,20 @@ class Compactor:
             streamed = any(is_streamed(column, self._lake.version_num) for column in span.fingerprint.columns)
             if (files or versions is None) and upto > since.lsn and streamed:
                 found.append(Foldable(history, span, upto, changes, files, versions))
+        return found
+
+    def compact_changes(self) -> dict[str, CompactedChanges]:
+        """Merge small files of folded changes, of every table that has many; returns the result by table."""
+        found = {}
+        for history in self._lake.tables().values():
+            versions, spans = read_versions(self._lake.path, history.path), history.spans()
+            if versions is None or not spans or spans[-1].base.lsn != versions.base:
+                continue
+            changes, folded = read_changes(self._lake.path, history.path, Lsn.ZERO), held(versions, spans[-1].base)
+            groups = small_files(changes.upto(folded.floor))
+            if groups:
+                shared = shared_folder(self._lake.path)
+                found[history.name] = compact_changes(self._spark, shared, changes, groups)
         return found
 
     def fold(self, table: Foldable) -> Folded:

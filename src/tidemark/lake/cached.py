@@ -1,0 +1,82 @@
+"""What readers derive from Delta tables, kept in this process until the table has another version.
+
+A commit creates the file of the next version, and files of commits never change. So a table is current while the file
+of its version is the same and the next one does not exist, which two calls to the file system show. A table of another
+version is updated from its new commits; one whose file is gone, since the log was cleaned up or the table was created
+again, is opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.lake.commits import is_there, opened
+
+T = TypeVar("T")
+_MOST = 4096  # tables
+
+
+class _CachedTable:
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._log = folder, folder / "_delta_log"
+        self._lock = threading.Lock()
+        self._table: DeltaTable | None = None
+        self._commit: tuple[int, int] | None = None  # identifies the file of the version
+        self._values: dict[str, Any] = {}
+
+    def value(self, name: str, read: Callable[[DeltaTable], T]) -> T | None:
+        with self._lock:
+            self._refresh()
+            if self._table is None:
+                return None
+            if name not in self._values:
+                self._values[name] = read(self._table)
+            return cast(T, self._values[name])
+
+    def _refresh(self) -> None:
+        table = self._table
+        if table is not None and self._commit is not None and self._commit == self._found(table.version()):
+            if self._found(table.version() + 1) is None:
+                return
+            try:
+                table.update_incremental()
+            except (DeltaError, OSError):
+                self._table = None
+        else:
+            self._table = None
+        if self._table is None and is_there(self._folder):
+            self._table = opened(self._folder)
+        self._values = {}
+        self._commit = self._found(self._table.version()) if self._table is not None else None
+
+    def _found(self, version: int) -> tuple[int, int] | None:
+        """What identifies the file of a commit, or None if it does not exist."""
+        try:
+            status = (self._log / f"{version:020}.json").stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+
+_tables: OrderedDict[Path, _CachedTable] = OrderedDict()
+_lock = threading.Lock()
+
+
+def cached(folder: Path, name: str, read: Callable[[DeltaTable], T]) -> T | None:
+    """Return what `read` returns for the current version of a table, None if the table does not exist.
+
+    The value is kept under this name until the table changes, and must not be modified.
+    """
+    with _lock:
+        table = _tables.setdefault(folder, _CachedTable(folder))
+        _tables.move_to_end(folder)
+        while len(_tables) > _MOST:
+            _tables.popitem(last=False)
+    return table.value(name, read)
