@@ -410,6 +410,27 @@ MUTATIONS = (
         "age = min(options.grace_s, held)",
         ("tests/pipeline/fold/test_vacuum.py", "-k", "open_handle"),
     ),
+    Mutation(
+        "log: an index that has the first running transaction as its last one is not searched",
+        "log/commits.py",
+        '(self._all["greatest_xid"] >= least)',
+        '(self._all["greatest_xid"] > least)',
+        ("tests/log/test_commits.py", "-k", "by_snapshot"),
+    ),
+    Mutation(
+        "lake: a table is read again only when its last commit is gone",
+        "lake/cached.py",
+        "if self._found(table.version() + 1) is None:",
+        "if self._found(table.version()) is not None:",
+        ("tests/lake/test_cached.py", "-k", "only_after_a_commit"),
+    ),
+    Mutation(
+        "fold: compaction replaces files that expire has removed",
+        "lake/commits.py",
+        "lambda there: paths if there.issuperset(paths) else ()",
+        "lambda there: [path for path in paths if path in there]",
+        ("tests/pipeline/fold/test_change_files.py", "-k", "not_brought_back"),
+    ),
 )
 
 
