@@ -356,7 +356,7 @@ MUTATIONS = (
     ),
     Mutation(
         "query: a read at the time of a commit does not see it",
-        "mirror/times.py",
+        "log/commits.py",
         'np.searchsorted(latest, micros, side="right")',
         'np.searchsorted(latest, micros, side="left")',
         ("tests/mirror/test_times.py", "-k", "the_time_of_a_position"),
