@@ -17,6 +17,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.index import shown_by_standby
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
+from tidemark.log.segment import index_path, segment_path
 from tidemark.log.summaries import NAME, packed_summaries, read_summaries, repair_summaries
 from tidemark.pgoutput.rows import COMMITS, Rows
 
@@ -121,11 +122,35 @@ def test_a_reader_follows_a_log_without_listing_its_directory_again(
     monkeypatch.setattr(Disk, "names", None)
     reader.refresh()
     monkeypatch.undo()
-    log_of(tmp_path, 40, 30)
+    with open_log(tmp_path, START, segment_bytes=400) as writer:
+        reader.refresh()  # the last index was replaced
+        writer.begin_session(b"{}", Xid8(10))
+        for n in range(40, 70):
+            writer.append(frames(*plain(10 + n, 100 + 10 * n, n, described=n == 40)), Lsn(101 + 10 * n))
     monkeypatch.setattr(Disk, "names", None)
     reader.refresh()
     assert reader.count(Lsn.ZERO, reader.received) == 70
     assert reader.commits()["lsn"].tolist() == [100 + 10 * n for n in range(70)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_index_whose_segment_was_never_started_is_not_the_end_of_the_one_before(tmp_path: Path, late: bool) -> None:
+    log_of(tmp_path)
+    last = len(list(tmp_path.glob("*.index")))
+    with open_log(tmp_path, START, segment_bytes=400) as writer:
+        writer._roll()
+    reader = LogReader(tmp_path)
+    assert index_path(tmp_path, last + 1).exists()
+    segment_path(tmp_path, last + 1).unlink()  # its name was not synced when the power failed
+    with open_log(tmp_path, START, segment_bytes=1 << 20) as writer:
+        writer.begin_session(b"{}", Xid8(10))
+        writer.append(frames(*plain(50, 500, 40, described=True)), Lsn(501))
+        if not late:
+            reader.refresh()
+            assert reader.commits()["lsn"].tolist() == [100 + 10 * n for n in range(41)]
+        writer._roll()
+    reader.refresh()
+    assert reader.commits()["lsn"].tolist() == [100 + 10 * n for n in range(41)]
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "of the last index"])

@@ -93,8 +93,8 @@ class LogReader:
         if start != self._start:  # a new log was started in the directory of the previous one
             self._forget_all()
             self._start = start
-        first = int(self._closed["number"][0]) if len(self._closed) else self._live[0] if self._live else None
-        if first is None or not index_path(self._folder, first).exists():
+        if not self._is_continued():
+            self._forget_all()
             self._list()
         while self._live is not None:
             number, followed = self._live
@@ -104,25 +104,36 @@ class LogReader:
                 self._live = (number, followed)
                 break
             self._close(number, followed)
-            self._live = (number + 1, _Followed(0))
+            self._live = (number + 1, self._follow(number + 1, _Followed(0), closed=False))
+
+    def _is_continued(self) -> bool:
+        """Whether the log has what was read of it, and perhaps more.
+
+        Expiry removes the first index. Recovery replaces the last one, and removes one whose segment was never started;
+        then the index before it is the last one again.
+        """
+        if self._live is None:
+            return False
+        number, followed = self._live
+        first = int(self._closed["number"][0]) if len(self._closed) else number
+        try:
+            inode = index_path(self._folder, number).stat().st_ino
+        except FileNotFoundError:
+            return False
+        return inode == followed.inode and index_path(self._folder, first).exists()
 
     def _list(self) -> None:
         """Find the indexes in the directory, and the summaries of all but the last."""
         found = self._numbers()
         if not found:
-            self._forget_all()
             return
         first, last = found[0], found[-1]
-        if self._live is None or not first <= self._live[0] <= last:
-            self._live = (last, _Followed(0))
-        end = self._live[0]
-        kept = self._closed[self._closed["number"] >= first]
         known, _ = read_summaries(self._folder, self._disk)
-        known = known[(known["number"] >= first) & (known["number"] < end)]
-        self._closed = np.concatenate([kept, known[~np.isin(known["number"], kept["number"])]])
-        for number in sorted({*range(first, end)} - set(self._closed["number"].tolist())):
+        self._closed = known[(known["number"] >= first) & (known["number"] < last)]
+        for number in sorted({*range(first, last)} - set(self._closed["number"].tolist())):
             self._close(number, self._follow(number, _Followed(0), closed=True))
         self._closed = np.sort(self._closed, order="number")
+        self._live = (last, _Followed(0))
 
     def _numbers(self) -> list[int]:
         """The numbers of the indexes. One that is missing was just removed by expiry, or the log is damaged."""
@@ -164,9 +175,9 @@ class LogReader:
 
     def last_commits(self) -> list[LastCommit]:
         """The last commit and the highest transaction ID up to the end of each index, in order."""
-        all_ = self._summaries()
-        lasts, xids = np.maximum.accumulate(all_["last"]), np.maximum.accumulate(all_["greatest_xid"])
-        found = zip(all_["number"].tolist(), lasts.tolist(), xids.tolist(), strict=True)
+        every = self._summaries()
+        lasts, xids = np.maximum.accumulate(every["last"]), np.maximum.accumulate(every["greatest_xid"])
+        found = zip(every["number"].tolist(), lasts.tolist(), xids.tolist(), strict=True)
         return [LastCommit(number, Lsn(lsn), Xid8(xid)) for number, lsn, xid in found]
 
     def count(self, after: Lsn, upto: Lsn) -> int:
@@ -276,8 +287,8 @@ class LogReader:
                     raise NotAnswerable(*_expired(number)) from None
                 raise
             rows = followed.rows()
-            (summary,) = self._closed[self._closed["number"] == number]
-            if summary != summary_of(number, followed.position, followed.end, [rows.commits])[0]:
+            known = self._closed[self._closed["number"] == number]  # none, if another thread has refreshed meanwhile
+            if len(known) and known[0] != summary_of(number, followed.position, followed.end, [rows.commits])[0]:
                 raise LogDamaged(f"{index_path(self._folder, number)} differs from its summary", _HINT)
             self._keep(number, rows)
             return rows
