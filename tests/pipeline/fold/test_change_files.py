@@ -110,7 +110,8 @@ WORK = (
 
 def compacted(side: Lakeside) -> CompactedChanges | None:
     with Compactor(side.options.lake, side.spark) as compactor:
-        return compactor.compact_changes().get("public.t")
+        done = {table.name: compactor.compact(table) for table in compactor.compactable()}
+        return done.get("public.t")
 
 
 def files(side: Lakeside) -> int:

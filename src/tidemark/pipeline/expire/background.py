@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tidemark.errors import LakeInUse
 from tidemark.logs import fields
+from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
-from tidemark.units import format_size
+from tidemark.units import format_duration, format_size
 
 LONGEST_S, SHORTEST_S = 600.0, 1.0  # between two runs; a tenth of the retention in between
 _LOGGER = logging.getLogger("tidemark.pipeline")
 
 
-class BackgroundExpiry:
+class BackgroundExpiry(BackgroundJob):
     """Expires a lake at once and then again and again, until `close`."""
 
     def __init__(self, lake: Path, keep_s: float) -> None:
+        super().__init__("expire")
         self._lake, self._options = lake, ExpireOptions(keep_s)
         self._interval_s = min(LONGEST_S, max(SHORTEST_S, keep_s / 10))
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="expire", daemon=True)
         self._thread.start()
-
-    def close(self) -> None:
-        """Stop when the run that has started has ended."""
-        self._stopping.set()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self.close()
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -44,10 +29,9 @@ class BackgroundExpiry:
             pause_s = self._interval_s
             try:
                 self._expire()
-            except LakeInUse:
-                continue  # another process expires it
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would expire
-                _LOGGER.warning("expiry failed: %s", error)
+                if not self._stopping.is_set():
+                    _LOGGER.warning("expiry failed, retry in %s: %s", format_duration(pause_s), error)
 
     def _expire(self) -> None:
         done = expire_lake(self._lake, self._options)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pyspark.sql import SparkSession
 
 from tidemark.logs import fields
+from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
 from tidemark.pipeline.fold.policy import Rhythm, fold_line
 from tidemark.spark import what_failed
@@ -30,26 +28,14 @@ def log_fold(folded: Folded, seconds: float) -> None:
     _LOGGER.info("%s", line, extra=extra)
 
 
-class BackgroundFold:
+class BackgroundFold(BackgroundJob):
     """Folds the tables that are due, until `close`; `folded` is called with each result and its seconds."""
 
     def __init__(self, lake: Path, spark: SparkSession, folded: Callable[[Folded, float], None] = log_fold) -> None:
+        super().__init__("fold")
         self._lake, self._spark, self._folded = lake, spark, folded
-        self._stopping = threading.Event()
         self._rhythm = Rhythm()
-        self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
         self._thread.start()
-
-    def close(self) -> None:
-        """Stop when the fold that is running has ended."""
-        self._stopping.set()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        self.close()
 
     def _run(self) -> None:
         """Fold in a loop. A failure is reported and retried; it does not affect reads."""
@@ -65,8 +51,8 @@ class BackgroundFold:
                     tables = compactor.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(compactor, tables)
-                    if not self._stopping.is_set() and begin >= compact_at:
-                        compactor.compact_changes()
+                    if begin >= compact_at:
+                        self._compact(compactor)
                         compact_at = time.monotonic() + COMPACT_S
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
                 self._warn(f"folding failed: {what_failed(error)}", None)
@@ -84,6 +70,15 @@ class BackgroundFold:
                 self._warn(f"table {table.name}: folding failed: {what_failed(error)}", table.name)
             finally:
                 self._rhythm.folded(table.name, begin, time.monotonic())
+
+    def _compact(self, compactor: Compactor) -> None:
+        for table in compactor.compactable():
+            if self._stopping.is_set():
+                return
+            try:
+                compactor.compact(table)
+            except Exception as error:  # noqa: BLE001 - the others are compacted now, and this one later
+                self._warn(f"table {table.name}: compaction failed: {what_failed(error)}", table.name)
 
     def _warn(self, failure: str, table: str | None) -> None:
         """Log a failure, unless `close` interrupted the fold."""

@@ -1,9 +1,9 @@
 """Compaction of `changes`: consecutive small files of a table become one, in one commit that changes no row.
 
 Every cycle adds files to the tables that changed, and the cost of a commit and of a read increases with the number of
-files. Only folded changes are compacted: a read of the present needs only the others. A file is
-rewritten only into one that is at least four times as large, so each change is rewritten a limited number of times. A
-reader that listed the files before still finds them on disk.
+files. Only folded changes are compacted: a read of the present needs only the others. A file is rewritten only into one
+that is at least four times as large, so each change is rewritten a limited number of times. A reader that listed the
+files before still finds them on disk.
 """
 
 from __future__ import annotations
@@ -31,12 +31,17 @@ from tidemark.storage.fail_points import FailPoint, fail_point
 
 MANY = 16  # files that are worth a job
 GROWTH = 4  # a file is rewritten into one that is so many times as large
-LIMITS_BYTES = (
-    256 << 10,
-    4 << 20,
-    64 << 20,
-)  # files below a limit are small; those above the last one stay as they are
+LIMITS_BYTES = (256 << 10, 4 << 20, 64 << 20)  # files below a limit are small; those above the last one stay
 MOST_FILES = 2048  # in one job
+
+
+@dataclass(frozen=True, slots=True)
+class SmallChanges:
+    """A table, its change files, and the groups of them that are to be replaced by one file each."""
+
+    name: str
+    changes: ChangeFiles
+    groups: tuple[tuple[ChangeFile, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,11 @@ def _is_worth(group: Sequence[ChangeFile]) -> bool:
     return len(group) >= MANY and sum(sizes) >= GROWTH * max(sizes)
 
 
-def compact_changes(
-    spark: SparkSession, lake: SharedFolder, changes: ChangeFiles, groups: Sequence[Sequence[ChangeFile]]
-) -> CompactedChanges:
+def compact_changes(spark: SparkSession, lake: SharedFolder, table: SmallChanges) -> CompactedChanges:
     """Replace each group by one file. A group of which expire has removed a file in the meantime stays as it is."""
     before = after = 0
-    for group in groups:
+    changes = table.changes
+    for group in table.groups:
         stored = tuple(column for column in changes.stored if column.name in group[0].columns)
         work = _Work(lake, changes.folder, tuple(Path(file.path).name for file in group), stored)
         (result,) = in_a_task(spark, partial(_run, work))

@@ -29,7 +29,7 @@ from tidemark.lake.lock import FOLDING, LakeLock
 from tidemark.lake.registers import read_retained
 from tidemark.lake.shared import shared_folder
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
-from tidemark.pipeline.fold.change_files import CompactedChanges, compact_changes, small_files
+from tidemark.pipeline.fold.change_files import CompactedChanges, SmallChanges, compact_changes, small_files
 from tidemark.pipeline.fold.events import Events, events_of
 from tidemark.pipeline.fold.job import FoldedBucket, FoldWork, fold_buckets
 from tidemark.pipeline.fold.layout import VersionLayout, bucket_count, version_columns
@@ -155,19 +155,21 @@ class Compactor:
                 found.append(Foldable(history, span, upto, changes, files, versions))
         return found
 
-    def compact_changes(self) -> dict[str, CompactedChanges]:
-        """Merge small files of folded changes, of every table that has many; returns the result by table."""
-        found = {}
+    def compactable(self) -> list[SmallChanges]:
+        """The tables with many small files of folded changes."""
+        found = []
         for history in self._lake.tables().values():
             versions, spans = read_versions(self._lake.path, history.path), history.spans()
             if versions is None or not spans or spans[-1].base.lsn != versions.base:
                 continue
             changes, folded = read_changes(self._lake.path, history.path, Lsn.ZERO), held(versions, spans[-1].base)
-            groups = small_files(changes.upto(folded.floor))
-            if groups:
-                shared = shared_folder(self._lake.path)
-                found[history.name] = compact_changes(self._spark, shared, changes, groups)
+            if groups := small_files(changes.upto(folded.floor)):
+                found.append(SmallChanges(history.name, changes, tuple(groups)))
         return found
+
+    def compact(self, table: SmallChanges) -> CompactedChanges:
+        """Merge the small files of a table."""
+        return compact_changes(self._spark, shared_folder(self._lake.path), table)
 
     def fold(self, table: Foldable) -> Folded:
         """Fold one table; LakeInUse if another process folded it meanwhile. A lease protects the files it reads."""
