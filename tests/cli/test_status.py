@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,18 +15,21 @@ from harness.shell import here
 from tests.documentation.keys import require_documented
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable
+from tidemark.lake import registers
 from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import FileWriter
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.registers import Cycle, Cycles, Tables
+from tidemark.lake.retention import Retention, record_retention
 from tidemark.lake.status import TableStatus, status_of, tables_of
 from tidemark.lake.versions import VERSIONS, VersionTable, version_schema
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.reasons import NOT_COPIED, needs_copy, no_replica_identity
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
+from tidemark.units import format_size
 
 pytestmark = pytest.mark.quick
 
@@ -143,6 +148,44 @@ def test_status_as_json_has_the_watermarks(lake: Lake) -> None:
     assert (plain["applied_lsn"], plain["schema_lsn"], plain["received_lsn"]) == ("0/1E", "0/1E", None)
     assert plain["tables"][1]["fix"] == NOT_COPIED.fix or plain["tables"][0]["fix"] == NOT_COPIED.fix
     assert status_of(lake.path).retained_lsn == Lsn.ZERO
+
+
+def recorded(lake: Lake, monkeypatch: pytest.MonkeyPatch, *seconds: int) -> None:
+    """Cycles that were recorded so many seconds ago."""
+    cycles = Cycles(lake.path)
+    for number, ago in enumerate(seconds):
+        past = datetime.now(UTC) - timedelta(seconds=ago)
+        monkeypatch.setattr(registers, "datetime", SimpleNamespace(now=lambda _, past=past: past))
+        cycles.record(Cycle(Lsn(40 + number), Lsn(40 + number)))
+    monkeypatch.undo()
+
+
+def test_disk_use_is_forecast_for_the_retention(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded(lake, 1000)
+    changed(lake, 25)
+    lake.log.mkdir()
+    (lake.log / "segment").write_bytes(b"x" * 1000)
+    (lake.path / "tables/1/changes/part-0.parquet").write_bytes(b"x" * 500)
+    disk = status_of(lake.path).disk
+    assert (disk.log_bytes, disk.expired_bytes, disk.covered_s) == (1000, 500, None)
+    assert disk.current_bytes > 0
+    assert disk.history_bytes > 0
+    assert (disk.retention, disk.expected_bytes, disk.history_bytes_per_day) == (None, None, None)
+    assert "Retention:" not in here("status", str(lake.path)).stdout
+    record_retention(lake.path, Retention(7 * 86400.0))
+    assert "Retention:     7 d\n" in here("status", str(lake.path)).stdout, "too early to tell"
+    recorded(lake, monkeypatch, 2 * 86400)
+    disk = status_of(lake.path).disk
+    assert disk.expected_bytes == pytest.approx(disk.total_bytes + 2.5 * disk.history_bytes, 0.01)
+    assert disk.history_bytes_per_day == pytest.approx(disk.history_bytes / 2, 0.01)
+    shown = here("status", str(lake.path)).stdout
+    expected = f"{format_size(disk.expected_bytes or 0)} expected in 5 d at the present rate"
+    assert f"Retention:     7 d, {expected}\n" in shown
+    record_retention(lake.path, Retention(86400.0))
+    assert status_of(lake.path).disk.expected_bytes == disk.total_bytes, "the history already covers it"
+    record_retention(lake.path, Retention(None))
+    per_day = f"{format_size(disk.history_bytes_per_day or 0)} of history per day"
+    assert f"Retention:     forever, {per_day} at the present rate\n" in here("status", str(lake.path)).stdout
 
 
 @pytest.mark.parametrize(

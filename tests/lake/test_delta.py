@@ -96,11 +96,11 @@ def test_after_many_commits_there_is_a_checkpoint_and_opening_reads_no_more_than
     assert sorted(DeltaTable(table.folder).to_pyarrow_table()["id"].to_pylist()) == list(range(1, 121))
 
 
-def test_versions_older_than_a_day_are_removed_behind_a_checkpoint(tmp_path: Path) -> None:
+def test_versions_older_than_an_hour_are_removed_behind_a_checkpoint(tmp_path: Path) -> None:
     table = ChangeTable.create(tmp_path / "changes", [ID])
     for lsn in range(1, 61):
         appended(table, lsn)
-    made_older(table.folder, timedelta(days=2))
+    made_older(table.folder, timedelta(hours=2))
     for lsn in range(61, 121):
         appended(ChangeTable(table.folder), lsn)
     assert len(versions(table.folder)) < 75

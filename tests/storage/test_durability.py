@@ -14,6 +14,7 @@ from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.lake import Lake
 from tidemark.lake.requests import Requests, Restart, request_restart, request_resync
+from tidemark.lake.retention import Retention, record_retention
 from tidemark.lake.snapshot_requests import (
     ExportedSnapshot,
     SnapshotRequest,
@@ -121,6 +122,7 @@ WRITERS: dict[str, tuple[Callable[[Lake], object], str]] = {
         lambda lake: write_mirror(lake.log, Disk(), LogMirror(Identity(1, 2, "shop", 1, None), "mirror", None)),
         "log/mirror.json",
     ),
+    "the retention": (lambda lake: record_retention(lake.path, Retention(7.0)), "lake/_retention.json"),
     "the commits that were removed": (lambda lake: write_forgotten(lake.log, Disk(), Xid8(7)), "log/forgotten.json"),
 }
 

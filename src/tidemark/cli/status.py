@@ -16,9 +16,10 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, ReceiveFailed
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.unmirrored import summarize
-from tidemark.units import format_size
+from tidemark.units import FOREVER, format_duration, format_size
 
 if TYPE_CHECKING:
+    from tidemark.lake.disk_use import DiskUse
     from tidemark.lake.polls import Poll
     from tidemark.lake.status import LakeStatus, TableStatus
     from tidemark.receive.client import Position
@@ -78,9 +79,25 @@ def _plain(found: LakeStatus, receiver: Position | None) -> dict[str, Any]:
         "receiver": receiver.state if receiver else None,
         "writer": found.writer.plain() if found.writer else None,
         "readers": [reader.plain() for reader in found.readers],
+        "disk": _plain_disk(found.disk),
         "restart_requested_at": found.restart.asked_at if found.restart else None,
         "tables": [_plain_table(table) for table in found.tables],
         "unmirrored": [asdict(each) for each in found.unmirrored],
+    }
+
+
+def _plain_disk(disk: DiskUse) -> dict[str, Any]:
+    retention = disk.retention
+    return {
+        "current_bytes": disk.current_bytes,
+        "history_bytes": disk.history_bytes,
+        "expired_bytes": disk.expired_bytes,
+        "log_bytes": disk.log_bytes,
+        "total_bytes": disk.total_bytes,
+        "history_bytes_per_day": disk.history_bytes_per_day,
+        "expected_bytes": disk.expected_bytes,
+        "covered_s": disk.covered_s,
+        "keep": None if retention is None else FOREVER if retention.keep_s is None else retention.keep_s,
     }
 
 
@@ -108,6 +125,7 @@ def _lines(found: LakeStatus, receiver: Position | None) -> list[str]:
     progress = [("Lake", str(found.lake)), ("Mirror", f"{found.mirror} of database {found.database}")]
     progress += _progress(found, receiver) if found.last_poll is None else _polled(found, found.last_poll)
     progress += [("Retained LSN", str(found.retained_lsn))] if found.retained_lsn > Lsn.ZERO else []
+    progress += _disk(found.disk)
     progress += [("Reader", str(reader)) for reader in found.readers]
     lines = [f"{name + ':':<14} {value}" for name, value in progress]
     if found.tables:
@@ -141,6 +159,21 @@ def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
         ("Last poll", f"{poll.lsn} at {poll.time.isoformat(' ', 'seconds')}, snapshot {poll.seen.snapshot}"),
         ("Deletes", "included" if poll.is_reconciled else unreconciled(poll)),
     ]
+
+
+def _disk(disk: DiskUse) -> list[tuple[str, str]]:
+    parts = [("current rows", disk.current_bytes), ("history", disk.history_bytes), ("log", disk.log_bytes)]
+    parts += [("expired", disk.expired_bytes)] if disk.expired_bytes else []
+    lines = [("Disk", f"{format_size(disk.total_bytes)}: {', '.join(f'{name} {format_size(n)}' for name, n in parts)}")]
+    if disk.retention is None:
+        return lines
+    keep_s, full_in_s = disk.retention.keep_s, disk.full_in_s
+    kept = FOREVER if keep_s is None else format_duration(keep_s)
+    if keep_s is None and disk.history_bytes_per_day is not None:
+        kept += f", {format_size(disk.history_bytes_per_day)} of history per day at the present rate"
+    elif disk.expected_bytes is not None and full_in_s:
+        kept += f", {format_size(disk.expected_bytes)} expected in {format_duration(full_in_s)} at the present rate"
+    return [*lines, ("Retention", kept)]
 
 
 def _rows(table: TableStatus) -> list[tuple[str, ...]]:

@@ -7,6 +7,7 @@ commit the same `txn` application ID. This fences writers even if the lock fails
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,11 +31,13 @@ _RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
-CONFIGURATION = {
+LOG_S = 3600.0  # for so long, commits stay in the log of a table at least
+TOMBSTONES_S = 2 * 3600.0  # for so long, a table records when a file was removed
+CONFIGURATION = {  # every commit and every reader pays for the commits and removed files that a table records
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "true",
-    "delta.logRetentionDuration": "interval 1 days",
-    "delta.deletedFileRetentionDuration": "interval 7 days",  # later, removal times are lost
+    "delta.logRetentionDuration": "interval 1 hours",  # LOG_S
+    "delta.deletedFileRetentionDuration": "interval 2 hours",  # TOMBSTONES_S
 }
 STATISTICS = "delta.dataSkippingStatsColumns"  # lists the columns that have statistics
 _CHANGES = {**CONFIGURATION, STATISTICS: ",".join(name for name in OURS.names if name != COMMIT_TIMESTAMP)}
@@ -228,7 +231,18 @@ def _change_files(folder: Path, gone: Callable[[set[str]], Sequence[str]], adds:
 
 def is_there(folder: Path) -> bool:
     """Return whether a Delta table exists; its directory exists shortly before its first commit."""
-    return next((folder / "_delta_log").glob("*.json"), None) is not None
+    try:
+        with os.scandir(folder / "_delta_log") as entries:
+            return any(entry.name.endswith(".json") for entry in entries)
+    except FileNotFoundError:
+        return False
+
+
+def old_commits(folder: Path) -> int:
+    """Return the number of commits in the log of a table that it need not keep, if a later checkpoint exists."""
+    past = time.time() - LOG_S
+    with os.scandir(folder / "_delta_log") as entries:
+        return sum(entry.name.endswith(".json") and entry.stat().st_mtime < past for entry in entries)
 
 
 def opened(folder: Path, version: int | None = None) -> DeltaTable:

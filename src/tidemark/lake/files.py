@@ -172,9 +172,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _ours(schema: pa.Schema) -> list[str]:
-    """Return the columns that do not hold columns of the source."""
+    """Return the columns that do not hold columns of the source, except lists and maps, which have no statistics."""
     theirs = {column.name for column in stored_columns(schema)}
-    return [name for name in schema.names if name not in theirs]
+    return [each.name for each in schema if each.name not in theirs and not pa.types.is_nested(each.type)]
 
 
 def _stats(metadata: pq.FileMetaData, nulls: Mapping[str, int]) -> dict[str, Any]:

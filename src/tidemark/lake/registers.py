@@ -8,31 +8,36 @@ the number of tables behind are also `txn` versions of the commit, so that they 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.cached import cached
-from tidemark.lake.commits import APP, CONFIGURATION, RETRY, opened, require_version
+from tidemark.lake.commits import APP, CONFIGURATION, LOG_S, RETRY, opened, require_version
+from tidemark.lake.files import FileWriter
+from tidemark.lake.unlisted import delete, names_in, removed_files, unlisted_files
 from tidemark.schema.fingerprint import from_plain, to_plain
 from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
 _SCHEMA_LSN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
-_TOKEN = f"{APP}.token"  # distinguishes a commit of this process from others
 _COMPACT_EVERY = 100
+_THIN_S = 3600.0
+_IN_ORDER = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
 
 _TABLES_SCHEMA = pa.schema(
     [
@@ -117,7 +122,7 @@ class Cycle:
 
 
 class _Register:
-    """A Delta table with few rows, compacted to few files."""
+    """A Delta table with few rows. From time to time, all files are replaced by one, without the rows that expired."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self.folder, self._schema = folder, schema
@@ -125,26 +130,35 @@ class _Register:
         self.table = opened(folder)
 
     def add(self, rows: Sequence[dict[str, object]], *transactions: Transaction) -> None:
-        before, token = self.table.version(), uuid4().hex
-        properties = CommitProperties(
-            custom_metadata={_TOKEN: token}, app_transactions=list(transactions), max_commit_retries=0
-        )
-        try:
-            write_deltalake(
-                self.table,
-                pa.Table.from_pylist(list(rows), self._schema),
-                mode="append",
-                commit_properties=properties,
-            )
-        except Exception as error:
-            there = opened(self.folder)
-            if there.history(1)[0].get(_TOKEN) != token:
-                raise LakeInUse(f"cannot write {self.folder}: {error}", RETRY) from error
-        self.table = opened(self.folder)
-        require_version(self.table, self.folder, before + 1)
+        self._commit(pa.Table.from_pylist(list(rows), self._schema), (), transactions)
         if self.table.version() % _COMPACT_EVERY == 0:
-            self.table.optimize.compact()
-            self.table.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
+            self._compact()
+
+    def _commit(self, rows: pa.Table, removes: Iterable[str], transactions: Sequence[Transaction]) -> None:
+        writer = FileWriter(self.folder, "part")
+        writer.write(rows)
+        file, before, now = writer.close(), self.table.version(), int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [AddAction(file.path, file.size_bytes, {}, now, True, file.stats)]
+        actions += [RemoveAction(path, True, now) for path in removes]
+        properties = CommitProperties(app_transactions=list(transactions), max_commit_retries=0)
+        try:
+            self.table.create_write_transaction(actions, "append", self.table.schema(), commit_properties=properties)
+            self.table.update_incremental()
+        except Exception as error:
+            self.table = opened(self.folder)
+            if file.path not in names_in(self.table):
+                raise LakeInUse(f"cannot write {self.folder}: {error}", RETRY) from error
+        require_version(self.table, self.folder, before + 1)
+
+    def _compact(self) -> None:
+        """Replace all files by one, and delete those that were replaced long ago."""
+        self._commit(self._kept(_dataset(self.table, self.folder).to_table()), names_in(self.table), ())
+        unlisted = {file.name for file in unlisted_files(self.folder)}
+        delete(self.folder, unlisted & removed_files(self.folder, LOG_S)[1])
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        """The rows that are needed."""
+        return rows
 
 
 class Tables(_Register):
@@ -192,6 +206,7 @@ class Cycles(_Register):
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / CYCLES, _CYCLES_SCHEMA)
+        self._lake = lake
         self._last = _last(self.table, self.folder)
 
     @property
@@ -220,6 +235,32 @@ class Cycles(_Register):
         self._last = Cycle(cycle.applied_lsn, cycle.schema_lsn, behind=dict(cycle.behind))
         fail_point(FailPoint.CYCLE_COMMITTED)
 
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        return kept_cycles(rows.sort_by(_IN_ORDER), read_retained(self._lake), datetime.now(UTC))
+
+
+def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
+    """Return the cycles that reads and expiry need, of cycles in order; `retained` is the retained LSN.
+
+    These are the last cycle at or below the retained LSN, and those after it. Of polls that found no change, the first
+    and the last are kept. Of cycles of the stream that are older than an hour, the last of each minute is kept, as
+    only the expire job needs them. The last poll and the cycle that followed it show when the stream replaced polls.
+    """
+    lsns = np.maximum(cycles["schema_lsn"].to_numpy(), cycles["applied_lsn"].to_numpy())
+    polled = cycles["snapshot"].is_valid().to_numpy()
+    written = cycles["written_at"].cast(pa.int64()).to_numpy()
+    minutes, recent = written // 60_000_000, written >= (now.timestamp() - _THIN_S) * 1_000_000
+    changed = np.append(True, lsns[1:] != lsns[:-1])
+    last_of_lsn, last_of_minute = np.append(changed[1:], True), np.append(minutes[1:] != minutes[:-1], True)
+    kept = np.where(polled, changed | last_of_lsn, recent | last_of_minute)
+    below = int(np.searchsorted(np.maximum.accumulate(lsns), retained.value, side="right"))
+    kept[: max(0, below - 1)] = False
+    kept[[max(0, below - 1), len(cycles) - 1, int(np.argmax(written))]] = True
+    if polled.any():
+        last_poll = int(np.flatnonzero(polled)[-1])
+        kept[last_poll : last_poll + 2] = True
+    return cycles.filter(pa.array(kept))
+
 
 def _seen_row(seen: Seen) -> dict[str, object]:
     return {
@@ -235,6 +276,9 @@ class ExpiryRegister(_Register):
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / EXPIRED, _EXPIRED_SCHEMA)
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        return rows.sort_by("retained_lsn").slice(len(rows) - 1)
 
     def record(self, retained: Lsn) -> None:
         """Record that nothing below an LSN can be read. A lower LSN than the recorded one is ignored."""
@@ -309,8 +353,7 @@ def read_times(lake: Path) -> pa.Table:
 
 
 def _times(table: DeltaTable, folder: Path) -> pa.Table:
-    order = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
-    return _dataset(table, folder).to_table().sort_by(order)
+    return _dataset(table, folder).to_table().sort_by(_IN_ORDER)
 
 
 def _dataset(table: DeltaTable, folder: Path) -> Dataset:

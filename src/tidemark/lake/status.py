@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
+from tidemark.lake.disk_use import DiskUse, disk_use
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import has_writer, last_writer
@@ -85,6 +86,7 @@ class LakeStatus:
     last_poll: Poll | None
     restart: Restart | None
     unmirrored: tuple[Unmirrored, ...]
+    disk: DiskUse
 
 
 def status_of(path: Path) -> LakeStatus:
@@ -107,6 +109,7 @@ def status_of(path: Path) -> LakeStatus:
         last_poll,
         read_restart(path),
         recorded_unmirrored(path),
+        disk_use(lake),
     )
 
 

@@ -50,7 +50,7 @@ from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.states import CopyStates
 from tidemark.pipeline.events import CopyFailed, Emit, TableCopied, TableFolded
-from tidemark.pipeline.expire.background import BackgroundExpiry
+from tidemark.pipeline.expire.background import expiring
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Folded
 from tidemark.pipeline.plan import PipelineOptions
@@ -121,8 +121,7 @@ class LogicalReplication:
             self.applier.uncopied = frozenset()
             if options.folds:
                 held.enter_context(BackgroundFold(options.lake, spark, self._folded))
-            if options.keep_s is not None:
-                held.enter_context(BackgroundExpiry(options.lake, options.keep_s))
+            held.enter_context(expiring(options.lake, options.keep_s))
             copying = Copying(copy_options(options, spark), self.applier.sink, spark, self.progress)
             self._copying = held.enter_context(copying)
             self._held = held.pop_all()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from tidemark.lake.retention import Retention, record_retention
 from tidemark.logs import fields
 from tidemark.pipeline.background import BackgroundJob
-from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
+from tidemark.pipeline.expire.expiry import GRACE_S, ExpireOptions, expire_lake
 from tidemark.units import format_duration, format_size
 
 LONGEST_S, SHORTEST_S = 600.0, 1.0  # between two runs; a tenth of the retention in between
 _LOGGER = logging.getLogger("tidemark.pipeline")
+
+
+def expiring(lake: Path, keep_s: float | None) -> AbstractContextManager[object]:
+    """Record the retention of a lake, and expire its data in the background unless it is kept forever."""
+    record_retention(lake, Retention(keep_s))
+    return BackgroundExpiry(lake, keep_s) if keep_s is not None else nullcontext()
 
 
 class BackgroundExpiry(BackgroundJob):
@@ -19,7 +27,7 @@ class BackgroundExpiry(BackgroundJob):
 
     def __init__(self, lake: Path, keep_s: float) -> None:
         super().__init__("expire")
-        self._lake, self._options = lake, ExpireOptions(keep_s)
+        self._lake, self._options = lake, ExpireOptions(keep_s, grace_s=min(GRACE_S, keep_s))
         self._interval_s = min(LONGEST_S, max(SHORTEST_S, keep_s / 10))
         self._thread.start()
 

@@ -12,36 +12,38 @@ generation need all its changes.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
-from tidemark.lake.commits import is_there, opened, remove_files
+from tidemark.lake.commits import TOMBSTONES_S, is_there, old_commits, opened, remove_files
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
+from tidemark.lake.unlisted import delete, names_in, removed_files, unlisted_files
 from tidemark.lake.versions import VERSIONS, VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.storage.fail_points import FailPoint, fail_point
 
+GRACE_S = 3600.0  # for readers without a lease, such as other engines
 ORPHAN_S = 24 * 3600.0  # a file that no table lists may belong to a running job
-FORGOTTEN_S = 7 * 86400.0  # after that, a table no longer records when a file was removed
+MARGIN_S = 60.0  # between the time that a commit records and its effect, at most
+MANY_COMMITS = 100  # in the log of a table, that are older than the log's retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class ExpireOptions:
 
     keep_s: float | None = 7 * 86400.0
     before: Lsn | None = None
-    grace_s: float = 3600.0
+    grace_s: float = GRACE_S
 
     def __post_init__(self) -> None:
         if (self.keep_s is None) == (self.before is None):
@@ -170,21 +172,43 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
 
 def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
     """Delete files from disk that were removed from tables, and files that failed jobs have left."""
-    held = time.time() - oldest(leases_in_force(lake.path))
-    age = max(options.grace_s, held)
+    leases = leases_in_force(lake.path)
+    age = max(options.grace_s, time.time() - oldest(leases) + MARGIN_S if leases else 0)
     retained = read_retained(lake.path)
     with ExitStack() as locks:
         orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
         for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
-            folder, what = lake.path / history.path / name, f"{history.name} {name}"
+            folder = lake.path / history.path / name
             if not is_there(folder):
                 continue
-            keep = _earlier(lake, history, retained) if name == VERSIONS else []
-            yield from _removed(folder, f"{what}, expired earlier", age, keep, dry_run, full=False)
-            if orphan_age < FORGOTTEN_S:
-                yield from _removed(folder, f"{what}, never committed", orphan_age, keep, dry_run, full=True)
-            if name == VERSIONS and not keep and not dry_run:
+            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list
+            yield from _unlisted(folder, f"{history.name} {name}", age, orphan_age, keep, dry_run)
+            if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS and not keep():
                 opened(folder).cleanup_metadata()
+
+
+def _unlisted(
+    folder: Path, what: str, age_s: float, orphan_age_s: float, keep: Callable[[], list[int]], dry_run: bool
+) -> Iterator[Removal]:
+    """Delete files that the table does not list, except those of the Delta versions in `keep`.
+
+    Files without a record of their removal are deleted by the age of their contents. They can have been removed as
+    recently as such records are kept, so they stay while a lease is older than that.
+    """
+    found = {file.name: file for file in unlisted_files(folder)}
+    if not found:
+        return
+    for version in keep():
+        for name in names_in(opened(folder, version)):
+            found.pop(name, None)
+    removed, expired = removed_files(folder, age_s) if found else (set(), set())
+    past = time.time() - orphan_age_s
+    orphans = {name for name in found.keys() - removed if age_s < TOMBSTONES_S and found[name].modified_at <= past}
+    for kind, names in (("expired earlier", found.keys() & expired), ("never committed", orphans)):
+        if names and not dry_run:
+            delete(folder, names)
+        if names:
+            yield Removal(f"{what}, {kind}", len(names), sum(found[name].size_bytes for name in names))
 
 
 def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
@@ -201,26 +225,6 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
     except LakeInUse:
         return False
     return True
-
-
-def _removed(folder: Path, what: str, age_s: float, keep: list[int], dry_run: bool, *, full: bool) -> Iterator[Removal]:
-    """Delete files with `deltalake`'s vacuum, which commits. After a conflicting commit, the next run deletes them."""
-    hours = math.ceil(age_s / 3600)
-
-    def run(dry: bool) -> list[str]:
-        table = opened(folder)
-        return table.vacuum(
-            retention_hours=hours, dry_run=dry, enforce_retention_duration=False, full=full, keep_versions=keep or None
-        )
-
-    sizes = [(folder / name).stat().st_size for name in run(True) if (folder / name).exists()]
-    if sizes and not dry_run:
-        try:
-            run(False)
-        except DeltaError:
-            return
-    if sizes:
-        yield Removal(what, len(sizes), sum(sizes))
 
 
 def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:

@@ -13,7 +13,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import TidemarkError
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import Emit, PollApplied, TableFolded
-from tidemark.pipeline.expire.background import BackgroundExpiry
+from tidemark.pipeline.expire.background import expiring
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.handover import Handover
@@ -60,8 +60,7 @@ def run_polls(
         poller = held.enter_context(lake_poller(_poll_options(options, spark), spark, stopping))
         if options.folds:
             held.enter_context(BackgroundFold(options.lake, spark, lambda *fold: emit(TableFolded.of(*fold))))
-        if options.keep_s is not None:
-            held.enter_context(BackgroundExpiry(options.lake, options.keep_s))
+        held.enter_context(expiring(options.lake, options.keep_s))
         exports = held.enter_context(SnapshotExports(options.lake, options.source))
         held.enter_context(_watched(lambda: watch(poller.cycle.applied_lsn, poller.progress), exports.close_unused))
         polling = Polling(poller, spark, options.interval_s, stopping, exports.shown, exports.wanted)

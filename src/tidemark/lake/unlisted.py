@@ -1,0 +1,85 @@
+"""Data files on disk that a table does not list: a commit removed them, or they were never committed.
+
+Delta records when a commit removed a file, for `TOMBSTONES_S` (`commits`). A file without such a record was removed
+earlier than that, or was never committed: it belongs to a running job, or to one that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.lake.cached import cached
+from tidemark.lake.commits import LOG_S, opened
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnlistedFile:
+    """A data file that its table does not list."""
+
+    name: str
+    size_bytes: int
+    modified_at: float
+
+
+def unlisted_files(folder: Path) -> list[UnlistedFile]:
+    """Return the data files in the directory of a table that its current Delta version does not list."""
+    there = {entry.name: entry for entry in _data_files(folder)}
+    listed = cached(folder, "names", names_in) or frozenset()  # read after the directory: jobs commit what they wrote
+    found = []
+    for name in there.keys() - listed:
+        try:
+            status = there[name].stat()
+        except FileNotFoundError:
+            continue
+        found.append(UnlistedFile(name, status.st_size, status.st_mtime))
+    return found
+
+
+def names_in(table: DeltaTable) -> frozenset[str]:
+    """Return the names of the files that a Delta version lists."""
+    return frozenset(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+def removed_files(folder: Path, age_s: float) -> tuple[set[str], set[str]]:
+    """Return the files that commits have removed, as far as Delta records it, and those removed `age_s` ago or more."""
+    table = opened(folder)
+
+    def removed(hours: int) -> set[str]:
+        return set(table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False))
+
+    every = removed(0)
+    if age_s >= LOG_S:
+        return every, removed(math.ceil(age_s / _HOUR_S))
+    return every, every.difference(_removed_since(folder, time.time() - age_s))
+
+
+def delete(folder: Path, names: Iterable[str]) -> None:
+    """Delete data files from disk."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _data_files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from (entry for entry in entries if entry.name.endswith(".parquet"))
+
+
+def _removed_since(folder: Path, since: float) -> Iterator[str]:
+    """The files that the commits since a time removed, which must be within the retention of the log."""
+    with os.scandir(folder / "_delta_log") as entries:
+        recent = [entry.path for entry in entries if entry.name.endswith(".json") and entry.stat().st_mtime >= since]
+    for path in recent:
+        for line in Path(path).read_text().splitlines():
+            if "remove" in (action := json.loads(line)):
+                yield action["remove"]["path"]
