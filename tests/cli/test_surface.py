@@ -163,11 +163,12 @@ def test_every_option_of_sync_reaches_its_part() -> None:
     options = parsed(
         "--wal-limit", "3GB", "--wal-policy", "drop", "--budget", "5GB", "--accept-altered-publication",
         "--cycle", "7MB", "--cycle-time", "9s", "--copy-parallelism", "11", "--endpos", "0/1F", "--no-fold",
-        "--log", "/log", "--mode", "logical", "--name", "shop", "--keep", "90min",
+        "--log", "/log", "--mode", "logical", "--name", "shop", "--keep", "90min", "--archive", "/archive",
     )  # fmt: skip
     receive = options.receive
     assert (receive.wal_limit_bytes, receive.wal_policy, receive.budget_bytes) == (3 << 30, WalPolicy.DROP, 5 << 30)
     assert receive.accept_altered_publication
+    assert receive.archive == "/archive"
     assert (receive.folder, receive.endpos) == (Path("/log"), Lsn(0x1F))
     assert (options.apply.cycle_bytes, options.apply.cycle_s) == (7 << 20, 9.0)
     assert options.copy_parallelism == 11

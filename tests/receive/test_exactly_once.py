@@ -113,6 +113,9 @@ def test_killed_at_every_point_and_started_again(
     proxy = Proxy(mirror.database.server.port)
     with writing(mirror.database):
         monkeypatch.setenv("KILL_AT", f"{point.value}:{1 if point in ONCE else 3}")
+        if point is ReceiveFailPoint.ARCHIVED:
+            archive = str(mirror.options.folder.with_name("archive"))
+            mirror.options = replace(mirror.options, archive=archive, segment_bytes=1 << 14)
         options = mirror.through(proxy)
         if point is ReceiveFailPoint.ENDED:
             (now,) = mirror.database.admin("select pg_current_wal_insert_lsn()::text")[0]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("directory", type=DirectoryType())
 @json_option("Print one JSON object per segment.")
 def log(directory: Path, as_json: bool) -> ExitCode:
-    """Verify the log in DIRECTORY and list its segments.
+    """Verify the log or the archive in DIRECTORY and list its segments.
 
     Every block is read and its checksum verified. The log is not changed, and can be in use.
     """

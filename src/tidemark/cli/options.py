@@ -11,7 +11,7 @@ import click
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
-from tidemark.lake.paths import local_path
+from tidemark.lake.paths import directory_or_command, local_path
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import WalPolicy
@@ -107,6 +107,16 @@ class DirectoryType(ValueType[Path]):
         return local_path(value)
 
 
+class ArchiveType(ValueType[str]):
+    """The absolute path of a directory, or a command that contains %p."""
+
+    name = "directory|command"
+
+    def parse(self, value: Any) -> str:
+        """Parse a path, relative to the working directory; a command is returned unchanged."""
+        return directory_or_command(value)
+
+
 def source_argument(command: Command) -> Command:
     """Add SOURCE, a connection string as for psql."""
     return click.argument("source", type=DsnType())(command)
@@ -195,7 +205,12 @@ def receive_options(command: Command) -> Command:
         is_flag=True,
         help="Continue although a publication was altered, if no change was missed.",
     )
-    return budget(limit(policy(accept(command))))
+    archive = click.option(
+        "--archive",
+        type=ArchiveType(),
+        help="Store closed segments of the log in a directory, or with a shell command that contains %p.",
+    )
+    return budget(limit(policy(accept(archive(command)))))
 
 
 def apply_options(command: Command) -> Command:

@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger("tidemark.receive")
 @quiet_option
 def receive(
     source: Dsn, log: Path, names: MirrorNames | None, endpos: Lsn | None, budget_bytes: int, wal_limit_bytes: int,
-    wal_policy: str, accept_altered_publication: bool, text: bool, quiet: bool,
+    wal_policy: str, accept_altered_publication: bool, archive: str | None, text: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Receive the changes of SOURCE into a log.
 
@@ -62,6 +62,7 @@ def receive(
             wal_policy=WalPolicy(wal_policy),
             binary=not text,
             accept_altered_publication=accept_altered_publication,
+            archive=archive,
         )
         from tidemark.receive.receiver import Receiver  # deferred: it imports the compiler, which takes half a second
 

@@ -151,7 +151,8 @@ def options_of(
     *, source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
     leave: tuple[Pattern, ...], mode: str, once: bool, endpos: Lsn | str | None, budget_bytes: int,
     wal_limit_bytes: int, wal_policy: str, accept_altered_publication: bool, cycle_bytes: int, cycle_s: float,
-    copy_parallelism: int | None, folds: bool, keep_s: float | None, interval_s: float, reconcile_every: int,
+    copy_parallelism: int | None, archive: str | None, folds: bool, keep_s: float | None, interval_s: float,
+    reconcile_every: int,
 ) -> PipelineOptions:  # fmt: skip
     """Return the options of the command line as those of the pipeline."""
     return PipelineOptions(
@@ -174,4 +175,5 @@ def options_of(
         cycle_bytes,
         cycle_s,
         copy_parallelism,
+        archive,
     )

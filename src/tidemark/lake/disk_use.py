@@ -22,7 +22,7 @@ from tidemark.lake.retention import Retention, recorded_retention
 from tidemark.lake.unlisted import unlisted_files
 from tidemark.lake.versions import VERSIONS, read_versions
 
-_SHORTEST_S = 60.0  # a rate over less time says little
+_SHORTEST_S = 60.0  # a rate over less time is not meaningful
 _DAY_S = 86400.0
 
 

@@ -43,6 +43,11 @@ def local_path(text: str | Path) -> Path:
     return path
 
 
+def directory_or_command(text: str | Path) -> str:
+    """Return a shell command that contains %p unchanged, and anything else as the absolute path of a directory."""
+    return str(text) if "%p" in str(text) else str(local_path(text))
+
+
 def require_plain(path: Path) -> Path:
     """Return the path of a lake if both Delta and Spark take it literally; otherwise raise InvalidValue."""
     strange = sorted(set(str(path)) & set("%[]{}*?\\"))

@@ -1,9 +1,10 @@
-"""Read-only inspection of a log: the blocks of every segment, and the commits in its index."""
+"""Read-only inspection of a log or an archive of one: the blocks of every segment, and the commits in its index."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tidemark.clock import Lsn
@@ -11,7 +12,7 @@ from tidemark.errors import InvalidValue, LogDamaged
 from tidemark.log.blocks import blocks, view
 from tidemark.log.disk import Disk
 from tidemark.log.recovery import proven_bytes, read_index
-from tidemark.log.segment import INDEX, SEGMENT, numbers, segment_path
+from tidemark.log.segment import INDEX, SEGMENT, index_path, numbers, segment_path
 
 _HINT = "Use the directory that was given to `tidemark receive` or `tidemark sync` with `--log`."
 
@@ -43,7 +44,11 @@ def inspect(folder: Path, disk: Disk | None = None) -> Iterator[Inspected]:
     segments, indexes = numbers(names, SEGMENT), numbers(names, INDEX)
     if not indexes:
         raise InvalidValue(f"{folder} is not a log: it has no index files", _HINT)
-    for number in sorted({*segments, *indexes}):
+    present = sorted({*segments, *indexes})
+    for before, number in pairwise(present):
+        if number > before + 1:
+            raise LogDamaged(f"{index_path(folder, before + 1)} is missing", "Restore the file from a backup.")
+    for number in present:
         yield _inspected(folder, disk, number, number in segments, last=number == max(indexes))
 
 

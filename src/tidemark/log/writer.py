@@ -111,6 +111,7 @@ class LogWriter:
         self._durable = tail.position
         self._head_end = 0
         self._broken = False
+        self.kept_above = _NONE
 
     @property
     def received(self) -> Lsn:
@@ -126,6 +127,11 @@ class LogWriter:
     def last_commit(self) -> Lsn:
         """The LSN of the last commit in the log."""
         return Lsn(self._tail.last_commit)
+
+    @property
+    def number(self) -> int:
+        """The number of the last segment, which is not closed."""
+        return self._tail.number
 
     @property
     def unsynced_bytes(self) -> int:
@@ -191,10 +197,15 @@ class LogWriter:
         """
         with self._breaking():
             first_needed = self._first_needed(applied.value)
-            for number in [number for number in sorted(self._segments) if number < first_needed]:
+            end = min(first_needed, self.kept_above + 1)
+            for number in [number for number in sorted(self._segments) if number < end]:
                 self._disk.remove(segment_path(self.folder, number))
                 self._disk.sync_folder(self.folder)
                 del self._segments[number]
+
+    def keep_above(self, number: int) -> None:
+        """Do not remove the segments above a number, which are not archived. Another thread may call it."""
+        self.kept_above = number
 
     def close(self) -> None:
         """Close the files without syncing them, and release the lock."""

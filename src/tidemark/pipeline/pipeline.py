@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, Stopped, TidemarkError
 from tidemark.lake.lake import NAME
-from tidemark.lake.paths import local_path
+from tidemark.lake.paths import directory_or_command, local_path
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, State, SyncEnded
 from tidemark.pipeline.logical import LogicalReplication, require_log
@@ -61,6 +61,7 @@ def sync(
     cycle: str | int = CYCLE_BYTES,
     cycle_time: str | float = CYCLE_S,
     copy_parallelism: int | None = None,
+    archive: str | Path | None = None,
     spark: SparkSession | None = None,
     on_event: Emit = lambda _: None,
     stopping: Stopping = lambda: False,
@@ -96,6 +97,7 @@ def sync(
         parse_size(cycle),
         parse_duration(cycle_time),
         copy_parallelism,
+        directory_or_command(archive) if archive is not None else None,
     )
     return Pipeline(plan_pipeline(options), lambda: spark or spark_session(), on_event).run(stopping)
 

@@ -61,6 +61,7 @@ class PipelineOptions:
     cycle_bytes: int = CYCLE_BYTES
     cycle_s: float = CYCLE_S
     copy_parallelism: int | None = None
+    archive: str | None = None
 
     def __post_init__(self) -> None:
         if self.keep_s is not None and self.keep_s < SHORTEST_KEEP_S:
@@ -97,6 +98,7 @@ class PipelineOptions:
             wal_limit_bytes=self.wal_limit_bytes,
             wal_policy=self.wal_policy,
             accept_altered_publication=self.accept_altered_publication,
+            archive=self.archive,
         )
 
     @property

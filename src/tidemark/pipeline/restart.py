@@ -42,6 +42,7 @@ from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_events, read_retained
 from tidemark.lake.requests import Restart, read_restart
+from tidemark.log.archive import parse_archive, store_segment, unarchived
 from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import LogMirror, read_mirror
@@ -116,6 +117,7 @@ class _RestartAttempt:
             after, cause = self._decided(request, session, look)
             self._tables.restart(after, lambda upto: restarted(str(upto), cause))
             for folder in sorted(folders):
+                self._archive(folder)
                 empty_log(folder, self._disk, source.identity, names.mirror)
             fail_point(FailPoint.LOG_EMPTIED)
             drop_slot_when_free(session, names.slot)
@@ -125,6 +127,13 @@ class _RestartAttempt:
         self._cycles.record(Cycle(start, after))
         Restart.remove(self._lake.path)
         return MirrorRestarted(start, names.slot, after)
+
+    def _archive(self, folder: Path) -> None:
+        """Archive the segments that are not yet, the last one included."""
+        if self._receive.archive is not None:
+            archive = parse_archive(self._receive.archive)
+            for number in unarchived(folder, self._disk):
+                store_segment(folder, self._disk, number, archive, self._stopping)
 
     def _decided(self, request: Restart, session: Session, look: CatalogSnapshot) -> tuple[Lsn, str]:
         """After which position the gap begins, and why: as an earlier attempt recorded it, or determined now."""

@@ -49,8 +49,14 @@ class ReceiveOptions:
     streaming: bool = True
     binary: bool = True
     accept_altered_publication: bool = False
+    archive: str | None = None  # a directory or command, see `log.archive`
 
     def __post_init__(self) -> None:
+        if self.archive is not None and "%p" not in self.archive and not Path(self.archive).is_absolute():
+            raise InvalidValue(
+                f"invalid archive: {self.archive!r}",
+                "Use the absolute path of a directory, or a shell command that contains %p, the path of a file.",
+            )
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith(("_s", "_bytes")) and value is not None and not value > 0:

@@ -1,4 +1,4 @@
-"""The parts of the receiver that exist across connections: writer thread, monitoring thread and control socket.
+"""The parts of the receiver that exist across connections: writer, monitoring and archive thread, control socket.
 
 `ReceiverRuntime.wait` polls for all events together: the stream, the disk, clients, a stop signal and the parent's end.
 """
@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from tidemark.clock import Lsn
+from tidemark.log.archive import parse_archive
 from tidemark.log.writer import LogWriter
 from tidemark.logs import fields
+from tidemark.receive.archiving import Archiving
 from tidemark.receive.control import Control, page_start
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.watch import Watch
@@ -33,6 +35,7 @@ class ReceiverRuntime:
         self.writing = Writing(log, options.sync_interval_s, options.sync_bytes, options.endpos)
         self.watch = Watch(options)
         self.control = Control(options.folder, self.watch.nudge)
+        self._archiving = Archiving(log, parse_archive(options.archive)) if options.archive is not None else None
         self._stopping = stopping
         self._parent = parent
         self._state = "connecting"
@@ -118,8 +121,10 @@ class ReceiverRuntime:
         return happened.get(stream, 0) if stream is not None else 0
 
     def close(self) -> None:
-        """Close the control socket and end both threads."""
+        """Close the control socket and end the threads."""
         self.control.close()
+        if self._archiving is not None:
+            self._archiving.close()
         self.watch.close()
         self.writing.close()
 

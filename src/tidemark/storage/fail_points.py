@@ -36,6 +36,7 @@ block appended         frames are in the log, not synced
 synced                 the log is durable, not confirmed
 confirmed              the flushed LSN was reported to the server
 connection lost        before the next attempt
+archived               a segment is in the archive, and this is recorded
 ended                  endpos was reached or the receiver was stopped, and the parent is not notified yet
 """
 
@@ -85,6 +86,7 @@ class ReceiveFailPoint(Enum):
     SYNCED = "synced"
     CONFIRMED = "confirmed"
     CONNECTION_LOST = "connection lost"
+    ARCHIVED = "archived"
     ENDED = "ended"
 
 
