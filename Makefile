@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity sql-differential format lock clean
+.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity sql-differential soak format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ sql-differential: $(READY) ## Compare generated SQL on PostgreSQL and the mirror
 
 bench-%: $(READY) ## Run one benchmark against its rivals, such as bench-copy: see docs/internals/benchmarks.md
 	$(BIN)/python -m bench.$*
+
+soak: $(READY) ## Run a mirror under load with a retention of 5 minutes, for MINUTES= (60), and report what grows
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),60)
 
 docs: $(READY) ## Regenerate the reference pages in docs/reference from the code
 	$(BIN)/python -m tests.documentation.reference

@@ -1,4 +1,4 @@
-"""Peak memory of Spark's processes, the JVM and its Python workers, as Linux reports it."""
+"""Memory of processes, such as Spark's JVM and its Python workers, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def peak_mb(pid: int) -> float:
     status = (PROC / str(pid) / "status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) / 1024
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory, shared pages included."""
+    status = (PROC / str(pid) / "status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+def children(pid: int) -> dict[int, str]:
+    """The child processes of a process: the name of the program by PID."""
+    return {each: _name(each) for each in _children(pid)}
 
 
 def _children(pid: int) -> list[int]:

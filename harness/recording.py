@@ -211,6 +211,14 @@ class RecordingSink:
         """The target of a copy."""
         return RecordingTarget(fingerprint.oid)
 
+    def describe_copied(self, written: Written) -> Mapping[str, Any]:
+        """Rows in the memory of a test cannot be continued."""
+        raise NotImplementedError
+
+    def described_copied(self, oid: int, path: str, plain: Mapping[str, Any]) -> Written | None:
+        """Rows in the memory of a test cannot be continued."""
+        raise NotImplementedError
+
     def adopt(self, path: str, copy: TableCopy) -> None:
         """Record a copy, at the second attempt."""
         if path not in self.refused:

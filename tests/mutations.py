@@ -266,8 +266,8 @@ MUTATIONS = (
     Mutation(
         "lake: deltalake finds no rows by columns that have no bounds",
         "lake/versions.py",
-        'STATISTICS: ",".join(INTERVAL.names),',
-        '"delta.dataSkippingNumIndexedCols": "-1",',
+        'STATISTICS: ",".join(INTERVAL.names)}',
+        '"delta.dataSkippingNumIndexedCols": "-1"}',
         ("tests/mirror/test_outside.py", "-k", "any_column"),
     ),
     Mutation(
@@ -406,9 +406,23 @@ MUTATIONS = (
     Mutation(
         "vacuum: files that an open read needs are removed",
         "pipeline/expire/expiry.py",
-        "age = max(options.grace_s, held)",
-        "age = min(options.grace_s, held)",
+        "age = max(options.grace_s, time.time() - oldest(leases) + MARGIN_S if leases else 0)",
+        "age = options.grace_s",
         ("tests/pipeline/fold/test_vacuum.py", "-k", "open_handle"),
+    ),
+    Mutation(
+        "lake: of polls that found no change only the last is kept",
+        "lake/registers.py",
+        "np.where(polled, changed | last_of_lsn,",
+        "np.where(polled, last_of_lsn,",
+        ("tests/lake/test_registers.py",),
+    ),
+    Mutation(
+        "lake: a checkpoint is not on disk when the commits before it are deleted",
+        "lake/commits.py",
+        'for name in (last, "_last_checkpoint"):',
+        "for name in ():",
+        ("tests/lake/test_delta.py", "-k", "checkpoint"),
     ),
     Mutation(
         "log: an index that has the first running transaction as its last one is not searched",

@@ -21,10 +21,11 @@ from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.commits import ChangeTable
 from tidemark.lake.files import FileWriter
 from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.paths import VERSIONS
 from tidemark.lake.registers import Cycle, Cycles, Tables
 from tidemark.lake.retention import Retention, record_retention
 from tidemark.lake.status import TableStatus, status_of, tables_of
-from tidemark.lake.versions import VERSIONS, VersionTable, version_schema
+from tidemark.lake.versions import VersionTable, version_schema
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.reasons import NOT_COPIED, needs_copy, no_replica_identity
@@ -167,7 +168,7 @@ def test_disk_use_is_forecast_for_the_retention(lake: Lake, monkeypatch: pytest.
     (lake.log / "segment").write_bytes(b"x" * 1000)
     (lake.path / "tables/1/changes/part-0.parquet").write_bytes(b"x" * 500)
     disk = status_of(lake.path).disk
-    assert (disk.log_bytes, disk.expired_bytes, disk.covered_s) == (1000, 500, None)
+    assert (disk.log_bytes, disk.unlisted_bytes, disk.covered_s) == (1000, 500, None)
     assert disk.current_bytes > 0
     assert disk.history_bytes > 0
     assert (disk.retention, disk.expected_bytes, disk.history_bytes_per_day) == (None, None, None)

@@ -14,10 +14,11 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.clock import Lsn
+from tidemark.errors import LakeInUse
 from tidemark.lake import registers
 from tidemark.lake.changes import change_writer, read_changes
 from tidemark.lake.columns import OURS, StoredColumn
-from tidemark.lake.commits import CONFIGURATION, ChangeTable
+from tidemark.lake.commits import CONFIGURATION, ChangeTable, remove_files
 from tidemark.lake.files import DataFile
 from tidemark.lake.registers import Cycle, Cycles, Tables, read_cycle, read_events, read_times
 from tidemark.schema.fingerprint import Fingerprint
@@ -107,6 +108,40 @@ def test_versions_older_than_an_hour_are_removed_behind_a_checkpoint(tmp_path: P
     again = ChangeTable(table.folder)
     assert again.applied == Lsn(120)
     assert len(DeltaTable(table.folder).to_pyarrow_table()) == 120
+
+
+def test_a_checkpoint_is_on_disk_before_the_commits_that_it_replaces_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ChangeTable.create(tmp_path / "changes", [ID])
+    for lsn in range(1, 49):
+        appended(table, lsn)
+    made_older(table.folder, timedelta(hours=2))
+    before, synced, actual = versions(table.folder), [], os.fsync
+
+    def recording(file: int) -> None:
+        assert versions(table.folder)[: len(before)] == before, "nothing is deleted before everything is synced"
+        synced.append(Path(f"/proc/self/fd/{file}").readlink().name)
+        actual(file)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    appended(table, 49)
+    assert synced[-3:] == [f"{49:020}.checkpoint.parquet", "_last_checkpoint", "_delta_log"]
+    assert not set(versions(table.folder)) & set(before)
+
+
+def test_a_writer_whose_commit_was_removed_from_the_log_continues(tmp_path: Path) -> None:
+    table, other = ChangeTable.create(tmp_path / "changes", [ID]), ChangeTable(tmp_path / "changes")
+    for lsn in range(1, 49):
+        appended(table, lsn)
+    made_older(table.folder, timedelta(hours=2))
+    names = [Path(file.path).name for file in read_changes(tmp_path, "", Lsn.ZERO).files]
+    remove_files(table.folder, names[:1])  # the commit has a checkpoint, and the old ones are deleted
+    assert not (table.folder / "_delta_log" / f"{48:020}.json").exists()
+    appended(table, 49)
+    assert (table.applied, ChangeTable(table.folder).applied) == (Lsn(49), Lsn(49))
+    with pytest.raises(LakeInUse):
+        appended(other, 50)
 
 
 def made_older(folder: Path, by: timedelta) -> None:

@@ -115,6 +115,20 @@ def test_files_replaced_a_moment_ago_stay(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(list(cycles.folder.glob("*.parquet"))) >= 24
 
 
+def test_files_that_were_never_used_or_removed_long_ago_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registers, "_COMPACT_EVERY", 10)
+    cycles = Cycles(tmp_path)
+    old, new = cycles.folder / "part-0.parquet", cycles.folder / "part-1.parquet"
+    for path in (old, new):
+        path.write_bytes(b"left by a process that was killed")
+    os.utime(old, (0, 0))
+    for lsn in range(1, 12):
+        cycles.record(Cycle(Lsn(lsn), Lsn(lsn), NOW, 1, 1))
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_only_the_last_retained_lsn_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registers, "_COMPACT_EVERY", 10)
     register = ExpiryRegister(tmp_path)

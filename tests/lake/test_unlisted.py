@@ -13,8 +13,9 @@ from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.commits import LOG_S, old_commits, remove_files
 from tidemark.lake.files import FileWriter
-from tidemark.lake.unlisted import delete, removed_files, unlisted_files
+from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, removed_files, unlisted_files
 from tidemark.lake.versions import VersionTable, version_schema
+from tidemark.pipeline.expire.expiry import _deletable
 
 pytestmark = pytest.mark.quick
 
@@ -60,6 +61,30 @@ def test_what_was_removed_is_known_with_its_age(tmp_path: Path) -> None:
     delete(tmp_path, [first, second, "live-00000-of-00001-01.parquet"])
     assert {file.name for file in unlisted_files(tmp_path)} == {stray}
     assert {path.name for path in tmp_path.glob("*.parquet")} == {third, stray}
+
+
+def test_the_first_time_that_a_file_was_found_is_kept_until_it_is_gone(tmp_path: Path) -> None:
+    seen = SeenUnlisted(tmp_path, dry_run=False)
+    first = seen.since("tables/1/changes", ["a", "b"])
+    seen.record()
+    later = SeenUnlisted(tmp_path, dry_run=False)
+    assert later.since("tables/1/changes", ["b", "c"])["b"] == first["b"]
+    later.since("tables/2/changes", ["b"])
+    later.record()
+    SeenUnlisted(tmp_path, dry_run=True).record()
+    last = SeenUnlisted(tmp_path, dry_run=False)
+    assert last.since("tables/1/changes", ["a", "b"])["b"] == first["b"]
+    assert last.since("tables/1/changes", ["a"])["a"] > first["a"], "it was gone in between"
+
+
+def test_files_whose_removal_is_not_recorded_stay_for_old_leases_until_they_were_seen_for_long(tmp_path: Path) -> None:
+    (first,) = table_of(tmp_path, 1)
+    assert first not in {file.name for file in unlisted_files(tmp_path)}
+    found = {name: UnlistedFile(name, 1, 0.0) for name in ("old", "new")}
+    since = {"old": time.time() - 4 * 3600, "new": time.time() - 60}
+    three_hours = _deletable(tmp_path, found, since, 3 * 3600.0, 86400.0)
+    assert three_hours == {"expired earlier": set(), "never committed": {"old"}}
+    assert _deletable(tmp_path, found, since, 3600.0, 86400.0)["never committed"] == {"old", "new"}
 
 
 def test_commits_that_the_log_need_not_keep_are_counted(tmp_path: Path) -> None:

@@ -174,13 +174,13 @@ def test_the_thread_archives_what_is_closed_and_retries_what_failed(
             assert segments(log)[0] == 1, "it is not archived"
             away.mkdir()
             fill(writer, 20, 15)
-            while writer.kept_above < writer.number - 1 and time.monotonic() < deadline:
+            while writer.kept_above < writer.last_closed and time.monotonic() < deadline:
                 time.sleep(0.01)
             writer.trim(LATER)
         finally:
             thread.close()
-        assert segments(log) == [writer.number]
-        assert [each.number for each in inspect(away)] == [*range(1, writer.number)]
+        assert segments(log) == [writer.last_closed + 1]
+        assert [each.number for each in inspect(away)] == [*range(1, writer.last_closed + 1)]
 
 
 def test_segments_that_were_removed_without_an_archive_are_reported(

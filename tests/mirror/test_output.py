@@ -21,6 +21,16 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark]
 ROWS = 6
 
 
+def test_only_the_empty_text_null_and_ascii_white_space_are_quoted_in_an_array(spark: SparkSession) -> None:
+    words = ["", "null", "NULL", "null\x85", "\x85", "\u2028", "\u00a0", "a\x85", "null\n", "\x0b", "\t", "\x1c", "a b"]
+    array = pa.array([[word] for word in words], pa.list_(pa.string()))
+    frame = spark.createDataFrame(pa.table({"v": array}))
+    texts = frame.select(postgres_text(F.col("v"), frame.schema["v"].dataType).alias("v")).toArrow()["v"].to_pylist()
+    assert texts == column_strings(DecodedColumn(array)).to_pylist()
+    bare = {"null\x85", "\x85", "\u2028", "\u00a0", "a\x85", "\x1c"}
+    assert texts == [f"{{{word}}}" if word in bare else f'{{"{word}"}}' for word in words]
+
+
 @settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_spark_and_arrow_generate_the_same_text(spark: SparkSession, data: st.DataObject) -> None:

@@ -91,7 +91,7 @@ def _plain_disk(disk: DiskUse) -> dict[str, Any]:
     return {
         "current_bytes": disk.current_bytes,
         "history_bytes": disk.history_bytes,
-        "expired_bytes": disk.expired_bytes,
+        "unlisted_bytes": disk.unlisted_bytes,
         "log_bytes": disk.log_bytes,
         "total_bytes": disk.total_bytes,
         "history_bytes_per_day": disk.history_bytes_per_day,
@@ -163,7 +163,7 @@ def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
 
 def _disk(disk: DiskUse) -> list[tuple[str, str]]:
     parts = [("current rows", disk.current_bytes), ("history", disk.history_bytes), ("log", disk.log_bytes)]
-    parts += [("expired", disk.expired_bytes)] if disk.expired_bytes else []
+    parts += [("unlisted files", disk.unlisted_bytes)] if disk.unlisted_bytes else []
     lines = [("Disk", f"{format_size(disk.total_bytes)}: {', '.join(f'{name} {format_size(n)}' for name, n in parts)}")]
     if disk.retention is None:
         return lines

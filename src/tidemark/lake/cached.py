@@ -37,7 +37,12 @@ class _CachedTable:
             if self._table is None:
                 return None
             if name not in self._values:
-                self._values[name] = read(self._table)
+                try:
+                    self._values[name] = read(self._table)
+                except DeltaError:  # the log was cleaned up since
+                    self._table = opened(self._folder)
+                    self._commit = self._found(self._table.version())
+                    self._values = {name: read(self._table)}
             return cast(T, self._values[name])
 
     def _refresh(self) -> None:

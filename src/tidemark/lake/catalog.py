@@ -21,9 +21,9 @@ from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeInUse, LakeMissing, NotAnswerable
 from tidemark.lake.commits import is_there
 from tidemark.lake.lake import Lake
-from tidemark.lake.paths import CHANGES
+from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
-from tidemark.lake.versions import BEGIN_LSN, END_LSN, VERSIONS, StoredGeneration, end_versions, read_generation
+from tidemark.lake.versions import BEGIN_LSN, END_LSN, StoredGeneration, end_versions, read_generation
 from tidemark.schema.history import TableEventKind, TableHistory, of_events
 from tidemark.schema.reasons import NO_REASON, Reason, being_altered
 from tidemark.storage import open_storage

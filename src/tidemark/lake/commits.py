@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from tidemark.clock import Lsn
 from tidemark.errors import CommitUnknown, FolderNotShared, LakeDamaged, LakeInUse
 from tidemark.lake.columns import COMMIT_TIMESTAMP, OURS, StoredColumn, stored_columns
 from tidemark.lake.files import DataFile
+from tidemark.lake.paths import VERSIONS
 from tidemark.storage.disk import sync
 from tidemark.storage.fail_points import FailPoint, fail_point
 
-APP = "tidemark"
+APP, LOG = "tidemark", "_delta_log"
 RETRY = "Retry the command. If another process writes this lake, stop that process first."
 _RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
@@ -35,7 +37,7 @@ LOG_S = 3600.0  # for so long, commits stay in the log of a table at least
 TOMBSTONES_S = 2 * 3600.0  # for so long, a table records when a file was removed
 CONFIGURATION = {  # every commit and every reader pays for the commits and removed files that a table records
     "delta.checkpointInterval": "50",
-    "delta.enableExpiredLogCleanup": "true",
+    "delta.enableExpiredLogCleanup": "false",  # `clean_log` does it, once the checkpoint is on disk
     "delta.logRetentionDuration": "interval 1 hours",  # LOG_S
     "delta.deletedFileRetentionDuration": "interval 2 hours",  # TOMBSTONES_S
 }
@@ -49,6 +51,7 @@ class ChangeTable:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._table = opened(folder)
+        self._applied = applied(self._table)
 
     @classmethod
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> ChangeTable:
@@ -61,7 +64,7 @@ class ChangeTable:
     @property
     def applied(self) -> Lsn:
         """The applied LSN: the table contains every change up to it."""
-        return applied(self._table)
+        return self._applied
 
     @property
     def columns(self) -> tuple[StoredColumn, ...]:
@@ -73,13 +76,23 @@ class ChangeTable:
         there = {column.name for column in self.columns}
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
+            self._refresh()
             brought_up_to_date(self._table, self.folder, self.applied)
             self._table.alter.add_columns(list(delta_schema(new).fields))
             fail_point(FailPoint.COLUMNS_ADDED)
 
     def append(self, files: Sequence[DataFile], lsn: Lsn) -> None:
         """Add files in one commit that makes the table complete up to `lsn`, which must be above its applied LSN."""
+        self._refresh()
         commit(self._table, self.folder, Commit(lsn, files))
+        self._applied = lsn
+
+    def _refresh(self) -> None:
+        """Open the table again if its log no longer has the commit of this handle, which may be old."""
+        if not (self.folder / LOG / f"{self._table.version():020}.json").exists():
+            self._table = opened(self.folder)
+            if applied(self._table) != self._applied:
+                raise LakeInUse(f"another process changed {self.folder}", RETRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +245,7 @@ def _change_files(folder: Path, gone: Callable[[set[str]], Sequence[str]], adds:
 def is_there(folder: Path) -> bool:
     """Return whether a Delta table exists; its directory exists shortly before its first commit."""
     try:
-        with os.scandir(folder / "_delta_log") as entries:
+        with os.scandir(folder / LOG) as entries:
             return any(entry.name.endswith(".json") for entry in entries)
     except FileNotFoundError:
         return False
@@ -241,8 +254,9 @@ def is_there(folder: Path) -> bool:
 def old_commits(folder: Path) -> int:
     """Return the number of commits in the log of a table that it need not keep, if a later checkpoint exists."""
     past = time.time() - LOG_S
-    with os.scandir(folder / "_delta_log") as entries:
+    with os.scandir(folder / LOG) as entries, suppress(FileNotFoundError):  # it is cleaned up at this moment
         return sum(entry.name.endswith(".json") and entry.stat().st_mtime < past for entry in entries)
+    return 0
 
 
 def opened(folder: Path, version: int | None = None) -> DeltaTable:
@@ -266,15 +280,38 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
 
 def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
     """Flush all commits from version `first` on to disk, including those of other processes."""
-    log = folder / "_delta_log"
+    log, last = folder / LOG, table.version()
     try:
-        for version in range(first, table.version() + 1):
+        for version in range(first, last + 1):
             sync(log / f"{version:020}.json")
         sync(log)
+        if folder.name != VERSIONS and any((log / _checkpoint(version)).exists() for version in range(first, last + 1)):
+            clean_log(folder)
     except OSError as error:
         raise CommitUnknown(
             f"cannot flush a commit of {folder} to disk: {error}", "Check the disk, then retry the command."
         ) from error
+
+
+def clean_log(folder: Path) -> None:
+    """Delete the commits that the log of a table need not keep, after the last checkpoint is on disk.
+
+    The expire job does it for `versions`, since earlier generations are read at earlier Delta versions.
+    """
+    log = folder / LOG
+    with os.scandir(log) as entries:
+        last = max((entry.name for entry in entries if entry.name.endswith(_checkpoint())), default=None)
+    if last is None:
+        return
+    for name in (last, "_last_checkpoint"):
+        sync(log / name)
+    sync(log)
+    opened(folder).cleanup_metadata()
+
+
+def _checkpoint(version: int | None = None) -> str:
+    """The name of the checkpoint of a version, or the end of the names of all."""
+    return f"{'' if version is None else f'{version:020}'}.checkpoint.parquet"
 
 
 def applied(table: DeltaTable) -> Lsn:

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from tidemark.clock import Lsn
 from tidemark.lake.changes import read_changes
 from tidemark.lake.lake import Lake
-from tidemark.lake.paths import CHANGES
+from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained, read_times
 from tidemark.lake.retention import Retention, recorded_retention
 from tidemark.lake.unlisted import unlisted_files
-from tidemark.lake.versions import VERSIONS, read_versions
+from tidemark.lake.versions import read_versions
 
 _SHORTEST_S = 60.0  # a rate over less time is not meaningful
 _DAY_S = 86400.0
@@ -28,7 +28,9 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Bytes on disk: current rows, the history, files that expired and are not deleted yet, and the log.
+    """Bytes on disk: current rows, the history, files that no table lists at present, and the log.
+
+    Files that no table lists have expired and are not deleted yet, or belong to earlier generations or running jobs.
 
     `covered_s` is the time that the history covers, by the clock of the writer, and `retention` what the last sync
     recorded. Either is None if it is not known.
@@ -36,7 +38,7 @@ class DiskUse:
 
     current_bytes: int
     history_bytes: int
-    expired_bytes: int
+    unlisted_bytes: int
     log_bytes: int
     covered_s: float | None
     retention: Retention | None
@@ -44,7 +46,7 @@ class DiskUse:
     @property
     def total_bytes(self) -> int:
         """The sum of all."""
-        return self.current_bytes + self.history_bytes + self.expired_bytes + self.log_bytes
+        return self.current_bytes + self.history_bytes + self.unlisted_bytes + self.log_bytes
 
     @property
     def history_bytes_per_day(self) -> int | None:
@@ -68,7 +70,7 @@ class DiskUse:
 
 def disk_use(lake: Lake) -> DiskUse:
     """Measure the disk use of a lake and its log. Starts no JVM."""
-    current = history = expired = 0
+    current = history = unlisted = 0
     for table in lake.tables().values():
         changes, versions = read_changes(lake.path, table.path, Lsn.ZERO), read_versions(lake.path, table.path)
         history += pc.sum(changes.adds["size_bytes"]).as_py() if changes.adds is not None else 0
@@ -76,9 +78,9 @@ def disk_use(lake: Lake) -> DiskUse:
         current += sum(file.size_bytes for file in files if file.live)
         history += sum(file.size_bytes for file in files if not file.live)
         for folder in (lake.path / table.path / CHANGES, lake.path / table.path / VERSIONS):
-            expired += sum(file.size_bytes for file in unlisted_files(folder)) if folder.is_dir() else 0
+            unlisted += sum(file.size_bytes for file in unlisted_files(folder)) if folder.is_dir() else 0
     covered_s = _covered_s(read_times(lake.path), read_retained(lake.path))
-    return DiskUse(current, history, expired, _size(lake.log), covered_s, recorded_retention(lake.path))
+    return DiskUse(current, history, unlisted, _size(lake.log), covered_s, recorded_retention(lake.path))
 
 
 def _covered_s(cycles: pa.Table, retained: Lsn) -> float | None:

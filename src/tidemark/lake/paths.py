@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidValue
 
-CHANGES = "changes"
+CHANGES, VERSIONS = "changes", "versions"
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # pathlib turns s3://bucket into s3:/bucket
 _SOURCES = ("postgres", "postgresql")

@@ -26,7 +26,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake.cached import cached
-from tidemark.lake.commits import APP, CONFIGURATION, LOG_S, RETRY, opened, require_version
+from tidemark.lake.commits import APP, CONFIGURATION, LOG_S, RETRY, TOMBSTONES_S, opened, require_version
 from tidemark.lake.files import FileWriter
 from tidemark.lake.unlisted import delete, names_in, removed_files, unlisted_files
 from tidemark.schema.fingerprint import from_plain, to_plain
@@ -153,8 +153,11 @@ class _Register:
     def _compact(self) -> None:
         """Replace all files by one, and delete those that were replaced long ago."""
         self._commit(self._kept(_dataset(self.table, self.folder).to_table()), names_in(self.table), ())
-        unlisted = {file.name for file in unlisted_files(self.folder)}
-        delete(self.folder, unlisted & removed_files(self.folder, LOG_S)[1])
+        removed, long_ago = removed_files(self.folder, LOG_S)
+        past = time.time() - TOMBSTONES_S
+        unlisted = unlisted_files(self.folder)  # one without a record of its removal was removed before, or never used
+        left = {file.name for file in unlisted if file.name not in removed and file.modified_at < past}
+        delete(self.folder, left | ({file.name for file in unlisted} & long_ago))
 
     def _kept(self, rows: pa.Table) -> pa.Table:
         """The rows that are needed."""

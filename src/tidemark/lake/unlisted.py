@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.lake.cached import cached
-from tidemark.lake.commits import LOG_S, opened
+from tidemark.lake.commits import LOG, LOG_S, opened
+from tidemark.storage import open_storage
 
+NAME = "_unlisted.json"
 _HOUR_S = 3600.0
 
 
@@ -64,6 +67,26 @@ def removed_files(folder: Path, age_s: float) -> tuple[set[str], set[str]]:
     return every, every.difference(_removed_since(folder, time.time() - age_s))
 
 
+class SeenUnlisted:
+    """When an expire job found each unlisted file first, in `_unlisted.json`; the removal of a file was before that."""
+
+    def __init__(self, lake: Path, *, dry_run: bool) -> None:
+        self._storage, self._dry_run = open_storage(lake), dry_run
+        self._before: dict[str, float] = json.loads(self._storage.read(NAME) or b"{}")
+        self._now: dict[str, float] = {}
+
+    def since(self, folder: str, names: Iterable[str]) -> dict[str, float]:
+        """Return since when these files in a directory of the lake are known to be unlisted."""
+        found = {name: self._before.get(f"{folder}/{name}", time.time()) for name in names}
+        self._now |= {f"{folder}/{name}": since for name, since in found.items()}
+        return found
+
+    def record(self) -> None:
+        """Record all files of this run, and forget others."""
+        if self._now != self._before and not self._dry_run:
+            self._storage.write(NAME, json.dumps(self._now).encode())
+
+
 def delete(folder: Path, names: Iterable[str]) -> None:
     """Delete data files from disk."""
     for name in names:
@@ -77,9 +100,11 @@ def _data_files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _removed_since(folder: Path, since: float) -> Iterator[str]:
     """The files that the commits since a time removed, which must be within the retention of the log."""
-    with os.scandir(folder / "_delta_log") as entries:
-        recent = [entry.path for entry in entries if entry.name.endswith(".json") and entry.stat().st_mtime >= since]
-    for path in recent:
-        for line in Path(path).read_text().splitlines():
-            if "remove" in (action := json.loads(line)):
-                yield action["remove"]["path"]
+    with os.scandir(folder / LOG) as entries:
+        commits = [entry for entry in entries if entry.name.endswith(".json")]
+    for entry in commits:
+        with suppress(FileNotFoundError):  # an old one, which another process deletes
+            if entry.stat().st_mtime >= since:
+                for line in Path(entry.path).read_text().splitlines():
+                    if "remove" in (action := json.loads(line)):
+                        yield action["remove"]["path"]

@@ -36,17 +36,13 @@ from tidemark.lake.commits import (
     schema_of,
 )
 from tidemark.lake.files import DataFile
+from tidemark.lake.paths import VERSIONS
 from tidemark.storage.fail_points import FailPoint, fail_point
 
-VERSIONS = "versions"
 BEGIN_LSN, END_LSN = "_begin_lsn", "_end_lsn"
 INTERVAL = pa.schema([(BEGIN_LSN, pa.int64()), (END_LSN, pa.int64())])
 _BASE, _BEFORE = f"{APP}.base_lsn", f"{APP}.previous_version"
-_CONFIGURATION = {
-    **CONFIGURATION,
-    STATISTICS: ",".join(INTERVAL.names),
-    "delta.enableExpiredLogCleanup": "false",  # the expire job does it, as earlier generations need the log
-}
+_CONFIGURATION = {**CONFIGURATION, STATISTICS: ",".join(INTERVAL.names)}
 _NAME = re.compile(r"(live|closed)-(\d+)-of-(\d+)-[0-9a-f]+\.parquet")
 
 

@@ -45,6 +45,9 @@ class Archive(ABC):
         Raises LogError if it fails, or `stopping` became true while a command ran.
         """
 
+    def tidy(self) -> None:  # noqa: B027 - a command leaves nothing that is known here
+        """Delete what an interrupted `store` left."""
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryArchive(Archive):
@@ -69,6 +72,11 @@ class DirectoryArchive(Archive):
             with suppress(OSError):
                 new.unlink(missing_ok=True)
         disk.sync_folder(self.folder)
+
+    def tidy(self) -> None:
+        """Delete incomplete copies."""
+        for path in self.folder.glob(f"*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
 
 
 def _link_or_copy(path: Path, target: Path) -> None:

@@ -112,6 +112,7 @@ class LogWriter:
         self._head_end = 0
         self._broken = False
         self.kept_above = _NONE
+        self.last_closed = tail.number - 1
 
     @property
     def received(self) -> Lsn:
@@ -127,11 +128,6 @@ class LogWriter:
     def last_commit(self) -> Lsn:
         """The LSN of the last commit in the log."""
         return Lsn(self._tail.last_commit)
-
-    @property
-    def number(self) -> int:
-        """The number of the last segment, which is not closed."""
-        return self._tail.number
 
     @property
     def unsynced_bytes(self) -> int:
@@ -264,6 +260,7 @@ class LogWriter:
             self._index_size = self._disk.size(self._index.path)
             self._head_end = self._size
             self._segments[self._tail.number] = Segment(self._size)
+            self.last_closed = self._tail.number - 1
 
     def _summarize(self) -> None:
         """Append the summary of the index that is being closed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from tidemark.errors import (
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import read_cycle
 from tidemark.lake.requests import Requests, read_restart
+from tidemark.log.archive import NAME as ARCHIVED
 from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import NAME as MIRROR_FILE
@@ -45,6 +46,7 @@ from tidemark.log.writer import LogLock
 from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
 from tidemark.pipeline.apply.lake_applier import lake_applier
+from tidemark.pipeline.copy.continuing import LeftCopy, left_copies
 from tidemark.pipeline.copy.copying import Copying, Failed
 from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
@@ -119,6 +121,8 @@ class LogicalReplication:
             self._wait_for_log()
             self.applier = held.enter_context(lake_applier(options.apply, spark))
             self.applier.uncopied = frozenset()
+            self._left = left_copies(options.lake)
+            held.callback(self._leave_copies)
             if options.folds:
                 held.enter_context(BackgroundFold(options.lake, spark, self._folded))
             held.enter_context(expiring(options.lake, options.keep_s))
@@ -215,6 +219,9 @@ class LogicalReplication:
     def close(self) -> None:
         """Stop in good order: running copies are abandoned, and the lake stays as last recorded."""
         self._receiving.stop()
+        for left in self._left:
+            left.record.remove()
+        self._left = []
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -222,6 +229,11 @@ class LogicalReplication:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
+
+    def _leave_copies(self) -> None:
+        """Leave the records of copies that were not continued to another process."""
+        for left in self._left:
+            left.record.close()
 
     def _applied(self) -> Applied | None:
         """Apply a cycle. If a task of it fails, the next step repeats the cycle."""
@@ -254,11 +266,30 @@ class LogicalReplication:
     def _start_copies(self) -> None:
         tables = self.applier.tables
         wanted = tables.to_copy()
-        picked = self._tracker.pick(wanted, time.monotonic())
+        picked = set(self._tracker.pick(wanted, time.monotonic()))
+        if picked or (tables.is_settled and not wanted):
+            for left in self._left:
+                picked -= self._continued(left, {oid: wanted[oid] for oid in picked})
+            self._left = []
         for oid in picked:
             tables.start_copy(oid, self.applier.cycle.applied_lsn)
         if picked:
             self._copying.start({oid: wanted[oid] for oid in picked}, {oid: tables.history(oid) for oid in picked})
+
+    def _continued(self, left: LeftCopy, wanted: Mapping[int, Fingerprint]) -> set[int]:
+        """Continue a copy that a killed process has left; return its tables."""
+        tables = self.applier.tables
+        histories = {oid: tables.history(oid) for oid in wanted}
+        log = read_mirror(self._options.log_folder, Disk())
+        start = log.start if log is not None else None
+        mine = {oid: table for oid, table in wanted.items() if left.continues(table, histories[oid], start)}
+        for oid in mine:
+            tables.start_copy(oid, left.copy.tables[oid].applied)
+        if mine:
+            self._copying.start(mine, histories, left)
+        else:
+            left.record.remove()
+        return set(mine)
 
     def _take_copies(self) -> None:
         for result in self._copying.results():
@@ -335,6 +366,7 @@ class LogicalReplication:
                 with Session.open(self._options.source, "undo") as session:
                     drop_slot_when_free(session, self._options.names.slot)
                 empty_log(log, disk, mirror.identity, mirror.name)
+                (log / ARCHIVED).unlink(missing_ok=True)
                 disk.remove(log / MIRROR_FILE)
         except TidemarkError as failure:
             slot = self._options.names.slot

@@ -37,6 +37,7 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.lake.commits import applied, is_there, opened
+from tidemark.lake.copy_records import remove_records
 from tidemark.lake.lake import Lake
 from tidemark.lake.lock import WRITING, LakeLock
 from tidemark.lake.paths import CHANGES
@@ -116,6 +117,7 @@ class _RestartAttempt:
             self._require_slot_is_ours(session)
             after, cause = self._decided(request, session, look)
             self._tables.restart(after, lambda upto: restarted(str(upto), cause))
+            remove_records(self._lake.path)  # no log has all changes after their snapshots
             for folder in sorted(folders):
                 self._archive(folder)
                 empty_log(folder, self._disk, source.identity, names.mirror)

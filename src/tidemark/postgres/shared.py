@@ -29,9 +29,12 @@ from tidemark.schema.table import PgType
 
 
 class SharedSnapshot:
-    """A shared snapshot. `name` is its export identifier; if None, readers take turns using the holder's session."""
+    """A shared snapshot. `name` is its export identifier; if None, readers take turns using the holder's session.
 
-    def __init__(self, dsn: Dsn, holder: Session, name: str | None) -> None:
+    The session that holds a snapshot with a name can be that of another process.
+    """
+
+    def __init__(self, dsn: Dsn, holder: Session | None, name: str | None) -> None:
         self.dsn, self.name, self._holder = dsn, name, holder
         self._one_at_a_time = threading.Lock()
         self._lost: Exception | None = None
@@ -66,7 +69,7 @@ class SharedSnapshot:
         holder = self._holder
         if self._lost is not None:
             raise self._lost
-        if not _is_in_transaction(holder):
+        if holder is None or not _is_in_transaction(holder):
             raise RuntimeError("the session that holds a snapshot is in no transaction")
         limit = sql.SQL("set local statement_timeout = {}").format(round(timeouts.statement_s * 1000))
         try:

@@ -21,7 +21,7 @@ from tidemark.reads.text import postgres_text
 from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 
-_QUOTED_IN_ROWS = r'^$|["\\(),\s]'
+_QUOTED_IN_ROWS = r'\A\z|["\\(),\s]'  # not $, which matches before a last U+0085 or U+2028 in Java
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tidemark.values.output import column_strings
 
 Key = tuple[str, str]
 Floats = Callable[[Column, T.DataType], Column]
-_QUOTED_IN_ARRAYS = r'^$|^(?i:null)$|["\\{},\s]'
+_QUOTED_IN_ARRAYS = r'\A\z|\A(?i:null)\z|["\\{},\s]'  # not $, which matches before a last U+0085 or U+2028 in Java
 
 
 def guarded(rows: DataFrame, table: Key) -> DataFrame:

@@ -27,9 +27,10 @@ class Archiving:
     def __init__(self, log: LogWriter, archive: Archive) -> None:
         self._log, self._archive, self._disk = log, archive, Disk()
         self._stopping = threading.Event()
-        archived = read_archived(log.folder, self._disk)
+        archived = min(read_archived(log.folder, self._disk), log.last_closed)
         log.keep_above(archived)
-        missing = min(unarchived(log.folder, self._disk)) - archived - 1
+        missing = min(unarchived(log.folder, self._disk), default=archived + 1) - archived - 1
+        archive.tidy()
         if archived and missing:
             _LOGGER.warning(
                 "the archive lacks %d segments from number %d on: they were removed while --archive was not set",
@@ -56,10 +57,11 @@ class Archiving:
                 _LOGGER.warning("%s; retry in %s", " ".join(str(error).split()), format_duration(pause_s))
 
     def _archive_closed(self) -> None:
-        if self._log.number == self._log.kept_above + 1:
+        last = self._log.last_closed
+        if last <= self._log.kept_above:
             return
         for number in unarchived(self._log.folder, self._disk):
-            if number >= self._log.number or self._stopping.is_set():
+            if number > last or self._stopping.is_set():
                 return
             store_segment(self._log.folder, self._disk, number, self._archive, self._stopping.is_set)
             fail_point(ReceiveFailPoint.ARCHIVED)

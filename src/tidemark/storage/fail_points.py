@@ -18,6 +18,7 @@ fold written           all files of a fold are durable, its table is not committ
 folded                 the versions of a table are committed
 changes rewritten      small files of changes are in a new file, which is not committed
 changes compacted      the new file has replaced them, and they still exist
+part recorded          a part of a large copy is complete and recorded
 generation committed   the copy of a table is committed, `_tables` has no event for it yet
 versions ended         the versions of a dropped table are empty, the catalog is not updated
 catalog written        the catalog is up to date
@@ -66,6 +67,7 @@ class FailPoint(Enum):
     FOLDED = "folded"
     CHANGES_REWRITTEN = "changes rewritten"
     CHANGES_COMPACTED = "changes compacted"
+    PART_RECORDED = "part recorded"
     GENERATION_COMMITTED = "generation committed"
     VERSIONS_ENDED = "versions ended"
     CATALOG_WRITTEN = "catalog written"

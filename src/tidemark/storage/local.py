@@ -88,7 +88,7 @@ class LocalStorage:
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                return LocalLock(self._disk, self._path(key), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return LocalLock(self._disk, self._path_in_folder(key), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return None

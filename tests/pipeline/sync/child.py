@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.pipeline.apply.child import kill_at, say
-from tidemark.pipeline.copy import job
+from tidemark.pipeline.copy import continuing, job, parts
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.dsn import Dsn
@@ -31,6 +31,9 @@ def mirror_until(point: str, told: str) -> None:
     options = PipelineOptions(Dsn(source), Path(lake), MirrorNames(names), folds=False)
     name, times = point.split(":")
     kill_at(name, times, job)
+    if "SMALL_PARTS" in os.environ:
+        parts.LEAST_BYTES = parts.PART_BYTES = 1 << 17
+        continuing.LARGE_BYTES = 1
     with LogicalReplication(options, session) as replication:
         while True:
             replication.step()

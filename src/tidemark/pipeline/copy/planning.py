@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import UNREADABLE, TableChanged, TidemarkError, TimedOut, UnexpectedSourceError
+from tidemark.lake.copy_records import RecordedTable
 from tidemark.pipeline.copy.job import CopiedPart, CopiedTable, CopyWork
 from tidemark.pipeline.copy.parts import Part, parts_of
 from tidemark.pipeline.copy.reading import pages_of
@@ -73,9 +74,17 @@ class SnapshotCopy:
 
 
 def plan_copy(
-    sink: Sink, snapshot: CopySnapshot, names: MirrorNames, tasks: int, wanted: Mapping[int, TableHistory]
+    sink: Sink,
+    snapshot: CopySnapshot,
+    names: MirrorNames,
+    tasks: int,
+    wanted: Mapping[int, TableHistory],
+    recorded: Mapping[int, RecordedTable] | None = None,
 ) -> SnapshotCopy:
-    """Read the tables in the snapshot and divide them into parts. Dropped, locked or unreadable tables are refused."""
+    """Read the tables in the snapshot and divide them into parts. Dropped, locked or unreadable tables are refused.
+
+    Tables of a copy that is continued are divided as they were `recorded`, and refused if they have changed since.
+    """
     copied: dict[int, CopiedTable] = {}
     missing: dict[int, list[Part]] = {}
     refused: dict[int, TidemarkError] = {}
@@ -89,9 +98,14 @@ def plan_copy(
                 refused[oid] = TableChanged(f"table {history.name} was dropped")
                 continue
             try:
-                pages, page_bytes = pages_of(session, oid)
                 fingerprint = Fingerprint.of(catalog[oid], names.all_publications)
-                parts = list(parts_of(oid, pages, page_bytes, tasks))
+                if recorded is None:
+                    parts = list(parts_of(oid, *pages_of(session, oid), tasks))
+                elif fingerprint == recorded[oid].fingerprint:
+                    parts = [Part(oid, first, end, size) for first, end, size in recorded[oid].parts]
+                else:
+                    refused[oid] = TableChanged(f"table {history.name} was altered")
+                    continue
                 size = sum(part.size_bytes for part in parts)
                 target = sink.copy_target(history, fingerprint, types, snapshot.base, size)
             except TimedOut as error:

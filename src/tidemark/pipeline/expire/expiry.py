@@ -13,7 +13,7 @@ generation need all its changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,14 +27,15 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
-from tidemark.lake.commits import TOMBSTONES_S, is_there, old_commits, opened, remove_files
+from tidemark.lake.commits import TOMBSTONES_S, clean_log, is_there, old_commits, opened, remove_files
+from tidemark.lake.copy_records import recorded_files
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
-from tidemark.lake.paths import CHANGES
+from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
-from tidemark.lake.unlisted import delete, names_in, removed_files, unlisted_files
-from tidemark.lake.versions import VERSIONS, VersionFile, Versions, ends_before, held, read_versions
+from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
+from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.history import Span, TableEventKind, TableHistory
@@ -172,43 +173,58 @@ def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
 
 def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
     """Delete files from disk that were removed from tables, and files that failed jobs have left."""
-    leases = leases_in_force(lake.path)
-    age = max(options.grace_s, time.time() - oldest(leases) + MARGIN_S if leases else 0)
     retained = read_retained(lake.path)
+    seen = SeenUnlisted(lake.path, dry_run=dry_run)
     with ExitStack() as locks:
-        orphan_age = age if _all_still(lake, locks) else max(age, ORPHAN_S)
+        all_still = _all_still(lake, locks)
         for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
             folder = lake.path / history.path / name
             if not is_there(folder):
                 continue
             keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list
-            yield from _unlisted(folder, f"{history.name} {name}", age, orphan_age, keep, dry_run)
+            found = _unlisted(lake.path, folder, keep)
+            since = seen.since(f"{history.path}/{name}", found)
+            leases = leases_in_force(lake.path)
+            age = max(options.grace_s, time.time() - oldest(leases) + MARGIN_S if leases else 0)
+            orphan_age = age if all_still else max(age, ORPHAN_S)
+            for kind, names in _deletable(folder, found, since, age, orphan_age).items():
+                if names and not dry_run:
+                    delete(folder, names)
+                if names:
+                    size = sum(found[each].size_bytes for each in names)
+                    yield Removal(f"{history.name} {name}, {kind}", len(names), size)
             if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS and not keep():
-                opened(folder).cleanup_metadata()
+                clean_log(folder)
+    seen.record()
 
 
-def _unlisted(
-    folder: Path, what: str, age_s: float, orphan_age_s: float, keep: Callable[[], list[int]], dry_run: bool
-) -> Iterator[Removal]:
-    """Delete files that the table does not list, except those of the Delta versions in `keep`.
-
-    Files without a record of their removal are deleted by the age of their contents. They can have been removed as
-    recently as such records are kept, so they stay while a lease is older than that.
-    """
-    found = {file.name: file for file in unlisted_files(folder)}
-    if not found:
-        return
-    for version in keep():
+def _unlisted(lake: Path, folder: Path, keep: Callable[[], list[int]]) -> dict[str, UnlistedFile]:
+    """The files that a table does not list, except those of the Delta versions in `keep` and of running copies."""
+    recorded = recorded_files(lake)  # before the files: those of a copy are recorded until they are listed
+    found = {file.name: file for file in unlisted_files(folder) if file.name not in recorded}
+    for version in keep() if found else ():
         for name in names_in(opened(folder, version)):
             found.pop(name, None)
-    removed, expired = removed_files(folder, age_s) if found else (set(), set())
-    past = time.time() - orphan_age_s
-    orphans = {name for name in found.keys() - removed if age_s < TOMBSTONES_S and found[name].modified_at <= past}
-    for kind, names in (("expired earlier", found.keys() & expired), ("never committed", orphans)):
-        if names and not dry_run:
-            delete(folder, names)
-        if names:
-            yield Removal(f"{what}, {kind}", len(names), sum(found[name].size_bytes for name in names))
+    return found
+
+
+def _deletable(
+    folder: Path, found: Mapping[str, UnlistedFile], since: Mapping[str, float], age_s: float, orphan_age_s: float
+) -> dict[str, set[str]]:
+    """The files to delete, by the reason.
+
+    Files without a record of their removal are deleted by the age of their contents. They can have been removed as
+    recently as such records are kept, so while a lease is older than that, the time since which an expire job has found
+    them counts too.
+    """
+    removed, expired = removed_files(folder, age_s) if found else (set[str](), set[str]())
+    now = time.time()
+    orphans = {
+        name
+        for name in found.keys() - removed
+        if found[name].modified_at <= now - orphan_age_s and (age_s < TOMBSTONES_S or since[name] <= now - age_s)
+    }
+    return {"expired earlier": set(found.keys() & expired), "never committed": orphans}
 
 
 def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:

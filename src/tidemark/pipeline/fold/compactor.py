@@ -26,9 +26,10 @@ from tidemark.lake.columns import UNCHANGED
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease
 from tidemark.lake.lock import FOLDING, LakeLock
+from tidemark.lake.paths import VERSIONS
 from tidemark.lake.registers import read_retained
 from tidemark.lake.shared import shared_folder
-from tidemark.lake.versions import VERSIONS, VersionFile, Versions, VersionTable, held, read_versions
+from tidemark.lake.versions import VersionFile, Versions, VersionTable, held, read_versions
 from tidemark.pipeline.fold.change_files import CompactedChanges, SmallChanges, compact_changes, small_files
 from tidemark.pipeline.fold.events import Events, events_of
 from tidemark.pipeline.fold.job import FoldedBucket, FoldWork, fold_buckets

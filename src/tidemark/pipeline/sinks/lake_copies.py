@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.paths import VERSIONS
 from tidemark.lake.shared import SharedFolder
-from tidemark.lake.versions import VERSIONS, prefix, version_schema
+from tidemark.lake.versions import prefix, version_schema
 from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.cells import DecodedColumn as Values
 from tidemark.values.copy import CopyBatch
@@ -37,6 +38,16 @@ class CopiedFile:
     def rows(self) -> int:
         """The number of rows."""
         return self.file.rows
+
+    def plain(self) -> dict[str, Any]:
+        """Convert to JSON."""
+        return {**asdict(self.file), "texts": sorted(self.texts)}
+
+    @classmethod
+    def parse(cls, oid: int, plain: Mapping[str, Any]) -> CopiedFile:
+        """Convert from JSON."""
+        file = DataFile(plain["path"], plain["size_bytes"], plain["rows"], plain["stats"])
+        return cls(oid, file, frozenset(plain["texts"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,10 +23,10 @@ from tidemark.lake.commits import ChangeTable, is_there, remove_files
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease, leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, LakeLock
-from tidemark.lake.paths import CHANGES
+from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import SharedFolder, shared_folder
-from tidemark.lake.versions import VERSIONS, VersionTable
+from tidemark.lake.versions import VersionTable
 from tidemark.pipeline.fold.layout import buckets_for, version_columns
 from tidemark.pipeline.sinks.lake_changes import LakeChangeTarget, LakePollTarget, WrittenFile
 from tidemark.pipeline.sinks.lake_copies import CopiedFile, LakeCopyTarget
@@ -131,11 +131,23 @@ class LakeSink:
         buckets = buckets_for(size_bytes) if hashed and all(map(can_hash, hashed)) else 1
         return LakeCopyTarget(self.shared, fingerprint.oid, history.path, stored, fingerprint.key, buckets, base.floor)
 
+    def describe_copied(self, written: Written) -> Mapping[str, Any]:
+        """A file of a copy as JSON."""
+        return cast(CopiedFile, written).plain()
+
+    def described_copied(self, oid: int, path: str, plain: Mapping[str, Any]) -> CopiedFile | None:
+        """A file of a copy; None if it was deleted."""
+        found = CopiedFile.parse(oid, plain)
+        return found if (self._path / path / VERSIONS / found.file.path).exists() else None
+
     def adopt(self, path: str, copy: TableCopy) -> None:
         """Start a generation of a table's versions with a copy."""
         files = [cast(CopiedFile, each) for each in copy.written]
         columns = cast(LakeCopyTarget, copy.target).columns_of(files)
         table = VersionTable.create(self._path / path / VERSIONS, columns)
+        there = table.read()
+        if there.base == copy.base.lsn and {each.name for each in there.files} == {each.file.path for each in files}:
+            return  # an earlier process was killed after this commit
         table.rewrite([each.file for each in files], columns, copy.base.lsn, copy.base.lsn, anew=True)
         fail_point(FailPoint.GENERATION_COMMITTED)
 

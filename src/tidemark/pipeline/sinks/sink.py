@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -175,6 +175,12 @@ class Sink(Protocol):
         self, history: TableHistory, fingerprint: Fingerprint, types: Types, base: Boundary, size_bytes: int
     ) -> Target[CopyBatch]:
         """The target of a copy of a table, whose definition and size in the copy's snapshot are given."""
+
+    def describe_copied(self, written: Written) -> Mapping[str, Any]:
+        """Return what a task has written for a copy as JSON, so that another process can continue the copy."""
+
+    def described_copied(self, oid: int, path: str, plain: Mapping[str, Any]) -> Written | None:
+        """Return what a task has written from the result of `describe_copied`; None if it no longer exists."""
 
     def adopt(self, path: str, copy: TableCopy) -> None:
         """Start a table with the rows of a copy, and the changes that are not visible at its base.
