@@ -124,7 +124,7 @@ def _advanced_server() -> Server:
 def _options(database: Database, folder: Path, name: str) -> PipelineOptions:
     names = MirrorNames(f"{database.name}_{name}")
     database.admin(
-        f"create publication {names.publication} for tables in schema public "
+        f"create publication {names.publication} for table {', '.join(f't{number}' for number in range(TABLES))} "
         "with (publish = 'insert, update, delete, truncate', publish_generated_columns = stored)"
     )
     return PipelineOptions(database.dsn(MIRROR), folder / name, names, folds=False, keep_s=None)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile, change_writer
 from tidemark.lake.columns import COMMIT_TIMESTAMP, COMMIT_VERSION, OURS, StoredColumn
-from tidemark.lake.commits import ChangeTable, Commit, applied, commit, opened
+from tidemark.lake.commits import LOG, ChangeTable, Commit, applied, commit, opened
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES, VERSIONS
@@ -38,6 +38,7 @@ from tidemark.pipeline.fold.change_files import small_files
 STEP = 512  # bytes of WAL per transaction
 INDEX_COMMITS, BLOCK_COMMITS = 400_000, 100  # an index per 67 minutes, a block per second
 CYCLE_S, ROUND_S = 2, 60  # a cycle of apply, and the pause between two compactions
+HOUR_CYCLES = 3600 // CYCLE_S
 CLOSED_FILES = 12  # of a bucket: five of 8 MB and those that are not merged yet
 _CHANGE_BYTES, _FILE_BYTES = 14, 4500  # measured: of one more change, and of a file with ten
 
@@ -136,12 +137,22 @@ def age_tables(lake: Lake, columns: Sequence[StoredColumn], age: Age) -> None:
         files = [(_changes(folder, columns, age, first, last), age.lsn(last)) for first, last in age.layout]
         old, new = files[: len(files) - recent], files[len(files) - recent :]
         table.append([file for file, _ in old], old[-1][1])
-        for turn in range(1800 - len(new)):  # commits of cycles that were merged since
-            commit(table._table, folder, Commit(Lsn(old[-1][1].value + turn + 1), ()))
+        _repeat_commits(table, HOUR_CYCLES - len(new))
+        table = ChangeTable(folder)
         for file, lsn in new:
             table.append([file], lsn)
         _close(lake.path / history.path / VERSIONS, lake, history.path, age)
         print(f"  table {number + 1}: {len(files)} change files", flush=True)
+
+
+def _repeat_commits(table: ChangeTable, count: int) -> None:
+    """Add commits without files to the log of a table, as cycles leave them whose files were merged since."""
+    commit(table._table, table.folder, Commit(Lsn(table.applied.value + 1), ()))
+    first, log = table._table.version(), table.folder / LOG
+    lsn, text = table.applied.value + 1, (log / f"{first:020}.json").read_text()
+    for turn in range(1, count):
+        (log / f"{first + turn:020}.json").write_text(text.replace(f'"version":{lsn}', f'"version":{lsn + turn}'))
+    opened(table.folder).create_checkpoint()
 
 
 def _changes(folder: Path, columns: Sequence[StoredColumn], age: Age, first: int, last: int) -> DataFile:

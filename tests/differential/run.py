@@ -115,7 +115,7 @@ def _compare(oracle: Oracle, phase: Phase, world: World, tables: list[Table], fi
     )
     together = world.together if phase.name in SCANNED else 0
     alone = [author.statement() for _ in range(world.alone)]
-    filters = [other.filter() for _ in range(together)]
+    filters = [other.filter() for _ in range(together)] + (other.edges() if together else [])
     lots = [filters[at : at + TOGETHER] for at in range(0, len(filters), TOGETHER)]
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda each: _asked(oracle, [each]), alone))

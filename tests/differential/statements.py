@@ -117,6 +117,14 @@ class Term:
     guard: Sql | None = None
 
 
+EDGES = (
+    ("{} = {}", ("0",)),
+    ("{} in ({}, {})", ("0", "1e15")),
+    ("{} > {}", ("1e6",)),
+    ("{} = {}", ("NaN",)),
+)
+
+
 class Author:
     """Invents statements over some tables."""
 
@@ -132,12 +140,24 @@ class Author:
         """A condition on one table: several such statements can run as one."""
         return self._ids(subqueries=False)
 
+    def edges(self) -> list[Statement]:
+        """Conditions that bounds and dictionaries of files can get wrong, on every column for which they can."""
+        found = []
+        for relation in self._relations:
+            for column in (each for each in relation.columns if each.kind.odd):
+                view, read = column.kind.views[0], column.read("a")
+                for template, values in EDGES:
+                    literals = [literal for value in values if (literal := view.spell(value)) is not None]
+                    found.append(self._filter(relation, leaf(Sql.of(template, view.read(read), *literals))))
+        return found
+
     # Statements
 
     def _ids(self, *, subqueries: bool = True) -> Statement:
         relation = self._relation()
-        predicate = self._predicate(relation, "a", 2, subqueries=subqueries)
+        return self._filter(relation, self._predicate(relation, "a", 2, subqueries=subqueries))
 
+    def _filter(self, relation: Relation, predicate: Predicate) -> Statement:
         def build(where: Sql) -> Sql:
             return Sql.of(f"select a.id from {relation.name} a where {{}}", where)
 

@@ -174,6 +174,10 @@ class Inventor:
             lambda number: kind.near(base + number) if number % 40 else special,
         )
         draw = chance.choice(draws)
+        odd = [each for each in self._columns if each.kind.odd]
+        if column in odd[:2]:  # a dictionary with -0 and not 0, and bounds that leave NaN out
+            few[0] = kind.odd[1 - odd.index(column)]
+            draw = draws[1]
 
         def drawn(number: int) -> str | None:
             if column.strange and chance.random() < 0.05:

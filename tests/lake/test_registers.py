@@ -46,7 +46,7 @@ def cycles_of(steps: list[tuple[int, int, int]], polls: int) -> pa.Table:
     return pa.Table.from_pylist(rows, _CYCLES_SCHEMA)
 
 
-@given(STEPS.filter(bool), st.integers(0, 60), st.integers(90, 300))
+@given(STEPS.filter(bool), st.integers(0, 60), st.integers(90, 110))
 def test_polls_read_the_same_above_the_retained_lsn(
     steps: list[tuple[int, int, int]], polls: int, retained: int
 ) -> None:

@@ -33,7 +33,7 @@ from tidemark.pipeline.fold.merge import BEGIN, EVENTS, Merging, merge
 from tidemark.reads.contents import contents
 from tidemark.reads.few import merged_here
 from tidemark.reads.shape import META, Base, ChangeFacts, Shape, ShownColumn
-from tidemark.reads.unchanged import LOST, _carrying, by_row, keys_from_preimages_here, sources_of
+from tidemark.reads.unchanged import LOST, _carries, _carrying, by_row, keys_from_preimages_here, sources_of
 
 pytestmark = pytest.mark.quick
 
@@ -315,6 +315,21 @@ def test_spark_finds_the_values_of_the_model(interpreted: SparkSession) -> None:
         found.setdefault(row["sub"], Counter())[repr(tuple(row[name] for name in by_sub[row["sub"]].shape.names))] += 1
     for case in every:
         assert found.get(case.sub, Counter()) == case.expected(), case
+
+
+def test_a_carried_row_has_the_values_that_its_step_sent_and_no_others() -> None:
+    """The insert sent columns 4 and 5, the update column 5 again; the row is then moved with both unchanged."""
+    steps = pa.table(
+        {
+            "commit": [1, 2, 3, 3],
+            "ordinal": [1, 1, 1, 1],
+            "kind": ["insert", "update_postimage", "update_preimage", "update_postimage"],
+            "number": [1, 1, 1, 2],
+            "unchanged": [None, ",4,", None, ",4,5,"],
+        }
+    )
+    found = [(row["from_commit"], row["unchanged"]) for row in _carries(steps, (4, 5)).to_pylist()]
+    assert found == [(1, ",5,"), (2, ",4,")]
 
 
 def test_a_task_that_finds_carried_rows_needs_no_tidemark(tmp_path: Path) -> None:
