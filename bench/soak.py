@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -215,13 +215,15 @@ def _disk(database: Database, lake: Path) -> Row:
     """Lag, files and sizes."""
     (written,) = database.admin("select pg_current_wal_lsn()::text")[0]
     found = tidemark.status(lake)
-    files = [path for path in lake.rglob("*") if path.is_file()]
-    logs = [path for path in files if "_delta_log" in path.parts]
-    sizes = {path: path.stat().st_size for path in files if path.exists()}
+    sizes: dict[Path, int] = {}
+    for path in lake.rglob("*"):
+        with suppress(FileNotFoundError):  # deleted since it was listed
+            sizes |= {path: path.stat().st_size} if path.is_file() else {}
+    logs = [path for path in sizes if "_delta_log" in path.parts]
     in_log = sum(size for path, size in sizes.items() if path.is_relative_to(found.log))
     return {
         "lag_mb": max(0, Lsn.parse(written) - found.applied_lsn) / 1e6,
-        "files": len(files) - len(logs),
+        "files": len(sizes) - len(logs),
         "delta_log_files": len(logs),
         "change_files": sum(table.change_files for table in found.tables),
         "version_files": sum(table.version_files for table in found.tables),

@@ -413,8 +413,8 @@ MUTATIONS = (
     Mutation(
         "lake: of polls that found no change only the last is kept",
         "lake/registers.py",
-        "np.where(polled, changed | last_of_lsn,",
-        "np.where(polled, last_of_lsn,",
+        "np.where(polled, changed | last_of_lsn |",
+        "np.where(polled, last_of_lsn |",
         ("tests/lake/test_registers.py",),
     ),
     Mutation(

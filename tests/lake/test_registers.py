@@ -57,6 +57,8 @@ def test_polls_read_the_same_above_the_retained_lsn(
     end = before.handed_over[0].value if before.handed_over is not None else last + 1
     for lsn in range(retained, end):
         assert after.at(Lsn(lsn)) == before.at(Lsn(lsn))
+    if after.latest[0] < before.latest[len(cycles) - len(after)]:
+        return  # the source's clock was set back, and a poll that has expired was later by it
     for row in cycles.to_pylist()[:polls]:
         position = position_at(row["source_time"], before)
         assert position < Lsn(retained) or position_at(row["source_time"], after) == position

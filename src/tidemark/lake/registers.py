@@ -245,9 +245,10 @@ class Cycles(_Register):
 def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
     """Return the cycles that reads and expiry need, of cycles in order; `retained` is the retained LSN.
 
-    These are the last cycle at or below the retained LSN, and those after it. Of polls that found no change, the first
-    and the last are kept. Of cycles of the stream that are older than an hour, the last of each minute is kept, as
-    only the expire job needs them. The last poll and the cycle that followed it show when the stream replaced polls.
+    These are the last cycle at or below the retained LSN, those with the same LSN, and those after it. Of polls that
+    found no change, the first, the last and the latest by the source's clock are kept. Of cycles of the stream that are
+    older than an hour, the last of each minute is kept, as only the expire job needs them. The last poll and the cycle
+    that followed it show when the stream replaced polls.
     """
     lsns = np.maximum(cycles["schema_lsn"].to_numpy(), cycles["applied_lsn"].to_numpy())
     polled = cycles["snapshot"].is_valid().to_numpy()
@@ -255,14 +256,27 @@ def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
     minutes, recent = written // 60_000_000, written >= (now.timestamp() - _THIN_S) * 1_000_000
     changed = np.append(True, lsns[1:] != lsns[:-1])
     last_of_lsn, last_of_minute = np.append(changed[1:], True), np.append(minutes[1:] != minutes[:-1], True)
-    kept = np.where(polled, changed | last_of_lsn, recent | last_of_minute)
-    below = int(np.searchsorted(np.maximum.accumulate(lsns), retained.value, side="right"))
-    kept[: max(0, below - 1)] = False
-    kept[[max(0, below - 1), len(cycles) - 1, int(np.argmax(written))]] = True
+    kept = np.where(polled, changed | last_of_lsn | _is_latest(cycles, changed), recent | last_of_minute)
+    highest = np.maximum.accumulate(lsns)
+    last_below = max(0, int(np.searchsorted(highest, retained.value, side="right")) - 1)
+    kept[: int(np.searchsorted(highest, highest[last_below], side="left"))] = False
+    kept[[last_below, len(cycles) - 1, int(np.argmax(written))]] = True
     if polled.any():
         last_poll = int(np.flatnonzero(polled)[-1])
         kept[last_poll : last_poll + 2] = True
     return cycles.filter(pa.array(kept))
+
+
+def _is_latest(cycles: pa.Table, changed: Any) -> Any:
+    """Return which cycles have the latest source time so far, as the last of those with their LSN."""
+    latest = np.fmax.accumulate(cycles["source_time"].to_numpy())
+    rises = np.flatnonzero(np.append(True, latest[1:] > latest[:-1]))
+    runs = np.cumsum(changed) - 1
+    last_rises = np.full(runs[-1] + 1, rises[0])
+    np.maximum.at(last_rises, runs[rises], rises)
+    found = np.zeros(len(cycles), bool)
+    found[last_rises] = True
+    return found
 
 
 def _seen_row(seen: Seen) -> dict[str, object]:

@@ -142,6 +142,7 @@ def test_every_point_is_in_a_round() -> None:
         FailPoint.SLOT_DROPPED,
         FailPoint.LOG_BEGUN,
     }  # test_restart.py
+    elsewhere |= {FailPoint.PART_RECORDED}  # tests/pipeline/sync/test_continued_copies.py
     elsewhere |= {FailPoint.CHANGES_REWRITTEN, FailPoint.CHANGES_COMPACTED}  # tests/pipeline/fold/test_change_files.py
     assert {FailPoint(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(
         FailPoint
