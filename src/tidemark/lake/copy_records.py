@@ -31,14 +31,13 @@ PartRange = tuple[int, int | None, int]
 
 @dataclass(frozen=True, slots=True)
 class RecordedTable:
-    """One table of a copy: its definition, its parts (first page, end, bytes), and its state when the copy started.
+    """One table of a copy: its definition, and its parts (first page, end, bytes).
 
-    `applied` is the applied LSN, and `events` the number of table events that affect what can be read.
+    `events` is the number of its events, when the copy started, that affect what can be read.
     """
 
     fingerprint: Fingerprint
     parts: tuple[PartRange, ...]
-    applied: Lsn
     events: int
 
 
@@ -62,7 +61,6 @@ class RecordedCopy:
                 {
                     "definition": to_plain(table.fingerprint),
                     "parts": table.parts,
-                    "applied_lsn": str(table.applied),
                     "events": table.events,
                 }
                 for table in self.tables.values()
@@ -78,7 +76,6 @@ class RecordedCopy:
             RecordedTable(
                 from_plain(each["definition"]),
                 tuple((first, end, size) for first, end, size in each["parts"]),
-                Lsn.parse(each["applied_lsn"]),
                 each["events"],
             )
             for each in plain["tables"]

@@ -284,7 +284,7 @@ class LogicalReplication:
         start = log.start if log is not None else None
         mine = {oid: table for oid, table in wanted.items() if left.continues(table, histories[oid], start)}
         for oid in mine:
-            tables.start_copy(oid, left.copy.tables[oid].applied)
+            tables.start_copy(oid, self.applier.cycle.applied_lsn)
         if mine:
             self._copying.start(mine, histories, left)
         else:

@@ -142,6 +142,12 @@ def files_of(lake: Path, table: str) -> set[str]:
     return {file.name for file in versions.files} if versions is not None else set()
 
 
+def base_of(synced: Synced) -> Boundary:
+    """The base of the last copy of the large table."""
+    histories = synced.replication.applier.tables.histories.values()
+    return next(each for each in histories if each.name == "public.large").spans()[-1].base
+
+
 def continued(db: Database, folder: Path, spark: SparkSession) -> tuple[Synced, int]:
     """Start the mirror again until everything is copied; return it and the number of parts that it copied."""
     copied = []
@@ -178,8 +184,7 @@ def test_the_parts_that_are_complete_are_kept_and_the_rest_is_read_in_the_same_s
     again, copied = continued(large, tmp_path, spark)
     assert copied == len(table.parts) - len(done)
     assert kept <= files_of(lake, "large")
-    history = next(each for each in again.replication.applier.tables.histories.values() if each.name == "public.large")
-    assert history.spans()[-1].base == copy.base, "the rows are those of the first snapshot"
+    assert base_of(again) == copy.base, "the rows are those of the first snapshot"
     assert not recorded_parts(lake)
     assert not left_records(lake)
     eventually(lambda: not holders())
@@ -196,8 +201,7 @@ def test_if_the_snapshot_is_lost_too_the_table_is_copied_again(
     large.run("update large set v = 'later' where id % 100 = 0")
     again, _ = continued(large, tmp_path, spark)
     assert any("the snapshot of an interrupted copy is lost" in line for line in again.said)
-    history = next(each for each in again.replication.applier.tables.histories.values() if each.name == "public.large")
-    assert history.spans()[-1].base.lsn > copy.base.lsn
+    assert base_of(again).lsn > copy.base.lsn
     assert not left_records(synced.options.lake)
 
 
@@ -215,8 +219,7 @@ def test_a_table_of_which_every_part_is_complete_is_kept_without_its_snapshot(
     again, copied = continued(large, tmp_path, spark)
     assert copied == 0
     assert kept == files_of(lake, "large")
-    history = next(each for each in again.replication.applier.tables.histories.values() if each.name == "public.large")
-    assert history.spans()[-1].base == copy.base
+    assert base_of(again) == copy.base
 
 
 @pytest.mark.full
@@ -252,8 +255,7 @@ def test_a_mirror_that_is_restarted_continues_no_copy(
     assert restart_if_requested(synced.options) is not None
     assert not left_records(synced.options.lake)
     again, _ = continued(large, tmp_path, spark)
-    history = next(each for each in again.replication.applier.tables.histories.values() if each.name == "public.large")
-    assert history.spans()[-1].base.lsn > copy.base.lsn
+    assert base_of(again).lsn > copy.base.lsn
 
 
 @pytest.mark.full

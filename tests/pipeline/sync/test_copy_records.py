@@ -24,7 +24,7 @@ def recorded(lake: Path) -> CopyRecord:
 
 
 def test_a_record_stays_until_every_table_of_it_is_settled(tmp_path: Path) -> None:
-    with ContinuedCopy(recorded(tmp_path), None) as copy:  # type: ignore[arg-type]
+    with ContinuedCopy(recorded(tmp_path), None, ()) as copy:  # type: ignore[arg-type]
         copy.report(1)
         copy.report(2)
         copy.settle(2)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
+from tidemark.storage.fail_points import FailPoint, fail_point
 from tidemark.values.types import Types
 
 LARGE_BYTES = 256 << 20  # a table of less is copied again
@@ -53,19 +54,24 @@ class ContinuedCopy:
     files from being deleted.
     """
 
-    def __init__(self, record: CopyRecord, sink: Sink, holder: SnapshotHolder | None = None) -> None:
-        self._record, self._sink, self._holder = record, sink, holder
+    def __init__(
+        self, record: CopyRecord, sink: Sink, tables: Iterable[int], holder: SnapshotHolder | None = None
+    ) -> None:
+        self._record, self._sink, self._tables, self._holder = record, sink, frozenset(tables), holder
         self._lock = threading.Lock()
         self._reported: set[int] = set()
         self._ended = False
 
     def add(self, part: CopiedPart) -> None:
-        """Record a complete part. If that fails, the part would be copied again after a crash."""
+        """Record a complete part of a large table. If that fails, the part would be copied again after a crash."""
+        if part.part.oid not in self._tables:
+            return
         files = [self._sink.describe_copied(each) for each in part.written]
         try:
             self._record.add(RecordedPart(part.part.oid, part.part.first, part.rows, files))
         except TidemarkError as error:
             _LOGGER.warning("a part of a copy is not recorded: %s", " ".join(error.message.split()))
+        fail_point(FailPoint.PART_RECORDED)
 
     def report(self, oid: int) -> None:
         """Note that the copy of a table is complete and waits for the sink."""
@@ -113,12 +119,10 @@ def record_copy(
             failing.callback(record.remove)
             holder = SnapshotHolder(HeldCopy(options.source, name, lake, record.id))
             failing.callback(holder.close)
-            applied = sink.cycle.applied_lsn
             tables = {
                 oid: RecordedTable(
                     planned.work.tables[oid].fingerprint,
                     tuple((part.first, part.end, part.size_bytes) for part in planned.missing[oid]),
-                    applied,
                     lasting_events(histories[oid]),
                 )
                 for oid in large
@@ -128,7 +132,7 @@ def record_copy(
             _LOGGER.warning("after a crash, the copy could not continue: %s", " ".join(str(error).split()))
             return None
         failing.pop_all()
-    return held.enter_context(ContinuedCopy(record, sink, holder))
+    return held.enter_context(ContinuedCopy(record, sink, large, holder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from tidemark.pipeline.sinks.sink import Hold, Sink, TableCopy
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory
 from tidemark.spark import what_failed
-from tidemark.storage.fail_points import FailPoint, fail_point
 
 ATTEMPTS, PAUSE_S = 5, 0.5
 _LOOK_S = 0.2
@@ -134,7 +133,7 @@ class Copying:
         All are left if changes after the snapshot have expired, or if it is above the LSN at which receiving ends.
         """
         options, sink, base = self._options, self._sink, interrupted.copy.base
-        with ContinuedCopy(interrupted.record, sink) as record, closing(sink.hold(base.floor)):
+        with ContinuedCopy(interrupted.record, sink, left) as record, closing(sink.hold(base.floor)):
             if sink.retained_lsn() > base.floor or (options.endpos is not None and base.lsn > options.endpos):
                 return
             snapshot = interrupted.snapshot(options.source)
@@ -169,13 +168,12 @@ class Copying:
         record: ContinuedCopy | None,
         copied: Sequence[CopiedPart] = (),
     ) -> None:
-        """Copy the parts that are not `copied` yet. Completed parts of tables with several are recorded."""
+        """Copy the parts that are not `copied` yet."""
         for oid, error in planned.refused.items():
             self._fail(left, oid, error)
         for oid, table in planned.work.tables.items():
             name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
             self._progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
-        several = {oid for oid, parts in planned.missing.items() if len(parts) > 1}
         for each in copied:
             if each.part.oid in planned.missing:
                 self._take(each, planned, left, record)
@@ -185,9 +183,8 @@ class Copying:
             done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
             for future in done:
                 for part in future.result():
-                    if record is not None and isinstance(part, CopiedPart) and part.part.oid in several:
+                    if record is not None and isinstance(part, CopiedPart):
                         record.add(part)
-                        fail_point(FailPoint.PART_RECORDED)
                     self._take(part, planned, left, record)
 
     def _take(

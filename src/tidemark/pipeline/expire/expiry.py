@@ -175,6 +175,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
     """Delete files from disk that were removed from tables, and files that failed jobs have left."""
     retained = read_retained(lake.path)
     seen = SeenUnlisted(lake.path, dry_run=dry_run)
+    recorded = recorded_files(lake.path)  # before the files: those of a copy are recorded until they are listed
     with ExitStack() as locks:
         all_still = _all_still(lake, locks)
         for history, name in product(lake.tables().values(), (CHANGES, VERSIONS)):
@@ -182,7 +183,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
             if not is_there(folder):
                 continue
             keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list
-            found = _unlisted(lake.path, folder, keep)
+            found = _unlisted(folder, recorded, keep)
             since = seen.since(f"{history.path}/{name}", found)
             leases = leases_in_force(lake.path)
             age = max(options.grace_s, time.time() - oldest(leases) + MARGIN_S if leases else 0)
@@ -198,9 +199,8 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
     seen.record()
 
 
-def _unlisted(lake: Path, folder: Path, keep: Callable[[], list[int]]) -> dict[str, UnlistedFile]:
-    """The files that a table does not list, except those of the Delta versions in `keep` and of running copies."""
-    recorded = recorded_files(lake)  # before the files: those of a copy are recorded until they are listed
+def _unlisted(folder: Path, recorded: set[str], keep: Callable[[], list[int]]) -> dict[str, UnlistedFile]:
+    """The files that a table does not list, except those `recorded` for copies and of the Delta versions in `keep`."""
     found = {file.name: file for file in unlisted_files(folder) if file.name not in recorded}
     for version in keep() if found else ():
         for name in names_in(opened(folder, version)):
