@@ -1,12 +1,13 @@
 """The history of a mirror that has run for months, written below the LSNs of a new one with the writers' own formats.
 
 It is what such a mirror holds after compaction and expiry: the commit index of the retention period, changes in the
-files that compaction would have left, closed versions, the cycles that are kept, and Delta logs with an hour of
-commits. Only the times of the first rows are real: the rest is computed.
+files that compaction would have left, closed versions, the cycles that are kept, and Delta logs with the commits of
+their retention. Only the times of the first rows are real: the rest is computed.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pyarrow as pa
 from tidemark.clock import Lsn
 from tidemark.lake.changes import ChangeFile, change_writer
 from tidemark.lake.columns import COMMIT_TIMESTAMP, COMMIT_VERSION, OURS, StoredColumn
-from tidemark.lake.commits import LOG, ChangeTable, Commit, applied, commit, opened
+from tidemark.lake.commits import LOG, LOG_S, ChangeTable, Commit, applied, clean_log, commit, opened
 from tidemark.lake.files import DataFile, FileWriter
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES, VERSIONS
@@ -38,7 +39,7 @@ from tidemark.pipeline.fold.change_files import small_files
 STEP = 512  # bytes of WAL per transaction
 INDEX_COMMITS, BLOCK_COMMITS = 400_000, 100  # an index per 67 minutes, a block per second
 CYCLE_S, ROUND_S = 2, 60  # a cycle of apply, and the pause between two compactions
-HOUR_CYCLES = 3600 // CYCLE_S
+LOGGED_CYCLES = int(LOG_S) // CYCLE_S
 CLOSED_FILES = 12  # of a bucket: five of 8 MB and those that are not merged yet
 _CHANGE_BYTES, _FILE_BYTES = 14, 4500  # measured: of one more change, and of a file with ten
 
@@ -129,7 +130,7 @@ def _blocks(number: int, commits: np.ndarray, extents: np.ndarray, xid: int) -> 
 
 
 def age_tables(lake: Lake, columns: Sequence[StoredColumn], age: Age) -> None:
-    """Write changes and closed versions of every table, and an hour of commits to the log of its changes."""
+    """Write changes and closed versions of every table, and the commits that the log of its changes keeps."""
     recent = sum(1 for first, last in age.layout if last - first + 1 == CYCLE_S * age.per_s // age.tables)
     for number, history in enumerate(lake.tables().values()):
         folder = lake.path / history.path / CHANGES
@@ -137,7 +138,7 @@ def age_tables(lake: Lake, columns: Sequence[StoredColumn], age: Age) -> None:
         files = [(_changes(folder, columns, age, first, last), age.lsn(last)) for first, last in age.layout]
         old, new = files[: len(files) - recent], files[len(files) - recent :]
         table.append([file for file, _ in old], old[-1][1])
-        _repeat_commits(table, HOUR_CYCLES - len(new))
+        _repeat_commits(table, LOGGED_CYCLES - len(new))
         table = ChangeTable(folder)
         for file, lsn in new:
             table.append([file], lsn)
@@ -206,7 +207,16 @@ def age_registers(lake: Lake, age: Age) -> None:
     cycles._commit(kept_cycles(pa.Table.from_pylist(rows, _CYCLES_SCHEMA), age.start, now), (), ())
     for each in range(3600, 0, -CYCLE_S):
         cycles.add([_cycle(age, now - timedelta(seconds=each))])
+    _let_commits_expire(cycles.folder, LOGGED_CYCLES)
     ExpiryRegister(lake.path).record(age.start)
+
+
+def _let_commits_expire(folder: Path, kept: int) -> None:
+    """Clean up the log of a table as if all commits but the last were older than its retention."""
+    opened(folder).create_checkpoint()
+    for path in sorted((folder / LOG).glob("*.json"))[:-kept]:
+        os.utime(path, (time.time() - 2 * LOG_S,) * 2)
+    clean_log(folder)
 
 
 def _cycle(age: Age, at: datetime) -> dict[str, object]:

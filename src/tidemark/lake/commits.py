@@ -33,12 +33,12 @@ _RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
-LOG_S = 3600.0  # for so long, commits stay in the log of a table at least
+LOG_S = 600.0  # for so long, commits stay in the log of a table at least
 TOMBSTONES_S = 2 * 3600.0  # for so long, a table records when a file was removed
 CONFIGURATION = {  # every commit and every reader pays for the commits and removed files that a table records
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "false",  # `clean_log` does it, once the checkpoint is on disk
-    "delta.logRetentionDuration": "interval 1 hours",  # LOG_S
+    "delta.logRetentionDuration": "interval 10 minutes",  # LOG_S
     "delta.deletedFileRetentionDuration": "interval 2 hours",  # TOMBSTONES_S
 }
 STATISTICS = "delta.dataSkippingStatsColumns"  # lists the columns that have statistics

@@ -145,9 +145,10 @@ class _Register:
             self.table.create_write_transaction(actions, "append", self.table.schema(), commit_properties=properties)
             self.table.update_incremental()
         except Exception as error:
-            self.table = opened(self.folder)
-            if file.path not in names_in(self.table):
+            there = opened(self.folder)
+            if file.path not in names_in(there):  # the old handle stays: with a new one, this writer is not fenced off
                 raise LakeInUse(f"cannot write {self.folder}: {error}", RETRY) from error
+            self.table = there
         require_version(self.table, self.folder, before + 1)
 
     def _compact(self) -> None:
