@@ -19,11 +19,15 @@ from harness.postgres import Server
 from harness.syncing import publish
 from tidemark.lake.requests import request_resync
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
+from tidemark.pipeline.fold import background, change_files
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
+from tidemark.storage import fail_points
+from tidemark.storage.fail_points import AnyFailPoint, FailPoint
 
 KEEP_S = 30.0  # longer than a snapshot waits to be compared
 HIDDEN_S, SEEN_S = 0.6, 0.2
+COMPACT_S, MANY = 5.0, 4  # so that small files of changes are merged all the time
 
 
 @dataclass
@@ -90,12 +94,31 @@ def following(
 ) -> Iterator[Following]:
     """Mirror these tables until the context ends; all of them are copied when it begins."""
     made = Following(PipelineOptions(db.dsn(MIRROR), folder / "lake", publish(db, *tables), **options), spark)
-    made.start()
+    with _compacting(made.said):
+        made.start()
+        try:
+            made.until_said(*(f"public.{table}: copied" for table in tables))
+            yield made
+        finally:
+            made.close()
+
+
+@contextmanager
+def _compacting(said: list[str]) -> Iterator[None]:
+    """Have mirrors compact often, and say so."""
+
+    def observe(point: AnyFailPoint) -> None:
+        if point is FailPoint.CHANGES_COMPACTED:
+            said.append("compacted")
+
+    usual = background.COMPACT_S, change_files.MANY
+    background.COMPACT_S, change_files.MANY = COMPACT_S, MANY
+    fail_points.attach(observe)
     try:
-        made.until_said(*(f"public.{table}: copied" for table in tables))
-        yield made
+        yield
     finally:
-        made.close()
+        fail_points.detach(observe)
+        background.COMPACT_S, change_files.MANY = usual
 
 
 def chores(db: Database, mirror: Following, tables: Sequence[str]) -> Iterator[Callable[[], None]]:

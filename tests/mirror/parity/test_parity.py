@@ -39,7 +39,7 @@ def test_under_load_the_mirror_gives_what_every_session_saw(start: Start, small:
         found, said = run.compare(SNAPSHOTS), "\n".join(run.mirror.said)
     assert not (complaints := found.complaints()), "\n".join(complaints)
     assert found.snapshots >= SNAPSHOTS
-    for done in (": folded ", "vacuum", "restart", "kill"):
+    for done in (": folded ", "compacted", "vacuum", "restart", "kill"):
         assert done in said
     assert said.count(", as of ") > len(TABLES), "nothing was copied anew"
 

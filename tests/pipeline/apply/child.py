@@ -2,8 +2,8 @@
 
 serve     a server; says its port, and runs until standard input ends
 write     writers that catch up when they are told with what, one after the other, each killed at its point: "written:2"
-          is kill -9 of itself, the second time there; if it is told so, one then folds all tables, and lets go of what
-          is older; says how each has ended
+          is kill -9 of itself, the second time there; if it is told so, one then folds all tables, lets go of what is
+          older, and compacts the rest; says how each has ended
 hold      a writer that says when the lake's lock is its own, and keeps it until standard input ends
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.lake.lock import WRITING, LakeLock
@@ -27,6 +28,7 @@ from tidemark.pipeline.apply import job as apply_job
 from tidemark.pipeline.apply.lake_applier import lake_applier
 from tidemark.pipeline.apply.options import ApplyOptions
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
+from tidemark.pipeline.fold import change_files
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -134,6 +136,19 @@ def write_until(point: str, told: str) -> None:
             for table in compactor.foldable():
                 compactor.fold(table)
         expire_lake(options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
+        compact(options.lake, session)
+
+
+def compact(lake: Path, session: SparkSession) -> None:
+    """Merge files of changes, even if there are only two."""
+    usual = change_files.MANY, change_files.GROWTH
+    change_files.MANY, change_files.GROWTH = 2, 1
+    try:
+        with Compactor(lake, session) as compactor:
+            for table in compactor.compactable():
+                compactor.compact(table)
+    finally:
+        change_files.MANY, change_files.GROWTH = usual
 
 
 def hold() -> None:

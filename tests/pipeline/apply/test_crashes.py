@@ -26,7 +26,7 @@ from harness.lake import Lakeside, following, lakeside
 from harness.outside import require_there
 from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.pipeline.apply.child import as_json
+from tests.pipeline.apply.child import as_json, compact
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
@@ -47,6 +47,7 @@ ROUNDS = {
         "retention committed:1",
         "files removed:2",
     ),
+    "while it compacts": ("folded:1", "changes rewritten:1", "changes compacted:1", "changes compacted:1"),
     "while it is told": (
         "events committed:1",
         "all committed:1",
@@ -143,7 +144,6 @@ def test_every_point_is_in_a_round() -> None:
         FailPoint.LOG_BEGUN,
     }  # test_restart.py
     elsewhere |= {FailPoint.PART_RECORDED}  # tests/pipeline/sync/test_continued_copies.py
-    elsewhere |= {FailPoint.CHANGES_REWRITTEN, FailPoint.CHANGES_COMPACTED}  # tests/pipeline/fold/test_change_files.py
     assert {FailPoint(each.split(":")[0]) for points in ROUNDS.values() for each in points} == set(
         FailPoint
     ) - elsewhere
@@ -185,12 +185,13 @@ def test_struck_at_every_point_the_next_writer_goes_on(side: Lakeside, rounds: I
 
 
 def write(side: Lakeside, before: Lsn | None) -> None:
-    """What a writer does until it is struck: it applies, and folds and vacuums if there is something to."""
+    """What a writer does until it is struck: it applies, and folds, vacuums and compacts if there is something to."""
     with side.writing() as writer:
         writer.catch_up(side.position())
     if before is not None:
         side.fold()
         expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
+        compact(side.options.lake, side.spark)
 
 
 @pytest.mark.full

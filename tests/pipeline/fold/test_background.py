@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from harness.database import Database
@@ -14,7 +15,7 @@ from harness.logs import logged
 from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.lake.versions import read_versions
-from tidemark.pipeline.fold import background
+from tidemark.pipeline.fold import background, change_files
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Compactor
 
@@ -65,3 +66,30 @@ def test_what_keeps_it_from_folding_is_said_and_tried_again(
             while ": folded " not in said[-1]:
                 time.sleep(0.02)
         assert read_versions(side.options.lake, path_of(side.options.lake, "t")) is not None
+
+
+@pytest.mark.full
+def test_a_table_that_cannot_be_compacted_holds_back_no_other(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in (
+        (background, "INTERVAL_S", 0.05),
+        (background, "COMPACT_S", 0.05),
+        (change_files, "MANY", 2),
+        (change_files, "GROWTH", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    db.run("create table a (id int primary key)", "create table b (id int primary key)")
+    with logged("tidemark.pipeline") as said, following(lakeside(db, tmp_path, spark, "a", "b")) as side:
+        for number in range(3):
+            db.run(f"insert into a values ({number})", f"insert into b values ({number})")
+            side.apply_all()
+        side.fold()
+        lake = side.options.lake
+        damaged = DeltaTable(lake / path_of(lake, "a") / "changes").file_uris()[0]
+        Path(damaged).write_bytes(bytes(Path(damaged).stat().st_size))
+        with BackgroundFold(lake, spark):
+            while not said or len(DeltaTable(lake / path_of(lake, "b") / "changes").file_uris()) > 1:
+                time.sleep(0.02)
+        assert "table public.a: compaction failed: " in said[0]
+        assert len(DeltaTable(lake / path_of(lake, "a") / "changes").file_uris()) == 3
