@@ -2,8 +2,8 @@
 
 Both run the same SQL in one warm session, alternately, until the rows are collected. The mirror is read with a handle
 that is reused, against a view on the plain files; and, `_fresh`, with `mirror.at("latest")` each time, against
-`spark.read.parquet` each time. A table is read folded, then with 1 % of its keys updated and not folded; then tables
-of 10, 100 and 1,000 files. ROWS= makes it smaller.
+`spark.read.parquet` each time. A table is read folded, then with 1 % of its keys updated and not folded; so are
+tables with a text and a composite key; then tables of 10, 100 and 1,000 files. ROWS= makes it smaller.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SUM = "select sum(quantity) from {}"
 def main() -> None:
     """Fill, fold, measure; change, measure; then vary the number of files."""
     many = {f"files_{count}": "id bigint" for count in FILES}
-    with wide({"wide": "id bigint", "pair": "a int, b int", **many}) as bench:
-        figures = _folded_and_changed(bench) | _leading(bench)
+    with wide({"wide": "id bigint", "named": "name text", "pair": "a int, b int", **many}) as bench:
+        figures = _folded_and_changed(bench) | _named(bench) | _leading(bench)
         for count in FILES:
             figures |= _files(bench, count)
         report("read", {"rows": float(ROWS), **figures})
@@ -45,10 +45,7 @@ def _folded_and_changed(bench: Wide) -> dict[str, float]:
     figures |= both.measured("folded", AGGREGATION)
     figures |= both.measured("folded_sum", SUM)
     figures |= both.measured("point_folded", _looked_up([(turn + 5) * (ROWS // 30) for turn in range(TURNS + WARMING)]))
-    bench.change("wide", SHARE)
-    both.require_right(SUM)
-    figures |= both.measured("unfolded_1pct", AGGREGATION)
-    figures |= both.measured("unfolded_1pct_sum", SUM)
+    figures |= _changed(bench, both, "unfolded_1pct")
     changed = bench.side.database.run(f"select id from wide where version > 0 limit {TURNS}")
     others = bench.side.database.run(f"select id from wide where version = 0 limit {TURNS}")
     return figures | both.measured(
@@ -56,14 +53,29 @@ def _folded_and_changed(bench: Wide) -> dict[str, float]:
     )
 
 
+def _changed(bench: Wide, both: _Both, name: str) -> dict[str, float]:
+    """Both queries with 1 % of the rows changed and not folded."""
+    bench.change(both.table, SHARE)
+    both.require_right(SUM)
+    return both.measured(name, AGGREGATION) | both.measured(f"{name}_sum", SUM)
+
+
+def _named(bench: Wide) -> dict[str, float]:
+    """A text key."""
+    bench.fill("named", ROWS, key="'name ' || i")
+    bench.fold("named")
+    return _changed(bench, _Both(bench, "named", bench.plain("named")), "unfolded_1pct_text")
+
+
 def _leading(bench: Wide) -> dict[str, float]:
-    """A composite key: lookups by all columns, and by its first column, which 10 rows share."""
+    """A composite key: lookups by all columns, and by its first column, which 10 rows share; then with changes."""
     bench.fill("pair", FEWER, key="i / 10, i % 10")
     bench.fold("pair")
     both = _Both(bench, "pair", bench.plain("pair"))
     step = FEWER // 10 // (TURNS + WARMING + 1)
     figures = both.measured("point_pair", lambda turn: f"select * from {{}} where a = {(turn + 5) * step} and b = 3")
-    return figures | both.measured("point_leading", lambda turn: f"select * from {{}} where a = {(turn + 5) * step}")
+    figures |= both.measured("point_leading", lambda turn: f"select * from {{}} where a = {(turn + 5) * step}")
+    return figures | _changed(bench, both, "unfolded_1pct_pair")
 
 
 def _files(bench: Wide, count: int) -> dict[str, float]:
@@ -82,7 +94,7 @@ class _Both:
     """One table in both forms; statements have `{}` for the table."""
 
     def __init__(self, bench: Wide, table: str, paths: list[str]) -> None:
-        self._bench, self._table, self.paths = bench, table, paths
+        self._bench, self.table, self.paths = bench, table, paths
         self._spark = bench.side.spark
         self._mirror: Mirror = tidemark.open(bench.side.options.lake, self._spark)
         self._spark.read.parquet(*paths).createOrReplaceTempView(f"plain_{table}")
@@ -90,8 +102,8 @@ class _Both:
     def measured(self, name: str, statement: str | Callable[[int], str]) -> dict[str, float]:
         """Run a statement on both forms; return the ratios and the times."""
         asked = statement if callable(statement) else lambda _: statement
-        moment, view = self._mirror.at("latest"), f"plain_{self._table}"
-        ours = f"public.{self._table}"
+        moment, view = self._mirror.at("latest"), f"plain_{self.table}"
+        ours = f"public.{self.table}"
 
         def again(turn: int) -> None:
             files = self._spark.read.parquet(*self.paths)
@@ -113,7 +125,7 @@ class _Both:
 
     def sizes(self) -> dict[str, float]:
         """The number of files, and the size of both forms."""
-        live = self._bench.live(self._table)
+        live = self._bench.live(self.table)
         return {
             "folded_files": float(len(live)),
             "folded_bytes": float(size_bytes(live)),
@@ -122,17 +134,17 @@ class _Both:
 
     def require_equal(self, statement: str) -> None:
         """Require the same answer from both forms; averages of doubles may differ in their last digits."""
-        ours = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).drop("avg(score)").collect()
-        plain = self._spark.sql(statement.format(f"plain_{self._table}")).drop("avg(score)").collect()
+        ours = self._mirror.at("latest").sql(statement.format(f"public.{self.table}")).drop("avg(score)").collect()
+        plain = self._spark.sql(statement.format(f"plain_{self.table}")).drop("avg(score)").collect()
         if ours != plain:
-            raise SystemExit(f"{self._table}: {ours}, expected {plain}")
+            raise SystemExit(f"{self.table}: {ours}, expected {plain}")
 
     def require_right(self, statement: str) -> None:
         """Require the same answer as from PostgreSQL."""
-        ((ours,),) = self._mirror.at("latest").sql(statement.format(f"public.{self._table}")).collect()
-        ((right,),) = self._bench.side.database.run(statement.format(self._table))
+        ((ours,),) = self._mirror.at("latest").sql(statement.format(f"public.{self.table}")).collect()
+        ((right,),) = self._bench.side.database.run(statement.format(self.table))
         if ours != right:
-            raise SystemExit(f"{self._table}: {ours}, expected {right} as in PostgreSQL")
+            raise SystemExit(f"{self.table}: {ours}, expected {right} as in PostgreSQL")
 
 
 if __name__ == "__main__":

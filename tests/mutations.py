@@ -313,6 +313,27 @@ MUTATIONS = (
         ("tests/pipeline/apply/test_crashes.py", "-k", "struck"),
     ),
     Mutation(
+        "lake: a writer that lost a register to another goes on",
+        "lake/registers.py",
+        "there = opened(self.folder)",
+        "there = self.table = opened(self.folder)",
+        ("tests/pipeline/apply/test_one_writer.py", "-k", "stale_register"),
+    ),
+    Mutation(
+        "lake: an index of a key is used for another key",
+        "lake/key_index.py",
+        " or data[_HEADER.size : at] != _kinds(columns):",
+        ":",
+        ("tests/lake/test_key_index.py",),
+    ),
+    Mutation(
+        "read: a row is looked for among the changed rows of another file",
+        "reads/places.py",
+        "words[0][file.size_bytes % modulus] = used",
+        "words[0][file.size_bytes % modulus] = modulus",
+        ("tests/mirror/test_places.py", "-k", "whatever_the_key"),
+    ),
+    Mutation(
         "fold: a delete does not end the row that it removes",
         "pipeline/fold/merge.py",
         "ends = np.where(ordered.goes_on, np.append",

@@ -14,6 +14,7 @@ from tests.differential.run import BUCKET_BYTES, Findings, World, compare
 from tests.differential.tables import APPLIED, COPIED, FOLDED
 from tests.mirror.conftest import set_in
 from tidemark.pipeline.fold import layout
+from tidemark.reads import places
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 @pytest.fixture
 def plain(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     monkeypatch.setattr(layout, "BUCKET_BYTES", BUCKET_BYTES)
+    monkeypatch.setattr(places, "WORTH_ROWS", 0)
     with set_in(spark, {**INTERPRETED, "spark.sql.shuffle.partitions": "1"}):
         yield spark
 

@@ -15,18 +15,26 @@ from hypothesis import strategies as st
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.lake import registers
+from tidemark.lake.columns import StoredColumn
+from tidemark.lake.commits import ChangeTable
+from tidemark.lake.paths import CHANGES
 from tidemark.lake.polls import Polls
 from tidemark.lake.registers import (
     _CYCLES_SCHEMA,
     Cycle,
     Cycles,
     ExpiryRegister,
+    Tables,
     kept_cycles,
     read_cycle,
+    read_histories,
     read_retained,
     read_times,
 )
 from tidemark.mirror.times import lsn_of_poll
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.history import TableEvent, TableEventKind, table_path
+from tidemark.schema.table import Persistence
 
 pytestmark = pytest.mark.quick
 
@@ -129,6 +137,40 @@ def test_files_that_were_never_used_or_removed_long_ago_are_deleted(
     for lsn in range(1, 12):
         cycles.record(Cycle(Lsn(lsn), Lsn(lsn), NOW, 1, 1))
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def events_of(oid: int, *events: tuple[TableEventKind, int]) -> list[TableEvent]:
+    table = Fingerprint(oid, "public", f"t{oid}", oid, Persistence.PERMANENT, (1,), (), None, None, (), ())
+    return [TableEvent(kind, table, table_path(oid), Lsn(lsn), Lsn(lsn)) for kind, lsn in events]
+
+
+def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registers, "_COMPACT_EVERY", 10)
+    tables, begun, dropped = Tables(tmp_path), TableEventKind.BEGUN, TableEventKind.DROPPED
+    for oid in range(1, 6):
+        ChangeTable.create(tmp_path / table_path(oid) / CHANGES, [StoredColumn("id", 1, pa.int32())])
+    left = tmp_path / table_path(4) / CHANGES / "part-0.parquet"
+    left.write_bytes(b"not deleted yet")
+    killed = tmp_path / "tables" / "_removed-77" / "changes"
+    killed.mkdir(parents=True)
+    ExpiryRegister(tmp_path).record(Lsn(50))
+    tables.append(events_of(1, (begun, 10), (dropped, 20)))
+    tables.append(events_of(2, (begun, 10)))
+    tables.append(events_of(3, (begun, 10), (dropped, 20), (begun, 30)))
+    tables.append(events_of(4, (begun, 10), (dropped, 20)))
+    tables.append(events_of(5, (begun, 10), (dropped, 50)))
+    tables.append(events_of(6, (TableEventKind.UNION, 10), (dropped, 20)))
+    for lsn in range(11, 16):
+        tables.append(events_of(2, (TableEventKind.SEEN, lsn)))
+    assert sorted(read_histories(tmp_path)) == [2, 3, 4, 5]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5"]
+    assert [event.lsn.value for event in read_histories(tmp_path)[3].events] == [10, 20, 30]
+    left.unlink()
+    for lsn in range(16, 30):
+        tables.append(events_of(2, (TableEventKind.SEEN, lsn)))
+    assert sorted(read_histories(tmp_path)) == [2, 3, 5]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5"]
+    assert tables.number == Tables(tmp_path).number
 
 
 def test_only_the_last_retained_lsn_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ def is_there(folder: Path) -> bool:
 def old_commits(folder: Path) -> int:
     """Return the number of commits in the log of a table that it need not keep, if a later checkpoint exists."""
     past = time.time() - LOG_S
-    with os.scandir(folder / LOG) as entries, suppress(FileNotFoundError):  # it is cleaned up at this moment
+    with suppress(FileNotFoundError), os.scandir(folder / LOG) as entries:  # it is cleaned up at this moment
         return sum(entry.name.endswith(".json") and entry.stat().st_mtime < past for entry in entries)
     return 0
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidemark.clock import Lsn
 from tidemark.lake.changes import read_changes
+from tidemark.lake.key_index import index_bytes
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained, read_times
@@ -28,7 +29,7 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Bytes on disk: current rows, the history, files that no table lists at present, and the log.
+    """Bytes on disk: current rows with their key indexes, the history, files that no table lists, and the log.
 
     Files that no table lists have expired and are not deleted yet, or belong to earlier generations or running jobs.
 
@@ -77,6 +78,7 @@ def disk_use(lake: Lake) -> DiskUse:
         files = versions.files if versions is not None else ()
         current += sum(file.size_bytes for file in files if file.live)
         history += sum(file.size_bytes for file in files if not file.live)
+        current += index_bytes(lake.path / table.path / VERSIONS)
         for folder in (lake.path / table.path / CHANGES, lake.path / table.path / VERSIONS):
             unlisted += sum(file.size_bytes for file in unlisted_files(folder)) if folder.is_dir() else 0
     covered_s = _covered_s(read_times(lake.path), read_retained(lake.path))

@@ -17,6 +17,7 @@ exact bounds in Delta's JSON. Readers use the bounds of Parquet's row groups for
 from __future__ import annotations
 
 import json
+import secrets
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -30,11 +31,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemark.lake.columns import CHANGE_TYPE, UNCHANGED, stored_columns
+from tidemark.lake.key_index import KeyIndexWriter, index_path
 from tidemark.storage.disk import room_in, sync
 
 GROUP_BYTES = 32 << 20
 _SAMPLE, _FEW = 4096, 0.1
 _INT_DIGITS, _LONG_DIGITS = 9, 18  # decimals of up to so many digits are 32-bit and 64-bit integers
+_PADDING, _PADDED_BYTES = "tidemark.padding", 4096  # so that sizes differ, by which readers know a file's index
 _UNCHANGED_BOUNDS = ",", "-"  # bounds of every text in `_unchanged`, since each begins with a comma
 
 
@@ -68,11 +71,20 @@ class FileWriter:
     """Writes one file. Rows with other columns than the first rows need another file.
 
     Of several files with similar rows, the first chooses the encodings, and the others reuse them (`like`).
-    `text_bounds` enables bounds of text columns, which are not worth their cost if the rows are in no order.
+    `text_bounds` enables bounds of text columns, which are not worth their cost if the rows are in no order. With an
+    `index`, the file gets an index of its keys.
     """
 
-    def __init__(self, folder: Path, prefix: str, like: FileWriter | None = None, *, text_bounds: bool = True) -> None:
-        self._folder, self._like, self._text_bounds = folder, like, text_bounds
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        like: FileWriter | None = None,
+        *,
+        text_bounds: bool = True,
+        index: KeyIndexWriter | None = None,
+    ) -> None:
+        self._folder, self._like, self._text_bounds, self._index = folder, like, text_bounds, index
         self._encodings: _Encodings | None = None
         self._name = f"{prefix}-{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
@@ -83,6 +95,8 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Add rows, which are buffered until they fill a row group."""
+        if self._index is not None:
+            self._index.add(rows)
         self._gathered.append(rows)
         self._bytes += rows.nbytes
         self.rows += len(rows)
@@ -131,9 +145,13 @@ class FileWriter:
         assert self._writer is not None  # noqa: S101 - a file is begun for rows
         path = self._folder / self._name
         with room_in(self._folder):
+            if self._index is not None:
+                self._writer.add_key_value_metadata({_PADDING: "." * secrets.randbelow(_PADDED_BYTES)})
             self._writer.close()
             sync(path)
             sync(self._folder)
+        if self._index is not None:
+            self._index.write(self._folder, self._name)
         stats = json.dumps(_stats(pq.read_metadata(path), self._nulls))
         return DataFile(self._name, path.stat().st_size, self.rows, stats)
 
@@ -143,7 +161,13 @@ class FileWriter:
             with suppress(OSError):
                 self._writer.close()
         with suppress(OSError):
-            (self._folder / self._name).unlink(missing_ok=True)
+            remove_file(self._folder, self._name)
+
+
+def remove_file(folder: Path, name: str) -> None:
+    """Delete a file from disk, and its index first: an index without its file would not be found again."""
+    for path in (index_path(folder, name), folder / name):
+        path.unlink(missing_ok=True)
 
 
 def _few_values(sample: pa.ChunkedArray) -> bool:

@@ -28,7 +28,14 @@ from tidemark.errors import LakeInUse
 from tidemark.lake.cached import cached
 from tidemark.lake.commits import APP, CONFIGURATION, LOG_S, RETRY, TOMBSTONES_S, opened, require_version
 from tidemark.lake.files import FileWriter
-from tidemark.lake.unlisted import delete, names_in, removed_files, unlisted_files
+from tidemark.lake.unlisted import (
+    delete,
+    names_in,
+    remove_leftovers,
+    remove_table,
+    removed_files,
+    unlisted_files,
+)
 from tidemark.schema.fingerprint import from_plain, to_plain
 from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.storage.fail_points import FailPoint, fail_point
@@ -170,6 +177,7 @@ class Tables(_Register):
 
     def __init__(self, lake: Path) -> None:
         super().__init__(lake / TABLES, _TABLES_SCHEMA)
+        self._lake = lake
         self._number = self.table.transaction_version(APP) or 0
 
     @property
@@ -183,6 +191,25 @@ class Tables(_Register):
         self._number += len(rows)
         self.add(rows, Transaction(APP, self._number))
         fail_point(FailPoint.EVENTS_COMMITTED)
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        """The events without those of tables that were dropped below the retained LSN, whose directories are removed.
+
+        Only the writer does that, because the table may be mirrored again, and then the same directory is used.
+        """
+        remove_leftovers(self._lake)
+        gone = [oid for oid, path in dropped_below(rows, read_retained(self._lake)) if remove_table(self._lake / path)]
+        return rows.filter(pc.invert(pc.is_in(rows["oid"], value_set=pa.array(gone, pa.int64()))))
+
+
+def dropped_below(events: pa.Table, lsn: Lsn) -> list[tuple[int, str]]:
+    """Return the OIDs and paths of the tables that were dropped below an LSN, and not mirrored again since."""
+    last = {
+        row["oid"]: row
+        for row in events.select(["oid", "number", "event", "lsn", "path"]).sort_by("number").to_pylist()
+    }
+    dropped = (row for row in last.values() if row["event"] == TableEventKind.DROPPED.value)
+    return [(row["oid"], row["path"]) for row in dropped if row["lsn"] < lsn.value]
 
 
 def _event_row(event: TableEvent, number: int) -> dict[str, object]:

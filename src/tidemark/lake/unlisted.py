@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,9 +21,13 @@ from deltalake import DeltaTable
 
 from tidemark.lake.cached import cached
 from tidemark.lake.commits import LOG, LOG_S, opened
+from tidemark.lake.files import remove_file
+from tidemark.lake.paths import CHANGES, VERSIONS
+from tidemark.schema.history import TABLES_FOLDER
 from tidemark.storage import open_storage
 
 NAME = "_unlisted.json"
+_REMOVED = "_removed-"
 _HOUR_S = 3600.0
 
 
@@ -90,11 +95,33 @@ class SeenUnlisted:
 def delete(folder: Path, names: Iterable[str]) -> None:
     """Delete data files from disk."""
     for name in names:
-        (folder / name).unlink(missing_ok=True)
+        remove_file(folder, name)
+
+
+def remove_table(folder: Path) -> bool:
+    """Remove the directory of a table, unless it still contains data files; return whether it is gone.
+
+    It is renamed first, so that no reader finds a part of it.
+    """
+    if any(True for name in (CHANGES, VERSIONS) for _ in _data_files(folder / name)):
+        return False
+    try:
+        if folder.is_dir():
+            folder.rename(folder.with_name(f"{_REMOVED}{folder.name}"))
+    except OSError:
+        return False
+    remove_leftovers(folder.parent.parent)
+    return True
+
+
+def remove_leftovers(lake: Path) -> None:
+    """Remove the directories that `remove_table` has renamed; a process that was killed left some of them."""
+    for folder in lake.glob(f"{TABLES_FOLDER}/{_REMOVED}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _data_files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         yield from (entry for entry in entries if entry.name.endswith(".parquet"))
 
 

@@ -1,7 +1,8 @@
 """Combination of folded rows with later changes: the folded rows that the changes leave valid.
 
-Rows with a key are matched by the key; integer keys in a narrow range use a bitmap. Rows without a key are matched by a
-hash, which is not unique: rows with a matching hash are compared by their contents.
+Rows with a key are matched by their place if it is known, otherwise by the key; integer keys in a narrow range use a
+bitmap. Rows without a key are matched by a hash, which is not unique: rows with a matching hash are compared by their
+contents.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import types as spark_types
 
 from tidemark.lake.rows import INSERTED
 from tidemark.reads.few import Few
+from tidemark.reads.places import Places, is_obsolete
 from tidemark.reads.shape import ITS, Shape, same_key
 from tidemark.reads.tail import local_rows
 from tidemark.reads.unchanged import from_folded
@@ -26,8 +28,8 @@ BEFORE = -1  # the position of folded rows in the order of changes
 WORDS = 1 << 20  # the largest bitmap: 8 MB
 
 
-def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
-    """Combine folded rows with few changes that are already merged."""
+def overlaid(rows: DataFrame, few: Few, shape: Shape, places: Places | None = None) -> DataFrame:
+    """Combine folded rows with few changes that are already merged. With `places`, the rows have theirs."""
     spark = rows.sparkSession
     kinds = _fields(rows, shape.cells)
     texts = [column.cells[1] for column in shape.columns if column.fallback]
@@ -37,7 +39,9 @@ def overlaid(rows: DataFrame, few: Few, shape: Shape) -> DataFrame:
     if not len(few.touched):
         return rows
     bits = _bits(few.touched)
-    if bits is not None:
+    if places is not None:
+        untouched = rows.where(~is_obsolete(places, spark)).select(*shape.cells)
+    elif bits is not None:
         untouched = rows.where(_is_clear(shape.key_cells[0], bits, spark))
     else:
         keys = spark_types.StructType([kinds[cell] for cell in shape.key_cells])

@@ -30,11 +30,12 @@ from tidemark.reads.contents import contents
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.few import Few, are_few, merged_here, read_here
 from tidemark.reads.overlay import overlaid
+from tidemark.reads.places import Places, places_of
 from tidemark.reads.shape import ChangeFacts, both, facts_of
 from tidemark.reads.shown import ShownTable, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.tail import TailWork, tail_here, tail_of
-from tidemark.reads.versions import base_of, files_with, key_said
+from tidemark.reads.versions import base_of, chosen, files_with, key_said
 from tidemark.reads.visible import seen, seen_here
 from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.schema.relation import columns_of, fitting
@@ -58,6 +59,29 @@ class _Found:
     tail: tuple[TailWork, SlicePlan] | None
 
 
+@dataclass(slots=True)
+class _Looked:
+    """A table, its changes if they are few, and the places of the rows that they make obsolete, once these are found.
+
+    The places are None if they cannot be found, or if rows are filtered by the boundary.
+    """
+
+    found: _Found
+    few: Few | None
+    _places: Places | None = None
+    _is_placed: bool = False
+
+    def places(self, boundary: Boundary) -> Places | None:
+        """Return the places."""
+        folded, few = self.found.folded, self.few
+        if folded is not None and few is not None and not self._is_placed:
+            files = chosen(folded.files, boundary)
+            if not files.asked and len(few.touched) and not few.truncated:
+                self._places = places_of(few, folded, files.clean, self.found.shown)
+            self._is_placed = True
+        return self._places
+
+
 class TableReader:
     """Reads tables at one boundary. `view` returns the lake and the log in their current state.
 
@@ -79,7 +103,7 @@ class TableReader:
     ) -> None:
         self._spark, self._view, self._types = spark, view, types
         self._boundary, self._lease, self._first, self._defined = boundary, lease, first, defined
-        self._looked: dict[int, tuple[_Found, Few | None]] = {}
+        self._looked: dict[int, _Looked] = {}
 
     def table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
         """Return the table's rows, not `guarded`; rows that do not satisfy the equalities may be left out."""
@@ -90,22 +114,26 @@ class TableReader:
         return _again(lambda: self._changes(history, span), self._looked.clear)
 
     def _table(self, history: TableHistory, span: Span, equalities: Equalities) -> DataFrame:
-        found, few = self._kept(history, span)
+        looked = self._kept(history, span)
+        found, few = looked.found, looked.few
         shape = found.shown.shape
-        base = None
+        base = places = None
         if found.folded is not None:
             files = found.folded.files
             key = key_said(found.folded, found.shown, equalities)
             if few is not None and key is not None:
                 few = few.for_key(shape, [value for _, value in key])
                 files = files if few.incomplete is not None else files_with(key, found.folded)
-            base = base_of(self._spark, found.shown, found.folded, self._boundary, files)
+            else:
+                places = looked.places(self._boundary)
+            placed = places is not None
+            base = base_of(self._spark, found.shown, found.folded, self._boundary, files, placed=placed)
         if base is not None and few is not None:
-            return overlaid(base.rows, few, shape).toDF(*shape.names)
+            return overlaid(base.rows, few, shape, places).toDF(*shape.names)
         rows, facts = self._all_changes(found)
         return contents(rows, shape, facts, base)
 
-    def _kept(self, history: TableHistory, span: Span) -> tuple[_Found, Few | None]:
+    def _kept(self, history: TableHistory, span: Span) -> _Looked:
         """Return the files of a table, which are read once, because the lease protects them."""
         oid = span.fingerprint.oid
         if oid not in self._looked:
@@ -113,7 +141,7 @@ class TableReader:
             found = self._found(view, history, span, versions=True)
             few = self._few(found) if found.folded is not None else None
             self._require_whole(view, history)
-            self._looked[oid] = found, few
+            self._looked[oid] = _Looked(found, few)
         return self._looked[oid]
 
     def _changes(self, history: TableHistory, span: Span) -> DataFrame:

@@ -18,6 +18,7 @@ from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
 from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
+from tidemark.reads.places import PLACE
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
 from tidemark.reads.visible import spark_sees
@@ -26,6 +27,7 @@ from tidemark.spark.types import spark_type
 from tidemark.values.hashes import spark_hash
 
 BEGIN, END = "begin", "end"
+_INTERVAL = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,21 @@ def literal_value(literal: Literal, kind: pa.DataType) -> int | str | None:
 
 
 def base_of(
-    spark: SparkSession, table: ShownTable, versions: Versions, boundary: Boundary, files: Sequence[VersionFile]
+    spark: SparkSession,
+    table: ShownTable,
+    versions: Versions,
+    boundary: Boundary,
+    files: Sequence[VersionFile],
+    *,
+    placed: bool = False,
 ) -> Base:
-    """Return the rows of these files that are visible at the boundary."""
+    """Return the rows of these files that are visible at the boundary. If all files are clean, also `placed`."""
     found = chosen(files, boundary)
     cells = table.shape.cells
     frames = []
     taken_away = None
+    if placed:
+        return Base(version_rows(spark, table, versions, found.clean, extra=PLACE))
     if found.clean or not found.asked:
         frames.append(version_rows(spark, table, versions, found.clean).select(*cells))
     if found.asked:
@@ -101,8 +111,15 @@ def base_of(
     return Base(rows, taken_away)
 
 
-def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, files: Sequence[VersionFile]) -> DataFrame:
-    """Return the rows of files by cells, with `begin` and `end`."""
+def version_rows(
+    spark: SparkSession,
+    table: ShownTable,
+    versions: Versions,
+    files: Sequence[VersionFile],
+    *,
+    extra: Sequence[str] = _INTERVAL,
+) -> DataFrame:
+    """Return the rows of files by cells, with `begin` and `end`, or with other expressions if there are files."""
     cells = table.shape.cells
     if not files:
         fields = [(cell, kind) for cell, (kind, _) in zip(cells, shown_cells(table, ()), strict=True)]
@@ -114,9 +131,8 @@ def version_rows(spark: SparkSession, table: ShownTable, versions: Versions, fil
     fields += [(field.name, spark_type(field.type)) for field in INTERVAL]
     schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in fields])
     rows = spark.read.options(**READING).schema(schema).parquet(*(versions.path(file) for file in files))
-    interval = (f"{BEGIN_LSN} as {BEGIN}", f"{END_LSN} as {END}")
     homes = plain_homes(table, versions.stored)
     if homes is not None:  # expressions as text need one call to the JVM instead of several per column
-        return rows.selectExpr(*(f"{backticked(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *interval)
+        return rows.selectExpr(*(f"{backticked(h)} as {c}" for h, c in zip(homes, cells, strict=True)), *extra)
     values = [value.alias(cell) for cell, (_, value) in zip(cells, shown_cells(table, versions.stored), strict=True)]
-    return rows.select(*values, *(F.expr(text) for text in interval))
+    return rows.select(*values, *(F.expr(text) for text in extra))

@@ -43,6 +43,7 @@ class TableEventKind(Enum):
     UNION = "partitioned"
 
 
+TABLES_FOLDER = "tables"
 _BEGINNING = frozenset({TableEventKind.BEGUN, TableEventKind.EMPTIED, TableEventKind.COPIED, TableEventKind.UNION})
 _STOPPING = frozenset({TableEventKind.GAP, TableEventKind.RESTARTED, TableEventKind.DROPPED})
 _STATUS = "Run `tidemark status LAKE`, which shows the state of each table."
@@ -215,7 +216,7 @@ class TableHistory:
 
 def table_path(oid: int) -> str:
     """Return the path of a table, relative to the lake."""
-    return f"tables/{oid}"
+    return f"{TABLES_FOLDER}/{oid}"
 
 
 def tables_unreadable(errors: Iterable[tuple[TableHistory, TidemarkError]]) -> TidemarkError | None:

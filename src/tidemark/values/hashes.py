@@ -85,12 +85,12 @@ def _mix(hashes: Hashes64, cell: pa.Array) -> None:
         else:
             _mix_decimals(hashes, np.ascontiguousarray(words), valid)
     elif kind.bit_width == 64:
-        _mix_longs(hashes, _bits(cell, np.float64, np.int64), valid)
+        _mix_longs(hashes, value_bits(cell, np.float64, np.int64), valid)
     else:
-        _mix_ints(hashes, _bits(cell, np.float32, np.int32).astype(np.int64), valid)
+        _mix_ints(hashes, value_bits(cell, np.float32, np.int32).astype(np.int64), valid)
 
 
-def _bits(cell: pa.Array, floating: type, integer: type) -> Any:
+def value_bits(cell: pa.Array, floating: type, integer: type) -> Any:
     """Return the values as integers, with every zero and every NaN in the one form that Java hashes."""
     if pa.types.is_floating(cell.type):
         values: Any = np.array(cell.fill_null(0.0), floating)
@@ -149,7 +149,8 @@ def _rotated(value: int, by: int) -> int:
 
 
 @kernel
-def _rotated64(value: Any, by: Any) -> Any:
+def rotated64(value: Any, by: Any) -> Any:
+    """Rotate 64 bits to the left."""
     return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
 
 
@@ -162,12 +163,12 @@ def _finished64(value: Any) -> Any:
 
 @kernel
 def _with_long(value: Any, word: Any) -> Any:
-    return _rotated64(value ^ (_rotated64(word * _P2, 31) * _P1), 27) * _P1 + _P4
+    return rotated64(value ^ (rotated64(word * _P2, 31) * _P1), 27) * _P1 + _P4
 
 
 @kernel
 def _with_int(value: Any, word: Any) -> Any:
-    return _rotated64(value ^ (word * _P1), 23) * _P2 + _P3
+    return rotated64(value ^ (word * _P1), 23) * _P2 + _P3
 
 
 @kernel
@@ -218,14 +219,14 @@ def _xxhash64(data: Bytes, at: int, end: int, seed: Any) -> Any:
     if end - at >= 32:
         a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
         while end - at >= 32:
-            a = _rotated64(a + le64(data, at) * _P2, 31) * _P1
-            b = _rotated64(b + le64(data, at + 8) * _P2, 31) * _P1
-            c = _rotated64(c + le64(data, at + 16) * _P2, 31) * _P1
-            d = _rotated64(d + le64(data, at + 24) * _P2, 31) * _P1
+            a = rotated64(a + le64(data, at) * _P2, 31) * _P1
+            b = rotated64(b + le64(data, at + 8) * _P2, 31) * _P1
+            c = rotated64(c + le64(data, at + 16) * _P2, 31) * _P1
+            d = rotated64(d + le64(data, at + 24) * _P2, 31) * _P1
             at += 32
-        value = _rotated64(a, 1) + _rotated64(b, 7) + _rotated64(c, 12) + _rotated64(d, 18)
+        value = rotated64(a, 1) + rotated64(b, 7) + rotated64(c, 12) + rotated64(d, 18)
         for lane in (a, b, c, d):
-            value = (value ^ (_rotated64(lane * _P2, 31) * _P1)) * _P1 + _P4
+            value = (value ^ (rotated64(lane * _P2, 31) * _P1)) * _P1 + _P4
     else:
         value = seed + _P5
     value += size
@@ -236,7 +237,7 @@ def _xxhash64(data: Bytes, at: int, end: int, seed: Any) -> Any:
         value = _with_int(value, np.uint64(le32(data, at)))
         at += 4
     while at < end:
-        value = _rotated64(value ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        value = rotated64(value ^ (np.uint64(data[at]) * _P5), 11) * _P1
         at += 1
     return _finished64(value)
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.key_index import KeyIndexWriter
 from tidemark.lake.rows import TRUNCATED
 from tidemark.lake.shared import SharedFolder
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, prefix, version_schema
@@ -87,7 +88,9 @@ def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]
 def _written(work: FoldWork, bucket: int, rows: pa.Table, *, live: bool) -> Iterator[DataFile]:
     if not len(rows):
         return
-    writer = FileWriter(work.folder, prefix(bucket, work.layout.buckets, live=live))
+    key = work.layout.indexed_key if live else ()
+    index = KeyIndexWriter(key) if key else None
+    writer = FileWriter(work.folder, prefix(bucket, work.layout.buckets, live=live), index=index)
     named = pa.table(list(rows.select([*work.layout.cells, BEGIN, END])), schema=version_schema(work.layout.columns))
     for start in range(0, len(named), GROUP_ROWS):
         writer.write(named.slice(start, GROUP_ROWS))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.lake.columns import StoredColumn, free_name
+from tidemark.lake.key_index import indexed_key
 from tidemark.lake.versions import INTERVAL
 from tidemark.reads.shown import ShownTable
 from tidemark.schema.table import Column
@@ -24,6 +25,12 @@ class VersionLayout:
     cells: tuple[str, ...]
     key: tuple[str, ...]
     buckets: int
+
+    @property
+    def indexed_key(self) -> tuple[StoredColumn, ...]:
+        """The columns of the key, if files of current rows get an index of it."""
+        by_cell = dict(zip(self.cells, self.columns, strict=True))
+        return indexed_key(self.columns, [by_cell[cell].attnum for cell in self.key if not by_cell[cell].text])
 
 
 def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[StoredColumn, ...]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidemark.clock import Lsn
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.files import DataFile, FileWriter
+from tidemark.lake.key_index import KeyIndexWriter, indexed_key
 from tidemark.lake.paths import VERSIONS
 from tidemark.lake.shared import SharedFolder
 from tidemark.lake.versions import prefix, version_schema
@@ -117,7 +118,9 @@ class CopiedRowWriter:
             like = next((writer for (_, others), writer in self._open.items() if others == names), None)
             name = prefix(bucket, self.target.buckets, live=True)
             folder = self.target.lake.path / self.target.path / VERSIONS
-            self._open[key] = FileWriter(folder, name, like, text_bounds=False)
+            indexed = indexed_key(self.target.columns, self.target.key)
+            index = KeyIndexWriter(indexed) if indexed else None
+            self._open[key] = FileWriter(folder, name, like, text_bounds=False, index=index)
         self._open[key].write(rows)
         writers = self._open.values()
         if sum(writer.gathered_bytes for writer in writers) > GATHERED_BYTES:

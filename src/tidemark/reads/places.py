@@ -1,0 +1,98 @@
+"""The places of the current rows that changes make obsolete: their positions in files, found by key indexes.
+
+The places are a bitmap for each file, all of them in one array of words. The bitmap of a file is found by its size,
+which Spark provides at no cost, modulo a number for which the sizes of all files differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemark.lake.columns import StoredColumn
+from tidemark.lake.key_index import KeyIndex, indexed_key, open_index
+from tidemark.lake.versions import VersionFile, Versions
+from tidemark.reads.few import Few
+from tidemark.reads.shown import ShownTable
+from tidemark.values.hashes import buckets_of
+from tidemark.values.kernels import Longs
+
+FILE_SIZE, ROW_INDEX = "file_size", "row_index"
+PLACE = (f"_metadata.file_size as {FILE_SIZE}", f"_metadata.row_index as {ROW_INDEX}")
+WORTH_ROWS = 200_000  # below that, a join costs less than finding the places
+WORDS = 1 << 20  # 8 MB: for 64 million rows
+_METADATA = "_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Bitmaps of the obsolete rows. The first `modulus` words have the offset of the bitmap of each file."""
+
+    modulus: int
+    words: Longs
+
+
+def places_of(few: Few, versions: Versions, files: Sequence[VersionFile], table: ShownTable) -> Places | None:
+    """Return the places of the rows in files of current rows whose keys changes have; None if they cannot be found."""
+    rows = sum(file.rows for file in files)
+    key = _stored_key(versions, table)
+    modulus = _modulus([file.size_bytes for file in files])
+    if not key or not WORTH_ROWS <= rows < 64 * WORDS or modulus is None:
+        return None
+    touched = few.touched.combine_chunks()
+    buckets = {file.buckets for file in files}
+    cells = [touched[cell].combine_chunks() for cell in table.shape.key_cells]
+    where = {count: buckets_of(cells, count) for count in buckets}
+    words = [np.zeros(modulus, np.int64)]
+    used = modulus
+    for file in files:
+        index = open_index(versions.folder, file.name, key, file.rows)
+        if index is None:
+            return None
+        words[0][file.size_bytes % modulus] = used
+        here = touched.filter(pa.array(where[file.buckets] == file.bucket))
+        words.append(_bitmap(index, here, table, file.rows))
+        used += len(words[-1])
+    return Places(modulus, np.concatenate(words))
+
+
+def is_obsolete(places: Places, spark: SparkSession) -> Column:
+    """Return whether the row at `FILE_SIZE` and `ROW_INDEX` is in one of the places."""
+    words = spark.createDataFrame(pa.table({"words": pa.array([places.words])})).scalar()
+    bitmap = F.get(words, F.expr(f"cast({FILE_SIZE} % {places.modulus}L as int)"))
+    word = F.get(words, (bitmap + F.expr(f"shiftright({ROW_INDEX}, 6)")).cast("int"))
+    return word.bitwiseAND(F.expr(f"shiftleft(1L, cast({ROW_INDEX} & 63 as int))")) != 0
+
+
+def _stored_key(versions: Versions, table: ShownTable) -> tuple[StoredColumn, ...]:
+    """The stored columns of the key; none if it has no index, or changes have it with other types."""
+    if any(column.name.lower() == _METADATA for column in versions.stored):
+        return ()  # it hides Spark's own
+    kinds = {column.attnum: column.type for column in table.columns}
+    if not {(column.attnum, column.type) for column in versions.stored}.issuperset((a, kinds[a]) for a in table.key):
+        return ()
+    return indexed_key(versions.stored, table.key)
+
+
+def _modulus(sizes: Sequence[int]) -> int | None:
+    """The least number modulo which all sizes differ."""
+    if len(set(sizes)) < len(sizes):
+        return None
+    given = np.array(sizes, np.int64)
+    return next((each for each in range(max(1, len(sizes)), WORDS) if len(np.unique(given % each)) == len(given)), None)
+
+
+def _bitmap(index: KeyIndex, touched: pa.Table, table: ShownTable, rows: int) -> Longs:
+    words = np.zeros(-(-rows // 64), np.uint64)
+    if len(touched):
+        columns = table.shape.of(table.key)
+        cells = [[touched[cell].combine_chunks() for cell in column.cells] for column in columns]
+        found = index.positions([(each[0], each[1] if len(each) > 1 else None) for each in cells]).astype(np.uint64)
+        bits = np.uint64(1) << (found & np.uint64(63))
+        np.bitwise_or.at(words, (found >> np.uint64(6)).astype(np.int64), bits)
+    return words.view(np.int64)
