@@ -115,6 +115,13 @@ def test_an_index_goes_with_its_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_keys_of_another_type_are_refused() -> None:
+    writer = KeyIndexWriter(PAIR)
+    writer.add(MANY.slice(0, 10))
+    with pytest.raises(TypeError, match="keys of other types"):
+        writer.index().positions([(MANY["name"].combine_chunks(), None), (pa.nulls(ROWS, pa.string()), None)])
+
+
 def test_which_keys_get_an_index() -> None:
     nested = StoredColumn("tags", 5, pa.list_(pa.string()))
     columns = [NAME, NAME.fallback_column(), DAY, ID, nested]

@@ -144,15 +144,14 @@ def events_of(oid: int, *events: tuple[TableEventKind, int]) -> list[TableEvent]
     return [TableEvent(kind, table, table_path(oid), Lsn(lsn), Lsn(lsn)) for kind, lsn in events]
 
 
-def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registers, "_COMPACT_EVERY", 10)
+def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None:
     tables, begun, dropped = Tables(tmp_path), TableEventKind.BEGUN, TableEventKind.DROPPED
     for oid in range(1, 6):
         ChangeTable.create(tmp_path / table_path(oid) / CHANGES, [StoredColumn("id", 1, pa.int32())])
     left = tmp_path / table_path(4) / CHANGES / "part-0.parquet"
     left.write_bytes(b"not deleted yet")
-    killed = tmp_path / "tables" / "_removed-77" / "changes"
-    killed.mkdir(parents=True)
+    for name in ("_removed-77", "78"):  # left by processes that were killed
+        (tmp_path / "tables" / name / CHANGES).mkdir(parents=True)
     ExpiryRegister(tmp_path).record(Lsn(50))
     tables.append(events_of(1, (begun, 10), (dropped, 20)))
     tables.append(events_of(2, (begun, 10)))
@@ -160,17 +159,20 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path, monkeyp
     tables.append(events_of(4, (begun, 10), (dropped, 20)))
     tables.append(events_of(5, (begun, 10), (dropped, 50)))
     tables.append(events_of(6, (TableEventKind.UNION, 10), (dropped, 20)))
-    for lsn in range(11, 16):
-        tables.append(events_of(2, (TableEventKind.SEEN, lsn)))
+    tables = Tables(tmp_path)
+    tables.forget_dropped()
     assert sorted(read_histories(tmp_path)) == [2, 3, 4, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5"]
     assert [event.lsn.value for event in read_histories(tmp_path)[3].events] == [10, 20, 30]
+    version = tables.table.version()
+    tables.forget_dropped()
+    assert tables.table.version() == version, "nothing is left to do"
     left.unlink()
-    for lsn in range(16, 30):
-        tables.append(events_of(2, (TableEventKind.SEEN, lsn)))
+    tables.append(events_of(2, (TableEventKind.SEEN, 11)))
+    tables.forget_dropped()
     assert sorted(read_histories(tmp_path)) == [2, 3, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5"]
-    assert tables.number == Tables(tmp_path).number
+    assert tables.number == Tables(tmp_path).number == 13
 
 
 def test_only_the_last_retained_lsn_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

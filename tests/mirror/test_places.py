@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from tidemark.lake.versions import read_versions
 from tidemark.pipeline.fold import compactor
 from tidemark.pipeline.sinks import lake_sink
 from tidemark.reads import places, reading
-from tidemark.reads.places import Places
+from tidemark.reads.places import MOST_FILES, Places, _modulus
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = pytest.mark.quick
 
 ROWS, BUCKETS = 25_000, 4
 TABLES = {
@@ -69,6 +70,8 @@ def changed(table: str) -> list[str]:
     ]
 
 
+@pytest.mark.spark
+@NEWEST
 def test_changed_rows_are_left_out_by_their_places_whatever_the_key(
     db: Database, spark: SparkSession, tmp_path: Path, found: list[Places | None], short: bool
 ) -> None:
@@ -97,6 +100,8 @@ def test_changed_rows_are_left_out_by_their_places_whatever_the_key(
         side.require_noted_now()
 
 
+@pytest.mark.spark
+@NEWEST
 def test_copied_rows_have_places_too(
     db: Database,
     spark: SparkSession,
@@ -121,6 +126,8 @@ def test_copied_rows_have_places_too(
         assert len(list(versions)) >= 3
 
 
+@pytest.mark.spark
+@NEWEST
 def test_values_that_were_not_sent_come_from_rows_that_are_left_out(
     db: Database, spark: SparkSession, tmp_path: Path, found: list[Places | None]
 ) -> None:
@@ -138,6 +145,8 @@ def test_values_that_were_not_sent_come_from_rows_that_are_left_out(
         assert found[0] is not None
 
 
+@pytest.mark.spark
+@NEWEST
 def test_places_are_not_used_where_they_could_not_be_right(
     db: Database, spark: SparkSession, tmp_path: Path, found: list[Places | None]
 ) -> None:
@@ -147,6 +156,7 @@ def test_places_are_not_used_where_they_could_not_be_right(
     )
     with following(lakeside(db, tmp_path, spark, "t", "m")) as side:
         db.run(
+            "insert into t values ('NaN', 'b', 0)",
             f"insert into t select i, 'b', 0 from generate_series(1, {ROWS}) i",
             f"insert into m select i from generate_series(1, {ROWS}) i",
         )
@@ -157,7 +167,7 @@ def test_places_are_not_used_where_they_could_not_be_right(
         side.apply_all()
         side.require_noted_now()
         assert [each is None for each in found] == [False, True], "a column `_metadata` hides the places"
-        db.run("alter table t alter a type numeric(12,2)", "update t set v = 2 where a % 90 = 0")
+        db.run("alter table t alter a type numeric", "update t set v = 2 where a % 90 = 0")
         side.apply_all()
         side.notes.clear()
         side.note("t")
@@ -165,3 +175,14 @@ def test_places_are_not_used_where_they_could_not_be_right(
         found.clear()
         side.require_noted_now()
         assert not any(found), "the files have keys of another type"
+
+
+def test_a_number_is_found_modulo_which_all_sizes_differ() -> None:
+    chance = random.Random(1)  # noqa: S311 - the same every time
+    for count in (0, 1, 2, 8, 100, MOST_FILES):
+        sizes = chance.sample(range(1, 1 << 26), count)
+        modulus = _modulus(sizes)
+        assert modulus is not None
+        assert len({size % modulus for size in sizes}) == count
+    assert _modulus([5, 7, 5]) is None
+    assert _modulus(range(MOST_FILES + 1)) is None

@@ -1,9 +1,9 @@
 """What readers derive from Delta tables, kept in this process until the table has another version.
 
 A commit creates the file of the next version, and files of commits never change. So a table is current while the file
-of its version is the same and the next one does not exist, which two calls to the file system show. A table of another
-version is updated from its new commits; one whose file is gone, since the log was cleaned up or the table was created
-again, is opened again.
+of its version is the same and the next one does not exist, which a few calls to the file system show. A table of
+another version is updated from its new commits; one whose file is gone, since the log was cleaned up or the table was
+created again, is opened again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _CachedTable:
     def _refresh(self) -> None:
         table = self._table
         if table is not None and self._commit is not None and self._commit == self._found(table.version()):
-            if self._found(table.version() + 1) is None:
-                return
+            if self._found(table.version() + 1) is None and self._commit == self._found(table.version()):
+                return  # it was not deleted in between, together with the next one
             try:
                 table.update_incremental()
             except (DeltaError, OSError):

@@ -260,11 +260,17 @@ def old_commits(folder: Path) -> int:
 
 
 def opened(folder: Path, version: int | None = None) -> DeltaTable:
-    """Open a Delta table that must exist, at its latest or at an earlier version."""
+    """Open a Delta table that must exist, at its latest or at an earlier version.
+
+    A second attempt succeeds if the first one listed a checkpoint that was deleted before it was read.
+    """
     try:
         return DeltaTable(folder, version=version)
-    except (DeltaError, OSError) as error:
-        raise LakeDamaged(f"cannot open the Delta table {folder}: {error}", _RESTORE) from error
+    except (DeltaError, OSError):
+        try:
+            return DeltaTable(folder, version=version)
+        except (DeltaError, OSError) as error:
+            raise LakeDamaged(f"cannot open the Delta table {folder}: {error}", _RESTORE) from error
 
 
 def require_version(table: DeltaTable, folder: Path, version: int) -> None:

@@ -95,8 +95,6 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Add rows, which are buffered until they fill a row group."""
-        if self._index is not None:
-            self._index.add(rows)
         self._gathered.append(rows)
         self._bytes += rows.nbytes
         self.rows += len(rows)
@@ -113,6 +111,8 @@ class FileWriter:
         if not self._gathered:
             return
         group = pa.concat_tables(self._gathered)
+        if self._index is not None:
+            self._index.add(group)
         if self._encodings is None:
             chosen = self._like._encodings if self._like is not None else None
             self._encodings = chosen or _Encodings.of(group)

@@ -37,6 +37,7 @@ KeyCells: TypeAlias = Sequence[tuple[pa.Array, pa.Array | None]]
 Starts: TypeAlias = npt.NDArray[np.uint32]
 
 LEAST_ROWS = 4_000
+MOST_ROWS = 64 << 20  # a table with more gets no index: the bitmaps of its files would be too large
 _SUFFIX = ".keys"
 _MAGIC = b"TMKEYS01"
 _HEADER = struct.Struct("<8sIIIIQQ")  # magic, bytes of the columns, rows, bits, 0, secret
@@ -129,7 +130,9 @@ class KeyIndex:
     high: Hashes64
 
     def positions(self, keys: KeyCells) -> Longs:
-        """Return the positions of the rows that have one of these keys."""
+        """Return the positions of the rows that have one of these keys, which must have the types of the columns."""
+        if [values.type for values, _ in keys] != [column.type for column in self.columns]:
+            raise TypeError(f"an index of {self.columns} cannot be searched for keys of other types")
         low, high = key_hashes(keys, self.secret)
         found: Longs = _positions(low, high, np.uint64(64 - self.bits), self.starts, self.low, self.high)
         return found

@@ -30,9 +30,9 @@ from tidemark.lake.commits import APP, CONFIGURATION, LOG_S, RETRY, TOMBSTONES_S
 from tidemark.lake.files import FileWriter
 from tidemark.lake.unlisted import (
     delete,
+    has_data,
     names_in,
-    remove_leftovers,
-    remove_table,
+    remove_others,
     removed_files,
     unlisted_files,
 )
@@ -192,14 +192,18 @@ class Tables(_Register):
         self.add(rows, Transaction(APP, self._number))
         fail_point(FailPoint.EVENTS_COMMITTED)
 
-    def _kept(self, rows: pa.Table) -> pa.Table:
-        """The events without those of tables that were dropped below the retained LSN, whose directories are removed.
+    def forget_dropped(self) -> None:
+        """Drop the events of tables that were dropped below the retained LSN, and their directories.
 
-        Only the writer does that, because the table may be mirrored again, and then the same directory is used.
+        Only a writer that has just opened the lake does that: a running one may mirror such a table again.
         """
-        remove_leftovers(self._lake)
-        gone = [oid for oid, path in dropped_below(rows, read_retained(self._lake)) if remove_table(self._lake / path)]
-        return rows.filter(pc.invert(pc.is_in(rows["oid"], value_set=pa.array(gone, pa.int64()))))
+        rows = _dataset(self.table, self.folder).to_table()
+        dropped = dropped_below(rows, read_retained(self._lake))
+        gone = {oid: path for oid, path in dropped if not has_data(self._lake / path)}
+        if gone:
+            kept = rows.filter(pc.invert(pc.is_in(rows["oid"], value_set=pa.array(list(gone), pa.int64()))))
+            self._commit(kept, names_in(self.table), ())
+        remove_others(self._lake, set(rows["path"].to_pylist()).difference(gone.values()))
 
 
 def dropped_below(events: pa.Table, lsn: Lsn) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,26 +98,24 @@ def delete(folder: Path, names: Iterable[str]) -> None:
         remove_file(folder, name)
 
 
-def remove_table(folder: Path) -> bool:
-    """Remove the directory of a table, unless it still contains data files; return whether it is gone.
+def has_data(folder: Path) -> bool:
+    """Return whether the directory of a table still contains data files."""
+    return any(True for name in (CHANGES, VERSIONS) for _ in _data_files(folder / name))
 
-    It is renamed first, so that no reader finds a part of it.
+
+def remove_others(lake: Path, paths: Collection[str]) -> None:
+    """Remove the directories of tables without data files that have none of these paths.
+
+    A directory is renamed first, so that no reader finds a part of it.
     """
-    if any(True for name in (CHANGES, VERSIONS) for _ in _data_files(folder / name)):
-        return False
-    try:
-        if folder.is_dir():
-            folder.rename(folder.with_name(f"{_REMOVED}{folder.name}"))
-    except OSError:
-        return False
-    remove_leftovers(folder.parent.parent)
-    return True
-
-
-def remove_leftovers(lake: Path) -> None:
-    """Remove the directories that `remove_table` has renamed; a process that was killed left some of them."""
-    for folder in lake.glob(f"{TABLES_FOLDER}/{_REMOVED}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    for folder in lake.glob(f"{TABLES_FOLDER}/*"):
+        if f"{TABLES_FOLDER}/{folder.name}" in paths or has_data(folder):
+            continue
+        with suppress(OSError):
+            removed = folder
+            if not folder.name.startswith(_REMOVED):
+                removed = folder.rename(folder.with_name(f"{_REMOVED}{folder.name}"))
+            shutil.rmtree(removed)
 
 
 def _data_files(folder: Path) -> Iterator[os.DirEntry[str]]:

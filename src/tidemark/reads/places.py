@@ -15,7 +15,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.lake.columns import StoredColumn
-from tidemark.lake.key_index import KeyIndex, indexed_key, open_index
+from tidemark.lake.key_index import LEAST_ROWS, MOST_ROWS, KeyIndex, indexed_key, open_index
 from tidemark.lake.versions import VersionFile, Versions
 from tidemark.reads.few import Few
 from tidemark.reads.shown import ShownTable
@@ -25,7 +25,8 @@ from tidemark.values.kernels import Longs
 FILE_SIZE, ROW_INDEX = "file_size", "row_index"
 PLACE = (f"_metadata.file_size as {FILE_SIZE}", f"_metadata.row_index as {ROW_INDEX}")
 WORTH_ROWS = 200_000  # below that, a join costs less than finding the places
-WORDS = 1 << 20  # 8 MB: for 64 million rows
+MOST_FILES, MOST_SMALL = 1000, 64  # small files have no index, and their keys are read
+_ATTEMPTS = 100
 _METADATA = "_metadata"
 
 
@@ -39,10 +40,12 @@ class Places:
 
 def places_of(few: Few, versions: Versions, files: Sequence[VersionFile], table: ShownTable) -> Places | None:
     """Return the places of the rows in files of current rows whose keys changes have; None if they cannot be found."""
-    rows = sum(file.rows for file in files)
     key = _stored_key(versions, table)
+    small = sum(file.rows < LEAST_ROWS for file in files)
+    if not key or small > MOST_SMALL or not WORTH_ROWS <= sum(file.rows for file in files) <= MOST_ROWS:
+        return None
     modulus = _modulus([file.size_bytes for file in files])
-    if not key or not WORTH_ROWS <= rows < 64 * WORDS or modulus is None:
+    if modulus is None:
         return None
     touched = few.touched.combine_chunks()
     buckets = {file.buckets for file in files}
@@ -74,17 +77,22 @@ def _stored_key(versions: Versions, table: ShownTable) -> tuple[StoredColumn, ..
     if any(column.name.lower() == _METADATA for column in versions.stored):
         return ()  # it hides Spark's own
     kinds = {column.attnum: column.type for column in table.columns}
-    if not {(column.attnum, column.type) for column in versions.stored}.issuperset((a, kinds[a]) for a in table.key):
+    stored = {(column.attnum, column.type) for column in versions.stored if not column.text}
+    if not stored.issuperset((attnum, kinds[attnum]) for attnum in table.key):
         return ()
     return indexed_key(versions.stored, table.key)
 
 
 def _modulus(sizes: Sequence[int]) -> int | None:
-    """The least number modulo which all sizes differ."""
-    if len(set(sizes)) < len(sizes):
+    """A number modulo which all sizes differ; None if there are too many, or two are equal.
+
+    Half the square of their number is large enough for a third of all numbers to be suitable.
+    """
+    if len(sizes) > MOST_FILES or len(set(sizes)) < len(sizes):
         return None
-    given = np.array(sizes, np.int64)
-    return next((each for each in range(max(1, len(sizes)), WORDS) if len(np.unique(given % each)) == len(given)), None)
+    given, first = np.array(sizes, np.int64), max(1, len(sizes) ** 2 // 2)
+    found = (each for each in range(first, first + _ATTEMPTS) if len(np.unique(given % each)) == len(given))
+    return next(found, None)
 
 
 def _bitmap(index: KeyIndex, touched: pa.Table, table: ShownTable, rows: int) -> Longs:

@@ -259,7 +259,8 @@ def _layout(table: Foldable, shown: ShownTable, retired: Sequence[Column]) -> Ve
     moving = versions is not None and versions.stored != columns
     moved = sum(file.size_bytes for file in versions.files) if versions is not None and moving else 0
     buckets = bucket_count(table.live_bytes, table.changed_bytes + moved, versions.buckets if versions else 0)
-    return VersionLayout(columns, shown.shape.cells, shown.shape.key_cells, buckets)
+    rows = table.changed_rows + (sum(file.rows for file in versions.live) if versions is not None else 0)
+    return VersionLayout(columns, shown.shape.cells, shown.shape.key_cells, buckets, rows)
 
 
 def _way(versions: Versions | None, layout: VersionLayout) -> _Way:

@@ -6,29 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.lake.columns import StoredColumn, free_name
-from tidemark.lake.key_index import indexed_key
+from tidemark.lake.key_index import MOST_ROWS, indexed_key
 from tidemark.lake.versions import INTERVAL
 from tidemark.reads.shown import ShownTable
 from tidemark.schema.table import Column
 
 BUCKET_BYTES = 32 << 20
 CHANGED_BYTES = 128 << 20
+_ROW_BYTES = 100
 _SHRINKS = 3  # how many times smaller than its pages a stored table is
 _ROOM = 2  # a bucket may grow to twice its size or shrink to half before the number of buckets changes
 
 
 @dataclass(frozen=True, slots=True)
 class VersionLayout:
-    """The stored columns and the cells that are stored in them, the cells of the key, and the number of buckets."""
+    """The stored columns and the cells that are stored in them, the cells of the key, and the number of buckets.
+
+    `rows` is how many current rows there may be.
+    """
 
     columns: tuple[StoredColumn, ...]
     cells: tuple[str, ...]
     key: tuple[str, ...]
     buckets: int
+    rows: int
 
     @property
     def indexed_key(self) -> tuple[StoredColumn, ...]:
         """The columns of the key, if files of current rows get an index of it."""
+        if self.rows > MOST_ROWS:
+            return ()
         by_cell = dict(zip(self.cells, self.columns, strict=True))
         return indexed_key(self.columns, [by_cell[cell].attnum for cell in self.key if not by_cell[cell].text])
 
@@ -44,6 +51,11 @@ def version_columns(table: ShownTable, retired: Sequence[Column]) -> tuple[Store
         taken |= {home.name.lower(), home.fallback_column().name.lower()}
         columns += [home, home.fallback_column()] if column.fallback else [home]
     return tuple(columns)
+
+
+def rows_for(size_bytes: int) -> int:
+    """An estimate of the number of rows in a table with pages of this size."""
+    return size_bytes // _ROW_BYTES
 
 
 def buckets_for(size_bytes: int) -> int:

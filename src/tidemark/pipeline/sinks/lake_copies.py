@@ -53,7 +53,10 @@ class CopiedFile:
 
 @dataclass(frozen=True, slots=True)
 class LakeCopyTarget:
-    """How a copy is stored: the stored columns, the attnums of the key, the number of buckets, and the begin LSN."""
+    """How a copy is stored: the stored columns, the attnums of the key, the number of buckets, and the begin LSN.
+
+    If `indexed`, files get an index of the key.
+    """
 
     lake: SharedFolder
     oid: int
@@ -62,6 +65,7 @@ class LakeCopyTarget:
     key: tuple[int, ...]
     buckets: int
     base: Lsn
+    indexed: bool = True
 
     def columns_of(self, files: Iterable[CopiedFile]) -> list[StoredColumn]:
         """The stored columns of a copy, with the text fallbacks that some file has."""
@@ -118,7 +122,7 @@ class CopiedRowWriter:
             like = next((writer for (_, others), writer in self._open.items() if others == names), None)
             name = prefix(bucket, self.target.buckets, live=True)
             folder = self.target.lake.path / self.target.path / VERSIONS
-            indexed = indexed_key(self.target.columns, self.target.key)
+            indexed = indexed_key(self.target.columns, self.target.key) if self.target.indexed else ()
             index = KeyIndexWriter(indexed) if indexed else None
             self._open[key] = FileWriter(folder, name, like, text_bounds=False, index=index)
         self._open[key].write(rows)

@@ -20,6 +20,7 @@ from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
 from tidemark.lake.columns import Layout, StoredColumn, arranged, layout_of, wanted_columns
 from tidemark.lake.commits import ChangeTable, is_there, remove_files
+from tidemark.lake.key_index import MOST_ROWS
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Lease, leases_in_force, needed_from
 from tidemark.lake.lock import WRITING, LakeLock
@@ -27,7 +28,7 @@ from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import Cycle, Cycles, Seen, Tables, read_events, read_retained, read_seen
 from tidemark.lake.shared import SharedFolder, shared_folder
 from tidemark.lake.versions import VersionTable
-from tidemark.pipeline.fold.layout import buckets_for, version_columns
+from tidemark.pipeline.fold.layout import buckets_for, rows_for, version_columns
 from tidemark.pipeline.sinks.lake_changes import LakeChangeTarget, LakePollTarget, WrittenFile
 from tidemark.pipeline.sinks.lake_copies import CopiedFile, LakeCopyTarget
 from tidemark.pipeline.sinks.reach import require_reach
@@ -56,6 +57,7 @@ class LakeSink:
             self._lock = held.enter_context(LakeLock(self._path, WRITING))
             fail_point(FailPoint.LOCKED)
             self._cycles, self._register = Cycles(self._path), Tables(self._path)
+            self._register.forget_dropped()
             self._catalog = CatalogUpdates(self._path, self._register)
             self._changes: dict[str, ChangeTable] = {}  # each is opened once
             held.pop_all()
@@ -129,7 +131,8 @@ class LakeSink:
         kinds = {column.attnum: column.type for column in stored}
         hashed = [kinds[attnum] for attnum in fingerprint.key] or list(kinds.values())
         buckets = buckets_for(size_bytes) if hashed and all(map(can_hash, hashed)) else 1
-        return LakeCopyTarget(self.shared, fingerprint.oid, history.path, stored, fingerprint.key, buckets, base.floor)
+        path, key, few = history.path, fingerprint.key, rows_for(size_bytes) <= MOST_ROWS
+        return LakeCopyTarget(self.shared, fingerprint.oid, path, stored, key, buckets, base.floor, indexed=few)
 
     def describe_copied(self, written: Written) -> Mapping[str, Any]:
         """A file of a copy as JSON."""
