@@ -455,7 +455,7 @@ MUTATIONS = (
     Mutation(
         "lake: a table is read again only when its last commit is gone",
         "lake/cached.py",
-        "if self._found(table.version() + 1) is None:",
+        "if self._found(table.version() + 1) is None and self._commit == self._found(table.version()):",
         "if self._found(table.version()) is not None:",
         ("tests/lake/test_cached.py", "-k", "only_after_a_commit"),
     ),

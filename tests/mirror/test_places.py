@@ -100,6 +100,7 @@ def test_changed_rows_are_left_out_by_their_places_whatever_the_key(
         side.require_noted_now()
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
 def test_copied_rows_have_places_too(
@@ -126,6 +127,7 @@ def test_copied_rows_have_places_too(
         assert len(list(versions)) >= 3
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
 def test_values_that_were_not_sent_come_from_rows_that_are_left_out(
