@@ -152,6 +152,8 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
     left.write_bytes(b"not deleted yet")
     for name in ("_removed-77", "78"):  # left by processes that were killed
         (tmp_path / "tables" / name / CHANGES).mkdir(parents=True)
+    (tmp_path / "tables" / "notes").mkdir()  # not a table's
+    (tmp_path / "tables" / "79").write_text("not a directory")
     ExpiryRegister(tmp_path).record(Lsn(50))
     tables.append(events_of(1, (begun, 10), (dropped, 20)))
     tables.append(events_of(2, (begun, 10)))
@@ -162,7 +164,7 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
     tables = Tables(tmp_path)
     tables.forget_dropped()
     assert sorted(read_histories(tmp_path)) == [2, 3, 4, 5]
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5", "79", "notes"]
     assert [event.lsn.value for event in read_histories(tmp_path)[3].events] == [10, 20, 30]
     version = tables.table.version()
     tables.forget_dropped()
@@ -171,7 +173,7 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
     tables.append(events_of(2, (TableEventKind.SEEN, 11)))
     tables.forget_dropped()
     assert sorted(read_histories(tmp_path)) == [2, 3, 5]
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5", "79", "notes"]
     assert tables.number == Tables(tmp_path).number == 13
 
 

@@ -104,12 +104,13 @@ def has_data(folder: Path) -> bool:
 
 
 def remove_others(lake: Path, paths: Collection[str]) -> None:
-    """Remove the directories of tables without data files that have none of these paths.
+    """Remove the directories of tables without data files that have none of these paths; others are left alone.
 
-    A directory is renamed first, so that no reader finds a part of it.
+    A directory is renamed first, so that no reader finds a part of it. The next call retries what fails.
     """
     for folder in lake.glob(f"{TABLES_FOLDER}/*"):
-        if f"{TABLES_FOLDER}/{folder.name}" in paths or has_data(folder):
+        ours = folder.is_dir() and folder.name.removeprefix(_REMOVED).isdecimal()
+        if not ours or f"{TABLES_FOLDER}/{folder.name}" in paths or has_data(folder):
             continue
         with suppress(OSError):
             removed = folder
