@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 @pytest.fixture
 def plain(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     monkeypatch.setattr(layout, "BUCKET_BYTES", BUCKET_BYTES)
-    monkeypatch.setattr(places, "WORTH_ROWS", 0)
+    monkeypatch.setattr(places, "WORTH_ROWS", 1)
     with set_in(spark, {**INTERPRETED, "spark.sql.shuffle.partitions": "1"}):
         yield spark
 

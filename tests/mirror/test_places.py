@@ -42,7 +42,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Places | None]:
         results.append(places.places_of(*given))  # type: ignore[arg-type]
         return results[-1]
 
-    monkeypatch.setattr(places, "WORTH_ROWS", 0)
+    monkeypatch.setattr(places, "WORTH_ROWS", 1)
     monkeypatch.setattr(compactor, "bucket_count", lambda *_: BUCKETS)
     monkeypatch.setattr(reading, "places_of", places_of)
     return results

@@ -91,7 +91,10 @@ def base_of(
     *,
     placed: bool = False,
 ) -> Base:
-    """Return the rows of these files that are visible at the boundary. If all files are clean, also `placed`."""
+    """Return the rows of these files that are visible at the boundary.
+
+    With `placed`, the rows also have their places; no file may need a filter then, and there must be one.
+    """
     found = chosen(files, boundary)
     cells = table.shape.cells
     frames = []
