@@ -1,8 +1,9 @@
 """`make bench-age`: a mirror of 90 days beside a new one with the same rows; each cost of the old one over the new one.
 
 Both follow the same 20 tables of one server. The old one gets the history that a mirror with 100 transactions per
-second and a retention of 7 days has on any day after the first week (`bench.aging`). Then both apply the same changes,
-and each operation is measured on one and the other in turn. `…_old_over_new` are ratios of medians; `…_ms` are those
+second and a retention of 7 days has on any day after the first week, the new one that of its first ten minutes
+(`bench.aging`): so long Delta logs keep their commits. Then both apply the same changes, and each operation is measured
+on one and the other in turn. `…_old_over_new` are ratios of medians; `…_ms` are those
 of the old mirror. `rss` is the resident memory of a process that opens the lake, reads its status and finds a commit by
 its time, and that of the receiver.
 """
@@ -34,18 +35,20 @@ from tidemark.clock import Lsn
 from tidemark.lake import cached
 from tidemark.lake.changes import change_writer
 from tidemark.lake.columns import OURS, StoredColumn
-from tidemark.lake.commits import ChangeTable
+from tidemark.lake.commits import LOG_S, ChangeTable
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES
 from tidemark.lake.status import status_of
 from tidemark.log.disk import Disk
-from tidemark.log.mirror import LogMirror, read_mirror, write_mirror
+from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.mirror.positions import LATEST, NOW
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.pipeline.logical import LogicalReplication
 from tidemark.pipeline.plan import PipelineOptions
+from tidemark.postgres.identity import locate
 from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
 from tidemark.spark import SparkOptions, spark_session
 
 DAYS, PER_S, TABLES = float(os.environ.get("DAYS", "7")), int(os.environ.get("PER_S", "100")), 20
@@ -96,15 +99,14 @@ def main() -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         new, old = (Side(name, _options(database, Path(folder), name)) for name in ("new", "old"))
-        with _running(spark, new):
-            pass
-        _start_log_at(old, new, FIRST_SEGMENT)
-        with _running(spark, old):
-            pass
-        print(f"  {DAYS:g} days at {PER_S} transactions per second", flush=True)
-        built = time.monotonic()
-        _age(old, database)
-        print(f"  history written in {time.monotonic() - built:.0f} s", flush=True)
+        for side, days in ((new, LOG_S / 86400), (old, DAYS)):
+            print(f"  {side.name}: {days:.2g} days at {PER_S} transactions per second", flush=True)
+            begin = time.monotonic()
+            _start_log_at(side, database, FIRST_SEGMENT)
+            with _running(spark, side):
+                pass
+            _age(side, database, days)
+            print(f"  {side.name}: written in {time.monotonic() - begin:.0f} s", flush=True)
         figures = _measured(database, spark, old, new)
     report("age", figures)
     server.remove()
@@ -130,13 +132,12 @@ def _options(database: Database, folder: Path, name: str) -> PipelineOptions:
     return PipelineOptions(database.dsn(MIRROR), folder / name, names, folds=False, keep_s=None)
 
 
-def _start_log_at(side: Side, other: Side, segment: int) -> None:
+def _start_log_at(side: Side, database: Database, segment: int) -> None:
     """Let the log begin with a segment above those of the history."""
-    mirror = read_mirror(other.options.log_folder, Disk())
-    assert mirror is not None  # noqa: S101
+    with Session.open(database.dsn(MIRROR), "bench") as session:
+        identity = locate(session, database.dsn(MIRROR), may_replicate=True).identity
     Disk().make_folder(side.options.log_folder)
-    written = LogMirror(mirror.identity, side.options.names.mirror, None, segment=segment)
-    write_mirror(side.options.log_folder, Disk(), written)
+    write_mirror(side.options.log_folder, Disk(), LogMirror(identity, side.options.names.mirror, None, segment=segment))
 
 
 @contextmanager
@@ -151,11 +152,11 @@ def _running(spark: SparkSession, *sides: Side) -> Iterator[None]:
         yield
 
 
-def _age(side: Side, database: Database) -> None:
+def _age(side: Side, database: Database, days: float) -> None:
     ((xid,),) = database.admin("select pg_current_xact_id()::text")
     lake = Lake.open(side.lake)
     begun = min(event.lsn for history in lake.tables().values() for event in history.events)
-    age = Age(DAYS, PER_S, TABLES, Lsn(begun.value - 1), int(xid) - 1_000_000)
+    age = Age(days, PER_S, TABLES, Lsn(begun.value - 1), int(xid) - 1_000_000)
     age_log(side.options.log_folder, age, FIRST_SEGMENT)
     age_tables(lake, COLUMNS, age)
     age_registers(lake, age)

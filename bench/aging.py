@@ -39,6 +39,7 @@ from tidemark.pipeline.fold.change_files import small_files
 STEP = 512  # bytes of WAL per transaction
 INDEX_COMMITS, BLOCK_COMMITS = 400_000, 100  # an index per 67 minutes, a block per second
 CYCLE_S, ROUND_S = 2, 60  # a cycle of apply, and the pause between two compactions
+RECENT_S = 3600  # for so long, every cycle is kept
 LOGGED_CYCLES = int(LOG_S) // CYCLE_S
 CLOSED_FILES = 12  # of a bucket: five of 8 MB and those that are not merged yet
 _CHANGE_BYTES, _FILE_BYTES = 14, 4500  # measured: of one more change, and of a file with ten
@@ -201,11 +202,13 @@ def _close(folder: Path, lake: Lake, path: str, age: Age) -> None:
 def age_registers(lake: Lake, age: Age) -> None:
     """Record the cycles of the retention period, and the retained LSN."""
     now = datetime.now(UTC)
-    ago = np.arange(int(age.days * 86400), 3600, -CYCLE_S)
+    seconds = int(age.days * 86400)
+    ago = np.arange(seconds, RECENT_S, -CYCLE_S)
     rows = [_cycle(age, now - timedelta(seconds=int(each))) for each in ago[:: 60 // CYCLE_S]]
     cycles = Cycles(lake.path)
-    cycles._commit(kept_cycles(pa.Table.from_pylist(rows, _CYCLES_SCHEMA), age.start, now), (), ())
-    for each in range(3600, 0, -CYCLE_S):
+    if rows:
+        cycles._commit(kept_cycles(pa.Table.from_pylist(rows, _CYCLES_SCHEMA), age.start, now), (), ())
+    for each in range(min(seconds, RECENT_S), 0, -CYCLE_S):
         cycles.add([_cycle(age, now - timedelta(seconds=each))])
     _let_commits_expire(cycles.folder, LOGGED_CYCLES)
     ExpiryRegister(lake.path).record(age.start)

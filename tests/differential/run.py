@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import sys
 import tempfile
@@ -42,10 +43,12 @@ from tidemark.reads.places import WORTH_ROWS
 from tidemark.spark import SparkOptions, spark_session
 
 STATEMENTS, WORLDS, THREADS, TOGETHER = 20_000, 8, 2, 10
+ALONE_PER_CENT = 40  # of the statements, the same number in each phase; the others are filters that run together
 SCANNED = (COPIED, FOLDED, ALTERED_FOLDED)  # phases in which a table is read by a scan and nothing else
 BUCKET_BYTES = 20_000  # so that small tables have several files too
 SHRUNK = 3
 QUIET = {
+    "spark.driver.memory": "3g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -159,13 +162,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the first world")
     parser.add_argument("--worlds", type=int, default=WORLDS, help="how many share the statements")
     options = parser.parse_args()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC")  # G1 takes a tenth of the two cores
     spark = spark_session(SparkOptions(master="local[3]", conf=QUIET))
     spark.sparkContext.setLogLevel("OFF")
     layout.BUCKET_BYTES = BUCKET_BYTES
     server = start_server(list(installs().values())[-1])
     findings = Findings()
-    each = -(-options.statements // (options.worlds * len(PHASES)))
-    again = f"STATEMENTS={each * len(PHASES)} ARGS='--worlds 1'"
+    each = -(-options.statements // options.worlds)
+    alone = -(-each * ALONE_PER_CENT // (100 * len(PHASES)))
+    together = -(-(each - alone * len(PHASES)) // len(SCANNED))
+    again = f"STATEMENTS={each} ARGS='--worlds 1'"
     begin = time.monotonic()
     try:
         add_roles(server)
@@ -173,7 +179,7 @@ def main() -> None:
             set_in(spark, COMPILED if seed % 2 else PLAIN)
             places.WORTH_ROWS = 1 if seed // 2 % 2 else WORTH_ROWS
             known = len(findings.differences)
-            compare(server, spark, World(seed, each - each // 2, each // 2), findings)
+            compare(server, spark, World(seed, alone, together), findings)
             for number, found in enumerate(findings.differences[known:]):
                 shrunk = with_fewer_rows(server, spark, found) if known + number < SHRUNK else found
                 _print(f"{shrunk}\n  again: make sql-differential SEED={seed} {again}")
