@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.mirror.conftest import set_in
 from tidemark.reads import overlay
 from tidemark.reads.few import Few, merged_here
 from tidemark.reads.overlay import overlaid
@@ -42,6 +43,21 @@ def test_rows_with_touched_keys_are_gone_and_others_stay(spark: SparkSession, wh
         found = sorted((row[0], row[1]) for row in overlaid(rows, few, SHAPE).collect())
         left = [(key, "old") for key in keys if key not in set(touched)]
         assert found == sorted([*left, *((key, "new") for key in new)])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("key", [-(2**63), -(2**63) + 66, 2**63 - 1, 66, 67, 70, 131])
+def test_a_filter_on_a_key_far_from_the_touched_ones_finds_its_row(
+    spark: SparkSession, key: int, *, compiled: bool
+) -> None:
+    rows = spark.createDataFrame([(each, "old") for each in (-(2**63), 66, 67, 70, 2**63 - 1)], "v1 long, v2 string")
+    touched = pa.table({"v1": pa.array([67, 131], pa.int64())})
+    few = Few(pa.table({"v1": pa.array([], pa.int64()), "v2": pa.array([], pa.string())}), touched, truncated=False)
+    wanted = [(key, "old")] if key in (-(2**63), 66, 70, 2**63 - 1) else []
+    with set_in(spark, {"spark.sql.codegen.wholeStage": str(compiled).lower()}):
+        for condition in (f"v1 = {key}", f"v1 in ({key})", f"{key} <= v1 and v1 <= {key}"):
+            found = overlaid(rows, few, SHAPE).where(condition)
+            assert [tuple(row) for row in found.collect()] == wanted
 
 
 def test_integers_that_lie_close_become_a_bitmap_and_others_do_not() -> None:

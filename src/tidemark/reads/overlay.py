@@ -57,11 +57,20 @@ def _fields(rows: DataFrame, cells: Iterable[str]) -> spark_types.StructType:
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """A set of integers as a bitmap, because testing a bit costs a fraction of a lookup in a join's hash table."""
+    """A set of integers as a bitmap, because testing a bit costs a fraction of a lookup in a join's hash table.
+
+    The bit of an integer is given by its lowest bits, which differ for all integers from `least` to `greatest`. Spark
+    computes it for other integers too, such as a constant that a filter compares the key with: it must exist for all.
+    """
 
     least: int
     greatest: int
     words: Longs
+
+    @property
+    def mask(self) -> int:
+        """The lowest bits."""
+        return 64 * len(self.words) - 1
 
 
 def _bits(touched: pa.Table) -> _Bits | None:
@@ -72,18 +81,19 @@ def _bits(touched: pa.Table) -> _Bits | None:
     least, greatest = int(keys.min()), int(keys.max())
     if greatest - least >= 64 * WORDS:
         return None
-    places = (keys - least).astype(np.uint64)
-    words = np.zeros(int(places.max() >> np.uint64(6)) + 1, np.uint64)
+    bits = _Bits(least, greatest, np.zeros(max(1, (1 << (greatest - least).bit_length()) // 64), np.int64))
+    places = (keys & bits.mask).astype(np.uint64)
+    words = bits.words.view(np.uint64)
     np.bitwise_or.at(words, (places >> np.uint64(6)).astype(np.int64), np.uint64(1) << (places & np.uint64(63)))
-    return _Bits(least, greatest, words.view(np.int64))
+    return bits
 
 
 def _is_clear(cell: str, bits: _Bits, spark: SparkSession) -> Column:
     """Return whether a key is not in the bitmap. It is a subquery, which runs once; a literal would be planned."""
     words = spark.createDataFrame(pa.table({"words": pa.array([bits.words])})).scalar()
-    place = f"(cast({cell} as bigint) - ({bits.least}L))"
-    word = F.get(words, F.expr(f"cast(shiftright({place}, 6) as int)"))
-    bit = word.bitwiseAND(F.expr(f"shiftleft(1L, cast({place} & 63 as int))"))
+    place = f"cast(cast({cell} as bigint) & {bits.mask}L as int)"
+    word = F.get(words, F.expr(f"shiftright({place}, 6)"))
+    bit = word.bitwiseAND(F.expr(f"shiftleft(1L, {place} & 63)"))
     return (F.col(cell) < bits.least) | (F.col(cell) > bits.greatest) | (bit == 0)
 
 
