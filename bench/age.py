@@ -260,7 +260,7 @@ def _reader_mb(side: Side) -> float:
 def _receiver_mb(side: Side) -> float:
     """The memory of the receiver, which has the directory of the log as an argument of its parent's pipe."""
     assert side.replication is not None  # noqa: S101
-    pid = side.replication._receiving.process.pid
+    pid = side.replication._receiving.pid
     assert pid in children(os.getpid())  # noqa: S101
     return resident_mb(pid)
 

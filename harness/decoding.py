@@ -24,7 +24,8 @@ class StreamDecoder:
     def __init__(self, types: Types, limits: Limits | None = None) -> None:
         self._assembler = Assembler()
         self._buffers: dict[int, Bytes] = {}
-        self._reading = ExtentInputs(self._buffers, Scope(), types, limits or Limits())
+        self._reading = ExtentInputs(self._buffers, Scope(), limits or Limits())
+        self._types = types
         self._fed = 0
 
     def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable | Said]:
@@ -32,7 +33,7 @@ class StreamDecoder:
         self._fed += 1
         self._buffers[self._fed] = read_only(buffer)
         assembled = self._assembler.feed(self._buffers[self._fed], Where(self._fed))
-        yield from decode_assembled(assembled, self._reading)
+        yield from decode_assembled(assembled, self._reading, self._types)
         oldest = self._assembler.oldest_place
         while self._buffers and (oldest is None or next(iter(self._buffers)) < oldest):
             del self._buffers[next(iter(self._buffers))]

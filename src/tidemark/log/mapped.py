@@ -6,6 +6,7 @@ This requires the rows but no index, so any process with access to the directory
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed
 from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
-from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Undecodable
-from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, describe
+from tidemark.pgoutput.changes import ChangeBatch, Limits, LocatedChanges, Scope, Undecodable
+from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, locate_assembled
 from tidemark.pgoutput.frames import HEAD
 from tidemark.pgoutput.messages import Reader, read_relation
 from tidemark.pgoutput.rows import Assembled, Rows
@@ -28,11 +29,13 @@ def decoded(
     part: Assembled, folder: Path, types: Types, limits: Limits | None = None, disk: Disk | None = None
 ) -> Iterator[ChangeBatch | Undecodable | Said]:
     """Decode the changes of these transactions in commit order, starting with the relations in `part.standing`."""
-    buffers = mapped_segments(part, folder, disk)
-    scope = Scope()
-    describe(part.standing, buffers, scope)
-    bare = Assembled(part.commits, part.extents, part.aborted, part.relations)
-    yield from decode_assembled(bare, ExtentInputs(buffers, scope, types, limits or Limits()))
+    inputs = ExtentInputs(mapped_segments(part, folder, disk), Scope(), limits or Limits())
+    yield from decode_assembled(replace(part, said=Assembled().said), inputs, types)
+
+
+def located(part: Assembled, folder: Path, limits: Limits | None = None) -> Iterator[LocatedChanges]:
+    """Like `decoded`, with the locations of the values instead of the values."""
+    yield from locate_assembled(part, ExtentInputs(mapped_segments(part, folder), Scope(), limits or Limits()))
 
 
 def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> Mapping[int, Bytes]:

@@ -11,7 +11,7 @@ and then for all transactions unless a later message replaced it. If the transac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -134,15 +134,57 @@ class Sequence:
     stream: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LocatedChanges:
+    """Changes of one relation in order, and the location of each of their values in the buffer; none is decoded.
+
+    `truncate_options` is that of `ChangeBatch`.
+    """
+
+    relation: Relation
+    messages: Messages
+    rows: RowCells
+    ordinals: Longs
+    xids: Longs
+    commit_lsns: npt.NDArray[np.uint64]
+    commit_micros: Longs
+    truncate_options: Bytes
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+def locate_changes(sequence: Sequence, scope: Scope) -> Iterator[LocatedChanges]:
+    """Locate the values of a sequence, one relation at a time. Its Relation messages update `scope` in order."""
+    for group in _groups(sequence, scope):
+        yield _located(sequence, group)
+
+
 def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[ChangeBatch | Undecodable]:
     """Decode a sequence into batches, one relation at a time. Its Relation messages update `scope` in order.
 
     At a value that cannot be decoded the decoder yields Undecodable and skips the remaining changes of that relation in
     the same chunk of at most `MOST_CELLS` values; other relations are not affected.
     """
+    for group in _groups(sequence, scope):
+        columns = group.relation.columns
+        yield from _batches(sequence, group, tuple(decoding_of(c.type_oid, c.typmod, types) for c in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Messages of a sequence that change one relation, and the truncate options of all messages."""
+
+    relation: Relation
+    chosen: Longs
+    options: Bytes
+
+
+def _groups(sequence: Sequence, scope: Scope) -> Iterator[_Group]:
+    """Group the changes of a sequence by relation, at most `MOST_CELLS` values at a time."""
     messages = sequence.messages
     version = np.full(len(messages), -1, np.int32)
-    relations = _Relations(types)
+    relations = _Relations()
     options = np.zeros(len(messages), np.uint8)
     truncated = _assign_relations(sequence, scope, version, relations, options)
     rows = np.flatnonzero(messages.changes)
@@ -154,28 +196,24 @@ def decode_changes(sequence: Sequence, scope: Scope, types: Types) -> Iterator[C
         rows, version = rows[order], version[order]
     else:
         version = version[rows]
-    for number, (relation, decodings) in enumerate(zip(relations.known, relations.decodings, strict=True)):
+    for number, relation in enumerate(relations.known):
         chosen = rows[version == number]
-        step = max(1, MOST_CELLS // max(1, len(decodings)))
+        step = max(1, MOST_CELLS // max(1, len(relation.columns)))
         for at in range(0, len(chosen), step):
-            yield from _batches(sequence, chosen[at : at + step], relation, decodings, options)
+            yield _Group(relation, chosen[at : at + step], options)
 
 
 class _Relations:
-    """The relation descriptions that occur in one sequence, numbered, each with the decoders of its columns."""
+    """The relation descriptions that occur in one sequence, numbered."""
 
-    def __init__(self, types: Types) -> None:
-        self._types = types
+    def __init__(self) -> None:
         self._numbers: dict[Relation, int] = {}
         self.known: list[Relation] = []
-        self.decodings: list[tuple[Decoding, ...]] = []
 
     def number(self, relation: Relation) -> int:
         if relation not in self._numbers:
             self._numbers[relation] = len(self.known)
             self.known.append(relation)
-            columns = relation.columns
-            self.decodings.append(tuple(decoding_of(c.type_oid, c.typmod, self._types) for c in columns))
         return self._numbers[relation]
 
 
@@ -238,47 +276,55 @@ def _find(messages: Messages, at: int, oid: int, scope: Scope, stream: int | Non
     return relation
 
 
-def _batches(
-    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
-) -> Iterator[ChangeBatch | Undecodable]:
+def _batches(sequence: Sequence, group: _Group, decodings: tuple[Decoding, ...]) -> Iterator[ChangeBatch | Undecodable]:
     """Decode these changes; halve them if the batch is too large or to find the first undecodable change."""
+    chosen = group.chosen
     try:
-        yield _batch(sequence, chosen, relation, decodings, options)
+        yield _decoded(_located(sequence, group), decodings)
     except (BatchTooLarge, MalformedValue, UnsupportedMessage) as error:
         if len(chosen) == 1:
             lsn = Lsn(int(sequence.transactions.commit_lsns[sequence.owner[chosen[0]]]))
-            yield Undecodable(relation, lsn, str(error.args[0]))
+            yield Undecodable(group.relation, lsn, str(error.args[0]))
             return
         middle = len(chosen) // 2
         for half in (chosen[:middle], chosen[middle:]):
-            for item in _batches(sequence, half, relation, decodings, options):
+            for item in _batches(sequence, replace(group, chosen=half), decodings):
                 yield item
                 if isinstance(item, Undecodable):
                     return
 
 
-def _batch(
-    sequence: Sequence, chosen: Longs, relation: Relation, decodings: tuple[Decoding, ...], options: Bytes
-) -> ChangeBatch:
-    messages = sequence.messages.some(chosen)
-    rows = _values(messages, len(decodings))
-    owner, by = sequence.owner[chosen], sequence.transactions
+def _located(sequence: Sequence, group: _Group) -> LocatedChanges:
+    messages = sequence.messages.some(group.chosen)
+    owner, by = sequence.owner[group.chosen], sequence.transactions
+    return LocatedChanges(
+        relation=group.relation,
+        messages=messages,
+        rows=_values(messages, len(group.relation.columns)),
+        ordinals=sequence.ordinals[group.chosen],
+        xids=by.xids[owner],
+        commit_lsns=by.commit_lsns[owner],
+        commit_micros=by.commit_micros[owner],
+        truncate_options=group.options[group.chosen],
+    )
+
+
+def _decoded(located: LocatedChanges, decodings: tuple[Decoding, ...]) -> ChangeBatch:
+    relation, buffer, rows = located.relation, located.messages.buffer, located.rows
     with_old = np.flatnonzero(rows.old_kinds)
     old_offsets = np.ascontiguousarray(rows.old_offsets[:, with_old])
     old_lengths = np.ascontiguousarray(rows.old_lengths[:, with_old])
     return ChangeBatch(
         relation=relation,
-        kinds=messages.letters,
-        ordinals=sequence.ordinals[chosen],
-        xids=by.xids[owner],
-        commit_lsns=by.commit_lsns[owner],
-        commit_micros=by.commit_micros[owner],
-        truncate_options=options[chosen],
-        new=_columns(messages.buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, relation, decodings),
+        kinds=located.messages.letters,
+        ordinals=located.ordinals,
+        xids=located.xids,
+        commit_lsns=located.commit_lsns,
+        commit_micros=located.commit_micros,
+        truncate_options=located.truncate_options,
+        new=_columns(buffer, rows.new_offsets, rows.new_lengths, rows.new_formats, relation, decodings),
         unchanged=tuple(_marks(lengths) for lengths in rows.new_lengths),
-        old=_columns(messages.buffer, old_offsets, old_lengths, rows.old_formats, relation, decodings)
-        if len(with_old)
-        else (),
+        old=_columns(buffer, old_offsets, old_lengths, rows.old_formats, relation, decodings) if len(with_old) else (),
         old_of=with_old,
         old_full=rows.old_kinds[with_old] == FULL_ROW,
     )

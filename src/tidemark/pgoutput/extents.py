@@ -1,4 +1,4 @@
-"""Decode assembled transactions into batches of changes, one window of messages at a time.
+"""Read assembled transactions as batches of changes, decoded or only located, one window of messages at a time.
 
 Each extent is decoded on its own: the assembled rows contain its transaction and the ordinal of its first change.
 Memory is therefore bounded by one window, regardless of the size of a transaction.
@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from tidemark.clock import Lsn
-from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Sequence, Transactions, Undecodable, decode_changes
+from tidemark.pgoutput.changes import (
+    ChangeBatch,
+    Limits,
+    LocatedChanges,
+    Scope,
+    Sequence,
+    Transactions,
+    Undecodable,
+    decode_changes,
+    locate_changes,
+)
 from tidemark.pgoutput.frames import HEAD, MESSAGE, TRUNCATE, Window, windows
 from tidemark.pgoutput.messages import LogicalMessage, Reader, Transaction, read_message, read_relation
 from tidemark.pgoutput.rows import Assembled, Rows
@@ -39,22 +49,36 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ExtentInputs:
-    """The inputs for decoding extents: the bytes of each place, relations in force, types and batch limits."""
+    """The inputs for reading extents: the bytes of each place, the relations in force, and the limits of a batch."""
 
     buffers: Mapping[int, Bytes]
     scope: Scope
-    types: Types
     limits: Limits
 
 
-def decode_assembled(assembled: Assembled, reading: ExtentInputs) -> Iterator[ChangeBatch | Undecodable | Said]:
+def decode_assembled(
+    assembled: Assembled, reading: ExtentInputs, types: Types
+) -> Iterator[ChangeBatch | Undecodable | Said]:
     """Decode transactions in commit order, after the Relation and logical messages outside of any transaction."""
     describe(assembled.standing, reading.buffers, reading.scope)
     for place, start, end in assembled.said.tolist():
         yield Said(read_message(Reader(reading.buffers[place], start + HEAD, end - start - HEAD)), None)
+    for sequence in _in_commit_order(assembled, reading):
+        yield from decode_changes(sequence, reading.scope, types)
+        yield from _said(sequence)
+
+
+def locate_assembled(assembled: Assembled, reading: ExtentInputs) -> Iterator[LocatedChanges]:
+    """Locate the changes of transactions in commit order, after the Relation messages outside of any transaction."""
+    describe(assembled.standing, reading.buffers, reading.scope)
+    for sequence in _in_commit_order(assembled, reading):
+        yield from locate_changes(sequence, reading.scope)
+
+
+def _in_commit_order(assembled: Assembled, reading: ExtentInputs) -> Iterator[Sequence]:
     for part in _runs(assembled):
         streamed = bool(part.commits["streamed"][0])
-        yield from _decode(part, reading, streamed)
+        yield from _sequences(part, reading, streamed)
         if streamed:
             reading.scope.commit(int(part.commits["xid"][0]))
 
@@ -75,7 +99,7 @@ def _runs(assembled: Assembled) -> Iterator[Assembled]:
         yield assembled.some(first, last)
 
 
-def _decode(part: Assembled, reading: ExtentInputs, streamed: bool) -> Iterator[ChangeBatch | Undecodable | Said]:
+def _sequences(part: Assembled, reading: ExtentInputs, streamed: bool) -> Iterator[Sequence]:
     extents = part.extents
     owner = np.repeat(np.arange(len(part.commits)), part.commits["extents"])
     transactions = Transactions.of(part.commits)
@@ -90,7 +114,7 @@ def _decode(part: Assembled, reading: ExtentInputs, streamed: bool) -> Iterator[
             messages = scan(buffer, window.starts, window.lengths, streamed)
             ordinals = counting.ordinals(window, _counted(messages))
             chosen = _kept(messages, part.aborted) if len(part.aborted) else slice(None)
-            sequence = Sequence(
+            yield Sequence(
                 messages.some(chosen),
                 transactions,
                 owner[first:last][window.piece][chosen],
@@ -98,8 +122,6 @@ def _decode(part: Assembled, reading: ExtentInputs, streamed: bool) -> Iterator[
                 place,
                 int(part.commits["xid"][0]) if streamed else None,
             )
-            yield from decode_changes(sequence, reading.scope, reading.types)
-            yield from _said(sequence)
 
 
 class _Counting:

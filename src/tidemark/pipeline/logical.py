@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +22,10 @@ from tidemark.clock import Lsn
 from tidemark.errors import (
     UNREADABLE,
     LogDamaged,
-    LogInUse,
     NotAnswerable,
-    ReceiveFailed,
     Retry,
     SourceError,
     SparkError,
-    Stopped,
     TableChanged,
     TaskFailed,
     TidemarkError,
@@ -37,12 +34,8 @@ from tidemark.errors import (
 from tidemark.lake.paths import require_plain
 from tidemark.lake.registers import read_cycle
 from tidemark.lake.requests import Requests, read_restart
-from tidemark.log.archive import NAME as ARCHIVED
 from tidemark.log.disk import Disk
-from tidemark.log.emptying import empty_log
-from tidemark.log.mirror import NAME as MIRROR_FILE
 from tidemark.log.mirror import read_mirror
-from tidemark.log.writer import LogLock
 from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
 from tidemark.pipeline.apply.lake_applier import lake_applier
@@ -57,8 +50,7 @@ from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Folded
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.session import Session
-from tidemark.postgres.slot import drop_slot_when_free
-from tidemark.receive.process import ReceiveProcess
+from tidemark.receive.supervision import Receiving, has_begun
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import tables_unreadable
 from tidemark.schema.reasons import copy_failed
@@ -99,11 +91,8 @@ class LogicalReplication:
         emit: Emit = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._options, self._spark, self._emit, self._stopping = options, spark, emit, stopping
+        self._options, self._spark, self._emit = options, spark, emit
         self._tracker, self._requests = CopyStates(), Requests(options.lake)
-        self._received_all = False
-        self._deaths: list[float] = []
-        self._patient_until = time.monotonic() + ORPHAN_S
         self._failures = 0
         self._unable: dict[int, TidemarkError] = {}
         self._asked_at = 0.0
@@ -114,11 +103,7 @@ class LogicalReplication:
         require_plain(options.lake)
         open_storage(options.lake).create_root()
         with ExitStack() as held:
-            if not has_begun(log):
-                held.push(self._undo)
-            self._receiving = ReceiveProcess.start(options.receive)
-            held.callback(lambda: self._receiving.close())
-            self._wait_for_log()
+            self._receiving = held.enter_context(Receiving(options.receive, stopping))
             self.applier = held.enter_context(lake_applier(options.apply, spark))
             self.applier.uncopied = frozenset()
             self._left = left_copies(options.lake)
@@ -128,11 +113,12 @@ class LogicalReplication:
             held.enter_context(expiring(options.lake, options.keep_s))
             copying = Copying(copy_options(options, spark), self.applier.sink, spark, self.progress)
             self._copying = held.enter_context(copying)
+            self._receiving.keep()
             self._held = held.pop_all()
 
     def step(self) -> Applied | None:
         """Apply what was received, and start and finish copies; return what was applied."""
-        self._require_receiving()
+        self._receiving.check()
         self._require_spark()
         applied = self._applied()
         self._read_requests()
@@ -197,7 +183,7 @@ class LogicalReplication:
     def _altered_beyond_the_end(self) -> bool:
         """Whether a table was altered at an unknown position, and the log that would show it ends before."""
         limit = self.applier.tables.pending_lsn
-        return self._received_all and limit is not None and limit > self.applier.reader.received
+        return self._receiving.ended and limit is not None and limit > self.applier.reader.received
 
     @property
     def lag(self) -> Lag:
@@ -340,65 +326,10 @@ class LogicalReplication:
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
         self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
 
-    def _wait_for_log(self) -> None:
-        """Wait until the receiver has created a log, or raise its error."""
-        while not has_begun(self._options.log_folder):
-            if self._stopping():
-                self._receiving.stop()
-                with suppress(TidemarkError):  # it may be stopped before it can report
-                    self._receiving.wait()
-                raise Stopped("stopped before replication started; no slot is left at the source")
-            self._require_receiving()
-            time.sleep(_BEGIN_S)
-
-    def _undo(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        """Drop the slot and remove the log of a first start that failed, unless another process uses the log."""
-        log, disk = self._options.log_folder, Disk()
-        if not isinstance(error, Exception) or not log.exists():
-            return
-        try:
-            lock = LogLock(log)
-        except LogInUse:
-            return
-        try:
-            mirror = read_mirror(log, disk)
-            if mirror is not None:
-                with Session.open(self._options.source, "undo") as session:
-                    drop_slot_when_free(session, self._options.names.slot)
-                empty_log(log, disk, mirror.identity, mirror.name)
-                (log / ARCHIVED).unlink(missing_ok=True)
-                disk.remove(log / MIRROR_FILE)
-        except TidemarkError as failure:
-            slot = self._options.names.slot
-            _LOGGER.warning("could not drop replication slot %s: %s", slot, failure.message, extra=fields(slot=slot))
-        finally:
-            lock.release()
-
     def _require_spark(self) -> None:
         """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""
         if has_ended(self._spark):
             raise _spark_ended()
-
-    def _require_receiving(self) -> None:
-        """Restart the receiver if it was killed; if it ended with an error of its own, raise that."""
-        if self._received_all or self._receiving.process.poll() is None:
-            return
-        try:
-            self._receiving.wait()
-            self._received_all = self._options.endpos is not None
-        except ReceiveFailed as error:
-            self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
-            if len(self._deaths) > MOST_DEATHS:
-                raise
-            _LOGGER.warning("%s; restarting the receiver", error.message, extra=fields(deaths=len(self._deaths)))
-        except LogInUse as error:
-            if time.monotonic() > self._patient_until:
-                raise
-            _LOGGER.info("%s; waiting for that process to end", error.message)
-            time.sleep(_ORPHAN_PAUSE_S)
-        if not self._received_all:
-            self._receiving.close()
-            self._receiving = ReceiveProcess.start(self._options.receive)
 
     def _folded(self, folded: Folded, seconds: float) -> None:
         self._emit(TableFolded.of(folded, seconds))
@@ -408,12 +339,6 @@ def copy_options(options: PipelineOptions, spark: SparkSession) -> CopyOptions:
     """The options of the copies, which by default use all free tasks."""
     tasks = options.copy_parallelism or tasks_beside(spark)
     return CopyOptions(options.source, options.log_folder, options.names, tasks, options.endpos)
-
-
-def has_begun(log: Path) -> bool:
-    """Whether a log exists and its slot was created."""
-    mirror = read_mirror(log, Disk()) if log.exists() else None
-    return mirror is not None and mirror.start is not None
 
 
 def require_log(lake: Path, log: Path) -> None:

@@ -58,6 +58,7 @@ from tidemark.postgres.slot import SlotWait, drop_slot_when_free, read_slot
 from tidemark.receive.beginning import mirror_of
 from tidemark.receive.checks import check_marks, check_slot, check_source
 from tidemark.receive.options import ReceiveOptions
+from tidemark.receive.supervision import ORPHAN_S
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.history import TableHistory
 from tidemark.schema.reasons import restarted
@@ -65,7 +66,6 @@ from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.tracker import SchemaLsns
 from tidemark.storage.fail_points import FailPoint, fail_point
 
-ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
 _PAUSE_S = 0.2
 _BREAKS = (
     LogDamaged,
