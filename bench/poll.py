@@ -20,7 +20,8 @@ from harness.database import Database, add_roles, create_database
 from harness.polled import PolledMirror, polling
 from harness.postgres import installs, start_server
 from harness.proxy import Proxy
-from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.mirror.compare.comparison import CompareOptions, Comparison
+from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.pipeline.copy.drain import copied_bytes
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session

@@ -411,6 +411,27 @@ MUTATIONS = (
         ("tests/pipeline/poll/test_poller.py", "-k", "until_they_are_looked_for"),
     ),
     Mutation(
+        "compare: rows of a server whose integer key is null have no position",
+        "target/compare/catalogs.py",
+        "pa.types.is_integer(kind) and nullable else kind",
+        "False else kind",
+        ("tests/target/test_compare.py", "-k", "keys_that_only_one_server_has"),
+    ),
+    Mutation(
+        "compare: a column that only one server has is not a difference",
+        "target/compare/servers.py",
+        "verdict = Verdict.DIFFERENT if definition else done.verdict",
+        "verdict = done.verdict",
+        ("tests/target/test_compare.py", "-k", "of_one_server_are_differences"),
+    ),
+    Mutation(
+        "doctor: the source is accepted as its own target",
+        "postgres/identity.py",
+        "return bool(found)",
+        "return False",
+        ("tests/target/test_compare.py", "-k", "same_database_twice"),
+    ),
+    Mutation(
         "compare: only the columns of the key are compared",
         "mirror/compare/comparison.py",
         "ComparedTable(fingerprint, tuple(columns.values()), key,",

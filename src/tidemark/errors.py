@@ -43,6 +43,17 @@
     │   ├── LogTrimmed            the requested data was removed from the log after it was applied
     │   └── LogBehind             the requested LSN has not been received yet
     ├── ReceiveFailed             the receiver ended without reporting an error, or is not running
+    ├── TargetError               another PostgreSQL as the target
+    │   ├── ProgramMissing        pg_dump and pg_restore were not found, or are older than the source
+    │   ├── UnsupportedArchive    an archive of pg_dump has an entry that Tidemark does not handle
+    │   ├── DumpFailed            pg_dump failed
+    │   ├── RestoreFailed         pg_restore failed, or an object that it restored does not exist
+    │   ├── TargetNotReady        the target lacks a role, an extension or a privilege, or is not empty
+    │   ├── TargetTableUnfit      a table of the target is missing, not empty, or differs from that of the source
+    │   ├── RowRejected           the target rejected a row, or did not store it: a constraint, a trigger, a value
+    │   ├── TargetDiffers         the target lacks a row or value that it must have, or has one that it must not have
+    │   ├── TargetInUse           another process writes the target
+    │   └── SourceAltered         a table was altered at the source, and the target does not fit it
     ├── LakeError                 the Delta tables
     │   ├── LakeMissing           the directory is not a lake
     │   ├── LakeDamaged           a file of the lake is damaged or missing
@@ -303,6 +314,50 @@ class ReceiveFailed(TidemarkError):
     """The receiver ended without reporting an error, or is not running."""
 
 
+class TargetError(TidemarkError):
+    """An error of another PostgreSQL as the target."""
+
+
+class ProgramMissing(TargetError):
+    """The programs pg_dump and pg_restore were not found, or are older than the source."""
+
+
+class UnsupportedArchive(TargetError):
+    """An archive of pg_dump has an entry that Tidemark does not handle, or is incomplete."""
+
+
+class DumpFailed(TargetError):
+    """The program pg_dump failed."""
+
+
+class RestoreFailed(TargetError):
+    """The program pg_restore failed, or an object that it restored does not exist."""
+
+
+class TargetNotReady(TargetError):
+    """The target lacks a role, an extension or a privilege, or is not empty."""
+
+
+class TargetTableUnfit(TargetError):
+    """A table of the target is missing, not empty, or differs from that of the source."""
+
+
+class RowRejected(TargetError):
+    """The target rejected a row, or did not store it."""
+
+
+class TargetDiffers(TargetError):
+    """The target lacks a row or value that it must have, or has one that it must not have."""
+
+
+class TargetInUse(TargetError):
+    """Another process writes the target."""
+
+
+class SourceAltered(TargetError):
+    """A table was altered at the source, and the target does not fit it."""
+
+
 class LakeError(TidemarkError):
     """An error of the lake."""
 
@@ -389,7 +444,7 @@ _DESCRIPTIONS: Mapping[ExitCode, str] = MappingProxyType(
         ExitCode.OK: "success",
         ExitCode.UNEXPECTED: "an error without a code of its own",
         ExitCode.USAGE: "an argument is not valid, or LAKE is not a lake",
-        ExitCode.CHECKS_FAILED: "the source does not meet a requirement (`doctor`, `setup`)",
+        ExitCode.CHECKS_FAILED: "the source or target does not meet a requirement (`doctor`, `setup`)",
         ExitCode.UNREACHABLE: "the source does not accept connections, or a connection was lost",
         ExitCode.REFUSED: "the source rejected the operation or does not support it",
         ExitCode.TRY_LATER: "a lock, a limit or another process prevents it: retry later",
@@ -398,7 +453,7 @@ _DESCRIPTIONS: Mapping[ExitCode, str] = MappingProxyType(
         ExitCode.LOG: "the log cannot be written or lacks the requested data",
         ExitCode.LAKE: "the lake cannot be written",
         ExitCode.NOT_ANSWERABLE: "the mirror cannot answer the read exactly",
-        ExitCode.DIFFERENT: "the mirror and the source differ (`compare`)",
+        ExitCode.DIFFERENT: "the source and its mirror or target differ (`compare`)",
         ExitCode.INTERRUPTED: "stopped by SIGINT (Ctrl-C)",
         ExitCode.TERMINATED: "stopped by SIGTERM before the command was complete",
     }
@@ -466,6 +521,17 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         LogTrimmed: Policy(Retry.NEVER, ExitCode.LOG),
         LogBehind: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         ReceiveFailed: Policy(Retry.NEVER, ExitCode.UNEXPECTED),
+        TargetError: Policy(Retry.NEVER, ExitCode.REFUSED),
+        ProgramMissing: Policy(Retry.NEVER, ExitCode.USAGE),
+        UnsupportedArchive: Policy(Retry.NEVER, ExitCode.REFUSED),
+        DumpFailed: Policy(Retry.NEVER, ExitCode.REFUSED),
+        RestoreFailed: Policy(Retry.NEVER, ExitCode.REFUSED),
+        TargetNotReady: Policy(Retry.NEVER, ExitCode.CHECKS_FAILED),
+        TargetTableUnfit: Policy(Retry.NEVER, ExitCode.REFUSED),
+        RowRejected: Policy(Retry.NEVER, ExitCode.REFUSED),
+        TargetDiffers: Policy(Retry.NEVER, ExitCode.DIFFERENT),
+        TargetInUse: Policy(Retry.NEVER, ExitCode.TRY_LATER),
+        SourceAltered: Policy(Retry.NEVER, ExitCode.REFUSED),
         LakeError: Policy(Retry.NEVER, ExitCode.LAKE),
         LakeMissing: Policy(Retry.NEVER, ExitCode.USAGE),
         LakeDamaged: Policy(Retry.NEVER, ExitCode.DAMAGED),

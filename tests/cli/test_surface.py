@@ -12,15 +12,15 @@ import click
 import pytest
 
 from harness.shell import here
-from tidemark.cli.compare import _lines as compare_lines
+from tidemark.cli.differences import lake_lines as compare_lines
 from tidemark.cli.main import GROUPS, summary, tidemark
 from tidemark.cli.sync import options_of
 from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
-from tidemark.mirror.compare.comparison import Compared, Verdict
-from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
+from tidemark.mirror.compare.comparison import Compared
+from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences, Verdict
 from tidemark.pipeline.events import (
     Copies,
     State,

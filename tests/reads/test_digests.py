@@ -21,12 +21,9 @@ from tidemark.reads.digests import (
     source_md5,
     source_sums,
     source_text_hash,
-    spark_hashed_text,
-    spark_md5,
-    spark_sums,
-    spark_text_hash,
     totals_of,
 )
+from tidemark.reads.spark_digests import spark_hashed_text, spark_md5, spark_sums, spark_text_hash
 from tidemark.values.hashes import text_hashes
 
 pytestmark = pytest.mark.quick

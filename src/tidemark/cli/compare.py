@@ -1,131 +1,136 @@
-"""`tidemark compare`: compare the tables of a mirror with their source, and list the rows that differ."""
+"""`tidemark compare`: compare the tables of a mirror with their source, or those of two servers, row by row."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from tidemark.cli.options import DurationType, json_option, lake_argument, source_option
-from tidemark.cli.printing import observed
+from tidemark.cli.differences import boundary_line, lake_json, lake_lines, server_json, server_lines
+from tidemark.cli.options import DurationType, LakeOrDsnType, is_connection_string, json_option, source_option
 from tidemark.cli.spark import spark_options, started
-from tidemark.errors import ExitCode
-from tidemark.mirror.compare.narrowing import Difference
+from tidemark.errors import ExitCode, InvalidValue
+from tidemark.mirror.compare.digest import WHOLE
+from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.postgres.dsn import Dsn
+from tidemark.schema.selection import Pattern
 
 if TYPE_CHECKING:
-    from tidemark.clock import Boundary
-    from tidemark.lake.polls import Poll
-    from tidemark.mirror.compare.comparison import Compared, Comparison
-    from tidemark.mirror.compare.narrowing import Differing
+    from tidemark.mirror.compare.comparison import Comparison
+    from tidemark.target.compare.servers import ServerCompareOptions
 
-_DIFFERENCES = {
-    Difference.MISSING: "missing in the mirror",
-    Difference.EXTRA: "only in the mirror",
-    Difference.OTHER: "different values",
-}
+_LAKE_ONLY = ("source", "wait_s", "master", "remote", "conf")
+_SERVERS_ONLY = ("sequences",)
+_FORMS = "Use `tidemark compare LAKE --source SOURCE` for a lake, `tidemark compare SOURCE TARGET` for two servers."
 
 
 @click.command()
-@lake_argument
-@click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@source_option(required=True)
+@click.argument("compared", metavar="LAKE|SOURCE", type=LakeOrDsnType())
+@click.argument("names", metavar="[TARGET] [TABLE]...", nargs=-1)
+@source_option(purpose="; required with LAKE")
 @click.option("--sample", type=click.FloatRange(0.01, 100), default=100, show_default=True, metavar="PERCENT",
               help="Compare a sample of the rows, the same on both sides.")  # fmt: skip
 @click.option("--parallel", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N",
               help="Compare N tables at a time, with one connection each.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=DurationType(), default="1h", show_default=True,
-              help="Cancel a statement on the source after this time.")  # fmt: skip
+              help="Cancel a statement on a server after this time.")  # fmt: skip
 @click.option("--wait", "wait_s", type=DurationType(),
-              help="Wait this long for the snapshot.  [default: 10s; 5min if polled]")  # fmt: skip
+              help="With LAKE, wait this long for the snapshot.  [default: 10s; 5min if polled]")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N",
               help="Print at most N differing rows per table.")  # fmt: skip
 @click.option("--values", is_flag=True, help="Print the values of differing rows on both sides.")
+@click.option("--sequences", is_flag=True, help="With TARGET, compare the last values of sequences as well.")
 @json_option("Print one JSON object per table.")
 @spark_options
+@click.pass_context
 def compare(
-    lake: Path, tables: tuple[str, ...], source: Dsn, sample: float, parallel: int, timeout_s: float,
-    wait_s: float | None, limit: int, values: bool, as_json: bool, master: str | None, remote: str | None,
-    conf: tuple[str, ...],
+    context: click.Context, compared: Path | Dsn, names: tuple[str, ...], source: Dsn | None, sample: float,
+    parallel: int, timeout_s: float, wait_s: float | None, limit: int, values: bool, sequences: bool, as_json: bool,
+    master: str | None, remote: str | None, conf: tuple[str, ...],
 ) -> ExitCode:  # fmt: skip
-    """Compare TABLEs of LAKE with their source, row by row.
+    """Compare a lake with its source, or two servers, row by row.
 
-    Without TABLE, all tables are compared. PostgreSQL and Spark each compute the row count and a digest of all rows, in
-    one snapshot of the source. If these differ, ranges of the key are compared until the differing rows are found.
-    Tables are locked as by SELECT while they are read. A table with inheriting tables is compared twice: with their
-    rows, and without.
+    `tidemark compare LAKE --source SOURCE` compares a lake, `tidemark compare SOURCE TARGET` two servers. Without
+    TABLE, all tables are compared. Both sides compute the row count and a digest of all rows themselves, each in one
+    snapshot. If these differ, ranges of the key are compared until the differing rows are found. Tables are locked as
+    by SELECT while they are read.
 
-    A polled mirror is compared in the snapshot of the next poll if `tidemark sync` runs, otherwise of the last poll.
+    A table of LAKE with inheriting tables is compared twice: with their rows, and without. A polled mirror is compared
+    in the snapshot of the next poll if `tidemark sync` runs, otherwise of the last poll.
+
+    SOURCE and TARGET are servers that are not written to during the comparison, and TABLE can be a pattern such as
+    sales.*. Values are compared as PostgreSQL prints them: numeric 1.0 and 1.00 differ, enums are compared by label,
+    regclass by name. A table or column that only one server has is a difference. Types, indexes and constraints are not
+    compared, nor are views, materialized views and foreign tables.
 
     The exit code is 12 if a table differs, and 11 if one could not be compared.
     """
+    size = max(1, round(sample / 100 * WHOLE))
+    if isinstance(compared, Dsn):
+        _refuse(context, _LAKE_ONLY, "applies to a lake, not to two servers")
+        from tidemark.target.compare.servers import ServerCompareOptions
+
+        options = ServerCompareOptions(size, parallel, timeout_s, limit, values, sequences)
+        return _compare_servers(compared, names, options, as_json)
+    _refuse(context, _SERVERS_ONLY, "applies to two servers, not to a lake")
+    if any(map(is_connection_string, names)):
+        raise InvalidValue(f"{compared} is a directory, and another argument is a connection string", _FORMS)
+    if source is None:
+        raise click.MissingParameter(None, context, param_hint="'--source'", param_type="option")
     from tidemark.lake.lake import Lake
 
-    Lake.open(lake)
+    Lake.open(compared)
     session = started(master, remote, conf)
-    from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict  # deferred: they import Spark
-    from tidemark.mirror.compare.digest import WHOLE
+    from tidemark.mirror.compare.comparison import CompareOptions, Comparison  # deferred: they import Spark
     from tidemark.mirror.mirror import open_mirror
 
-    mirror = open_mirror(lake, session)
-    options = CompareOptions(max(1, round(sample / 100 * WHOLE)), parallel, timeout_s, wait_s, limit, values)
-    comparison = Comparison(mirror, source, options)
+    lake_options = CompareOptions(size, parallel, timeout_s, wait_s, limit, values)
+    return _compare_lake(Comparison(open_mirror(compared, session), source, lake_options), names, values, as_json)
+
+
+def _refuse(context: click.Context, options: Iterable[str], why: str) -> None:
+    """Refuse options on the command line that belong to the other form of the command."""
+    for param in context.command.params:
+        if param.name in options and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{param.opts[0]} {why}", context)
+
+
+def _compare_lake(comparison: Comparison, names: tuple[str, ...], values: bool, as_json: bool) -> ExitCode:
     verdicts: set[Verdict] = set()
-    for done in comparison.run(tables):
+    for done in comparison.run(names):
         if not verdicts and not as_json and comparison.boundary is not None:
-            click.echo(_where(comparison.boundary, comparison.observed))
+            click.echo(boundary_line(comparison.boundary, comparison.observed))
         verdicts.add(done.verdict)
-        for line in [json.dumps(_plain(done, comparison, values))] if as_json else _lines(done, values):
+        for line in [json.dumps(lake_json(done, comparison, values))] if as_json else lake_lines(done, values):
             click.echo(line)
+    return _exit_code(verdicts)
+
+
+def _compare_servers(source: Dsn, names: tuple[str, ...], options: ServerCompareOptions, as_json: bool) -> ExitCode:
+    if not names or not is_connection_string(names[0]):
+        given = f"{names[0]!r} is not a connection string" if names else "it is missing"
+        raise InvalidValue(f"the first argument is a connection string, so TARGET must be one too, and {given}", _FORMS)
+    from tidemark.target.compare.servers import compare_servers, open_snapshots
+
+    target, patterns = Dsn(names[0]), [Pattern(name) for name in names[1:]]
+    verdicts: set[Verdict] = set()
+    with open_snapshots(source, target, options.timeout_s) as snapshots:
+        if not as_json:
+            click.echo(f"comparing {source} with {target}")
+        for done in compare_servers(*snapshots, patterns, options):
+            verdicts.add(done.verdict)
+            for line in (
+                [json.dumps(server_json(done, options.values))] if as_json else server_lines(done, options.values)
+            ):
+                click.echo(line)
+    return _exit_code(verdicts)
+
+
+def _exit_code(verdicts: set[Verdict]) -> ExitCode:
     if Verdict.DIFFERENT in verdicts:
         return ExitCode.DIFFERENT
     return ExitCode.NOT_ANSWERABLE if Verdict.NOT_COMPARED in verdicts else ExitCode.OK
-
-
-def _where(boundary: Boundary, poll: Poll | None) -> str:
-    if poll is not None:
-        return f"compared at {boundary.lsn}, {observed(poll)}"
-    count = len(boundary.excluded)
-    hidden = f", without {count} commit{'s' * (count > 1)} not visible to the snapshot" if count else ""
-    return f"compared at {boundary.lsn}{hidden}"
-
-
-def _plain(done: Compared, comparison: Comparison, values: bool) -> dict[str, Any]:
-    found, boundary = done.found, comparison.boundary
-    return {
-        "table": done.table,
-        "only": done.only,
-        "verdict": done.verdict.value,
-        "lsn": str(boundary.lsn) if boundary is not None else None,
-        "excluded": [str(lsn) for lsn in sorted(boundary.excluded)] if boundary is not None else [],
-        "observed": comparison.observed is not None,
-        "seconds": round(done.seconds, 3),
-        "source": {"rows": done.source.rows, "digest": str(done.source)} if done.source is not None else None,
-        "mirror": {"rows": done.mirror.rows, "digest": str(done.mirror)} if done.mirror is not None else None,
-        "reason": done.reason or None,
-        "differing": [_plain_row(row, values) for row in found.differing] if found is not None else [],
-        "more": found.more if found is not None else False,
-    }
-
-
-def _plain_row(row: Differing, values: bool) -> dict[str, Any]:
-    rows = {"source": list(row.source), "mirror": list(row.mirror)} if values else {}
-    return {"difference": row.how.value, "key": row.key, **rows}
-
-
-def _lines(done: Compared, values: bool) -> list[str]:
-    name = f"{done.table} (without inheriting tables)" if done.only else done.table
-    if done.source is None or done.mirror is None:
-        return [f"{done.verdict.value:<12}  {name}: {done.reason}"]
-    first = f"{done.verdict.value:<12}  {name}  {done.source.rows:,} rows  {done.source}  {done.seconds:.1f} s"
-    if done.found is None:
-        return [first]
-    lines = [f"{first}\n{'':<12}  mirror: {done.mirror.rows:,} rows  {done.mirror}"]
-    for row in done.found.differing:
-        lines.append(f"    {_DIFFERENCES[row.how]:<22} {row.key if row.key is not None else '(no key)'}")
-        if values:
-            lines += [f"        source  {text}" for text in row.source]
-            lines += [f"        mirror  {text}" for text in row.mirror]
-    return [*lines, "    … more rows differ (raise --limit)"] if done.found.more else lines

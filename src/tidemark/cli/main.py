@@ -20,6 +20,7 @@ PROGRAM = "tidemark"
 GROUPS = {
     "Set up": ("doctor", "setup", "completion"),
     "Run": ("sync", "resync", "expire", "status", "catalog"),
+    "Clone": ("clone",),
     "Read": ("tables", "query", "changes", "diff", "history", "when", "compare"),
     "Parts of sync": ("receive", "apply", "fold", "log"),
 }

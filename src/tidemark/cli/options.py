@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidemark.units import parse_duration, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
+_URI, _KEYWORD = re.compile(r"postgres(?:ql)?://"), re.compile(r"\s*\w+\s*=")
 
 
 class ValueType(click.ParamType[Value], ABC):
@@ -45,6 +47,23 @@ class DsnType(ValueType[Dsn]):
     def parse(self, value: Any) -> Dsn:
         """Parse a connection string as psql does."""
         return value if isinstance(value, Dsn) else Dsn(value)
+
+
+class LakeOrDsnType(ValueType[Path | Dsn]):
+    """The directory of a lake, or a connection string: a URI of PostgreSQL, or keywords such as `host=…`."""
+
+    name = "lake|source"
+
+    def parse(self, value: Any) -> Path | Dsn:
+        """Parse a connection string if the text is one for libpq and no directory has this path."""
+        if isinstance(value, Path | Dsn):
+            return value
+        return Dsn(value) if is_connection_string(value) else local_path(value)
+
+
+def is_connection_string(text: str) -> bool:
+    """Return whether libpq reads a text as a connection string and not as the name of a database."""
+    return _URI.match(text) is not None or (_KEYWORD.match(text) is not None and not Path(text).exists())
 
 
 class LsnType(ValueType[Lsn]):
@@ -120,6 +139,11 @@ class ArchiveType(ValueType[str]):
 def source_argument(command: Command) -> Command:
     """Add SOURCE, a connection string as for psql."""
     return click.argument("source", type=DsnType())(command)
+
+
+def target_argument(command: Command) -> Command:
+    """Add TARGET, a connection string as for psql."""
+    return click.argument("target", type=DsnType())(command)
 
 
 def source_option(*, required: bool = False, purpose: str = "") -> Callable[[Command], Command]:

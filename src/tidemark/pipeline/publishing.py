@@ -8,20 +8,39 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Protocol
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
 from tidemark.lake.unmirrored import record_unmirrored
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
 from tidemark.postgres.unmirrored import read_unmirrored
-from tidemark.schema.selection import choose
+from tidemark.schema.selection import Selection, choose
 
 INTERVAL_S = 10.0
 RECORD_S = 60.0
 _LOGGER = logging.getLogger("tidemark.pipeline")
+
+
+class Publishing(Protocol):
+    """What is published: the selected tables of a source, by the publications of a mirror."""
+
+    @property
+    def source(self) -> Dsn:
+        """The source."""
+
+    @property
+    def names(self) -> MirrorNames:
+        """The names of the publications."""
+
+    @property
+    def selection(self) -> Selection:
+        """The selected tables."""
 
 
 def publish(options: PipelineOptions, *, begun: bool) -> None:
@@ -32,7 +51,7 @@ def publish(options: PipelineOptions, *, begun: bool) -> None:
         _warn_missing(script(left))
 
 
-def require_published(options: PipelineOptions, *, strict: bool = False) -> None:
+def require_published(options: Publishing, *, strict: bool = False) -> None:
     """Run the statements that the role may run, and raise an error if logical decoding requires others.
 
     With `strict`, a pattern that matches no table is an error too.
@@ -97,7 +116,7 @@ class UnmirroredRecord:
         record_unmirrored(self._options.lake, found)
 
 
-def _run_permitted(options: PipelineOptions, *, strict: bool = False) -> SetupPlan:
+def _run_permitted(options: Publishing, *, strict: bool = False) -> SetupPlan:
     """Run the statements that the role may run; return the plan of those that are left.
 
     Unless it is `strict`, a selected table may have been dropped meanwhile.

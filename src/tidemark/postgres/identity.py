@@ -11,6 +11,7 @@ A mirror with commits of timeline 1 above 0/5000060 has commits that this server
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -118,6 +119,26 @@ def parse_history(text: str) -> tuple[Switch, ...]:
             raise InvalidValue(f"invalid line of a timeline history: {line!r}")
         switches.append(Switch(int(fields[0]), Lsn.parse(fields[1])))
     return tuple(switches)
+
+
+def is_same_database(one: Session, other: Session) -> bool:
+    """Return whether two sessions are connected to one database of one running server.
+
+    An advisory lock of one session, with a random number, is visible to the other. No privilege is needed, and a copy
+    of the server, which has the same system identifier, is another database.
+    """
+    number = secrets.randbits(63)
+    with one.transaction():
+        one.row("select pg_advisory_xact_lock(%s)::text", [number])
+        (found,) = other.row(_LOCKED, [number >> 32, number & 0xFFFFFFFF])
+    return bool(found)
+
+
+_LOCKED = """
+    select exists (select from pg_locks
+                    where locktype = 'advisory' and classid = %s::bigint::oid and objid = %s::bigint::oid
+                      and objsubid = 1 and database = (select oid from pg_database where datname = current_database()))
+"""
 
 
 def locate(session: Session, dsn: Dsn, *, may_replicate: bool) -> Located:

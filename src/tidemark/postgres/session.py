@@ -1,4 +1,4 @@
-r"""A session on the source: settings pinned and verified, every wait limited, every error converted.
+r"""A session on the source or the target: settings pinned and verified, every wait limited, every error converted.
 
 Role and database settings change the text that PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path`
 inside a `regclass`), so every session sets them and reads them back. A transaction pooler does not keep settings
@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, LiteralString, Self
@@ -34,7 +34,7 @@ from psycopg.rows import dict_row
 
 from tidemark.errors import ObjectMissing, SettingsNotPinned, SourceError
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.sqlstate import refusal, translated
+from tidemark.postgres.sqlstate import Endpoint, refusal, translated
 
 PINNED: Mapping[str, str] = MappingProxyType(
     {
@@ -56,6 +56,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
 # Only a superuser may set these, so they are only checked: if on, a damaged page reads as empty or as if it were valid.
 REQUIRED: Mapping[str, str] = MappingProxyType({"ignore_checksum_failure": "off", "zero_damaged_pages": "off"})
 NO_ENCODING = "SQL_ASCII"
+_WAIT_S = 60.0
 GRACE_S = 5.0  # time that a server may take beyond its own timeout to report it
 _NOT_IMPORTED = (
     psycopg.errors.FeatureNotSupported,
@@ -78,6 +79,18 @@ def answered(pgconn: pq.abc.PGconn, wait_s: float) -> bool:
         if poll.poll(min(left_s, 1.0) * 1000):
             pgconn.consume_input()
     return True
+
+
+def results_of(pgconn: pq.abc.PGconn) -> Iterator[pq.abc.PGresult]:
+    """All results of a command; psycopg's `get_result` would keep other threads from running while it waits."""
+    while True:
+        with suppress(psycopg.Error):  # of a lost connection: the next result has it
+            while not answered(pgconn, _WAIT_S):
+                pass
+        result = pgconn.get_result()
+        if result is None or result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT):
+            return
+        yield result
 
 
 @contextmanager
@@ -122,7 +135,7 @@ class _StoredJson(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The maximum time to wait or to hold resources at the source; 0 means no limit, as in PostgreSQL."""
+    """The maximum time to wait or to hold resources at a server; 0 means no limit, as in PostgreSQL."""
 
     connect_s: int = 10
     lock_s: float = 3.0
@@ -143,7 +156,9 @@ class Timeouts:
         return settings
 
 
-def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> psycopg.Connection[Any] | SourceError:
+def _connect(
+    dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool, server: Endpoint
+) -> psycopg.Connection[Any] | SourceError:
     """Connect, or return the error: raised here, its traceback would contain the full connection string."""
     options: dict[str, Any] = {"fallback_application_name": f"tidemark {purpose}"}
     if not dsn.has("connect_timeout") and "PGCONNECT_TIMEOUT" not in os.environ:
@@ -158,14 +173,16 @@ def _connect(dsn: Dsn, purpose: str, timeouts: Timeouts, replication: bool) -> p
     try:
         return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        return refusal(conninfo, dsn, str(error))
+        return refusal(conninfo, dsn, str(error), server=server)
 
 
 class Session:
     """A connection, in autocommit mode outside of `transaction()`. Not shared between threads or processes."""
 
-    def __init__(self, connection: psycopg.Connection[Any], timeouts: Timeouts) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: psycopg.Connection[Any], timeouts: Timeouts, server: Endpoint = Endpoint.SOURCE
+    ) -> None:
+        self._connection, self.server = connection, server
         self._settings = dict(PINNED) | timeouts.settings(connection.info.server_version)
         self._limit_s = timeouts.statement_s + GRACE_S if timeouts.statement_s else 0.0
         encoding = connection.info.parameter_status("server_encoding")
@@ -175,7 +192,7 @@ class Session:
         if not self.has_encoding:
             for name, loader in (("name", _Stored), ("varchar", _Stored), ("jsonb", _StoredJson)):
                 connection.adapters.register_loader(name, loader)
-        with translated("configuring the session"), bounded(connection.pgconn, timeouts.connect_s):
+        with translated("configuring the session", server), bounded(connection.pgconn, timeouts.connect_s):
             (backend_pid,) = self._connection.execute("select pg_backend_pid()").fetchone() or (None,)
             self.pooled = backend_pid != connection.pgconn.backend_pid
             if not self.pooled:
@@ -183,14 +200,25 @@ class Session:
                 self._assert_pinned()
 
     @classmethod
-    def open(cls, dsn: Dsn, purpose: str, timeouts: Timeouts | None = None, *, replication: bool = False) -> Self:
-        """Connect. `purpose` appears in pg_stat_activity as application_name unless the user has set another one."""
+    def open(
+        cls,
+        dsn: Dsn,
+        purpose: str,
+        timeouts: Timeouts | None = None,
+        *,
+        replication: bool = False,
+        server: Endpoint = Endpoint.SOURCE,
+    ) -> Self:
+        """Connect. `purpose` appears in pg_stat_activity as application_name unless the user has set another one.
+
+        `server` is the endpoint that errors name.
+        """
         timeouts = timeouts or Timeouts()
-        connected = _connect(dsn, purpose, timeouts, replication)
+        connected = _connect(dsn, purpose, timeouts, replication, server)
         if isinstance(connected, SourceError):
             raise connected
         try:
-            return cls(connected, timeouts)
+            return cls(connected, timeouts, server)
         except BaseException:
             connected.close()
             raise
@@ -207,7 +235,7 @@ class Session:
 
     def rows(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
         """Return all rows of a query as tuples."""
-        with self._pinned_statement(), translated("reading from the source"), self._bounded():
+        with self._pinned_statement(), self._translated(f"reading from {self.server}"), self._bounded():
             return self._connection.execute(query, parameters).fetchall()
 
     def row(self, query: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
@@ -217,24 +245,24 @@ class Session:
 
     def records(self, query: LiteralString, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
         """Return all rows of a query as dictionaries."""
-        with self._pinned_statement(), translated("reading from the source"), self._bounded():
+        with self._pinned_statement(), self._translated(f"reading from {self.server}"), self._bounded():
             return self._connection.cursor(row_factory=dict_row).execute(query, parameters).fetchall()
 
     def execute(self, statement: sql.Composed, doing: str) -> None:
         """Run a statement that returns no rows; `doing` describes it in errors."""
-        with self._pinned_statement(), translated(doing), self._bounded():
+        with self._pinned_statement(), self._translated(doing), self._bounded():
             self._connection.execute(statement)
 
     def command(self, command: sql.SQL | sql.Composed, doing: str) -> tuple[Any, ...]:
         """Return the first row of a replication command's result."""
-        with translated(doing), self._bounded():
+        with self._translated(doing), self._bounded():
             return tuple(self._connection.execute(command).fetchone() or ())
 
     @contextmanager
     def transaction(self, *, read_only: bool = True, snapshot_id: str | None = None) -> Iterator[None]:
         """Run a REPEATABLE READ transaction: one snapshot for all statements, new or imported."""
         self.begin(read_only=read_only, snapshot_id=snapshot_id)
-        with translated("ending a transaction"):
+        with self._translated("ending a transaction"):
             try:
                 yield
             except BaseException:
@@ -247,7 +275,7 @@ class Session:
         if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise RuntimeError("a transaction is open in this session already")
         mode = sql.SQL("read only" if read_only else "read write")
-        with translated("beginning a transaction"):
+        with self._translated("beginning a transaction"):
             try:
                 self._connection.execute(sql.SQL("begin isolation level repeatable read, {}").format(mode))
                 if snapshot_id is not None:
@@ -281,7 +309,7 @@ class Session:
 
     def end(self) -> None:
         """Roll back the transaction that `begin()` opened."""
-        with translated("ending a transaction"):
+        with self._translated("ending a transaction"):
             self._end("rollback")
 
     def _import(self, snapshot_id: str) -> None:
@@ -303,6 +331,9 @@ class Session:
                 yield
         else:
             yield
+
+    def _translated(self, doing: str) -> AbstractContextManager[None]:
+        return translated(doing, self.server)
 
     def _bounded(self) -> AbstractContextManager[None]:
         """Limit statements that the server's statement_timeout does not end."""

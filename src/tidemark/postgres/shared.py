@@ -23,7 +23,7 @@ from tidemark.clock import Snapshot
 from tidemark.errors import ObjectMissing, TableChanged
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.postgres.sqlstate import translated
+from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import PgType
 
@@ -31,31 +31,35 @@ from tidemark.schema.table import PgType
 class SharedSnapshot:
     """A shared snapshot. `name` is its export identifier; if None, readers take turns using the holder's session.
 
-    The session that holds a snapshot with a name can be that of another process.
+    The session that holds a snapshot with a name can be that of another process. `server` is the endpoint that errors
+    name.
     """
 
-    def __init__(self, dsn: Dsn, holder: Session | None, name: str | None) -> None:
-        self.dsn, self.name, self._holder = dsn, name, holder
+    def __init__(self, dsn: Dsn, holder: Session | None, name: str | None, server: Endpoint = Endpoint.SOURCE) -> None:
+        self.dsn, self.name, self.server, self._holder = dsn, name, server, holder
         self._one_at_a_time = threading.Lock()
         self._lost: Exception | None = None
 
     @classmethod
     def of(cls, dsn: Dsn, holder: Session, snapshot: Snapshot) -> Self:
         """Share the snapshot of a session; export it unless the export would lose its running transactions."""
-        return cls(dsn, holder, None) if snapshot.omits_running else cls.exported(dsn, holder)
+        return cls(dsn, holder, None, holder.server) if snapshot.omits_running else cls.exported(dsn, holder)
 
     @classmethod
     def exported(cls, dsn: Dsn, holder: Session) -> Self:
         """Share a snapshot that can be exported without loss."""
         (name,) = holder.row("select pg_export_snapshot()")
-        return cls(dsn, holder, name)
+        return cls(dsn, holder, name, holder.server)
 
     @contextmanager
     def session(self, purpose: str, timeouts: Timeouts | None = None) -> Iterator[Session]:
         """Provide a session with this snapshot for one reader; releases its locks at the end. Others may wait."""
         timeouts = timeouts or Timeouts()
         if self.name is not None:
-            with Session.open(self.dsn, purpose, timeouts) as session, session.transaction(snapshot_id=self.name):
+            with (
+                Session.open(self.dsn, purpose, timeouts, server=self.server) as session,
+                session.transaction(snapshot_id=self.name),
+            ):
                 yield session
         else:
             with self._one_at_a_time:
@@ -73,7 +77,10 @@ class SharedSnapshot:
             raise RuntimeError("the session that holds a snapshot is in no transaction")
         limit = sql.SQL("set local statement_timeout = {}").format(round(timeouts.statement_s * 1000))
         try:
-            with translated("reading from the source"), holder.connection.transaction(force_rollback=True):
+            with (
+                translated(f"reading from {self.server}", self.server),
+                holder.connection.transaction(force_rollback=True),
+            ):
                 holder.execute(limit, "setting statement_timeout")
                 yield holder
         except Exception as error:
@@ -89,29 +96,27 @@ def _is_in_transaction(session: Session) -> bool:
 
 def require_same(session: Session, table: Fingerprint) -> None:
     """Lock a table against ALTER and raise TableChanged if it differs from its definition in the snapshot."""
-    name = sql.Identifier(table.schema, table.name)
+    name, label = sql.Identifier(table.schema, table.name), session.server.object(table_label(table))
     try:
-        session.execute(
-            sql.SQL("lock table only {} in access share mode").format(name), f"locking {table_label(table)}"
-        )
+        session.execute(sql.SQL("lock table only {} in access share mode").format(name), f"locking {label}")
     except ObjectMissing as error:
-        raise _changed(table, "was dropped or renamed") from error
-    with translated(f"reading the definition of {table_label(table)}"):
+        raise _changed(label, "was dropped or renamed") from error
+    with translated(f"reading the definition of {label}", session.server):
         quoted = name.as_string(session.connection)
         row = session.row("select to_regclass(%s)::oid, pg_relation_filenode(to_regclass(%s))", [quoted, quoted])
         shown = session.connection.execute(sql.SQL("select * from only {} limit 0").format(name)).pgresult
     oid, filenode = row
     if oid != table.oid:
-        raise _changed(table, "was replaced by another table of the same name")
+        raise _changed(label, "was replaced by another table of the same name")
     if filenode != table.filenode:
-        raise _changed(table, "was truncated or rewritten")
+        raise _changed(label, "was truncated or rewritten")
     assert shown is not None  # noqa: S101
     found = [
         ((shown.fname(n) or b"").decode(), shown.ftablecol(n), shown.ftype(n), shown.fmod(n))
         for n in range(shown.nfields)
     ]
     if found != [(column.name, column.attnum, *_described(column.type, column.typmod)) for column in table.columns]:
-        raise _changed(table, "was altered")
+        raise _changed(label, "was altered")
 
 
 def _described(kind: PgType, typmod: int) -> tuple[int, int]:
@@ -122,8 +127,8 @@ def _described(kind: PgType, typmod: int) -> tuple[int, int]:
     return kind.oid, typmod
 
 
-def _changed(table: Fingerprint, how: str) -> TableChanged:
-    return TableChanged(f"table {table_label(table)} {how} after the snapshot was taken", "Retry the command.")
+def _changed(label: str, how: str) -> TableChanged:
+    return TableChanged(f"table {label} {how} after the snapshot was taken", "Retry the command.")
 
 
 def table_label(table: Fingerprint) -> str:

@@ -1,7 +1,8 @@
 """Map SQLSTATEs to Tidemark's errors with one table. Message texts are never evaluated.
 
 A row is a full code or a class (its first two characters); a full code takes precedence. A code that is not in the
-table raises UnexpectedSourceError, which stops the command.
+table raises UnexpectedSourceError, which stops the command. The classes are the same for a target; messages and hints
+name the right server.
 
 libpq prints the SQLSTATE of a failed connection only in verbose errors. psycopg has no option for that, so a failed
 connection is attempted once more with a higher error verbosity. Without the code a wrong password could not be
@@ -16,6 +17,7 @@ import select
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +28,21 @@ from tidemark import errors
 from tidemark.errors import AuthenticationRefused, SourceBusy, SourceError, SourceUnreachable
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.libpq import libpq
+
+
+class Endpoint(Enum):
+    """Which server of a command a session is connected to, as messages name it."""
+
+    SOURCE = "the source"
+    TARGET = "the target"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def object(self, name: str) -> str:
+        """Return the name of an object for messages, with the server unless that is the source."""
+        return name if self is Endpoint.SOURCE else f"{name} at {self}"
+
 
 RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
     {
@@ -68,29 +85,41 @@ RULES: Mapping[str, tuple[type[SourceError], str]] = MappingProxyType(
         "57P05": (errors.ConnectionLost, "Raise idle_session_timeout for this role and retry the command."),
     }
 )
+# The hints that are different at the target.
+_TARGET_HINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "0A000": "Run `tidemark doctor SOURCE TARGET` to list what the server supports.",
+        "22021": "Update or delete the value, or rename the object, at the target.",
+        "22P05": "Update or delete the value, or rename the object, at the target.",
+        "42501": "Run `tidemark doctor SOURCE TARGET` and have the owner run the SQL that it prints.",
+        "42704": "Run `tidemark doctor SOURCE TARGET` to list what is missing.",
+        "55000": "Run `tidemark doctor SOURCE TARGET` to list the requirements that the server does not meet.",
+    }
+)
 _VERBOSE = 2  # PQERRORS_VERBOSE of libpq-fe.h
 _CODE = re.compile(r": {2}([0-9A-Z]{5}): (.*)")
 _POLL = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: select.POLLOUT}
 
 
-def rule_for(sqlstate: str) -> tuple[type[SourceError], str]:
+def rule_for(sqlstate: str, server: Endpoint = Endpoint.SOURCE) -> tuple[type[SourceError], str]:
     """Return the row for this code, else the one for its class, else UnexpectedSourceError."""
     unexpected = (errors.UnexpectedSourceError, "Report the error as a bug: Tidemark does not handle this SQLSTATE.")
-    return RULES.get(sqlstate) or RULES.get(sqlstate[:2]) or unexpected
+    kind, hint = RULES.get(sqlstate) or RULES.get(sqlstate[:2]) or unexpected
+    return kind, _TARGET_HINTS.get(sqlstate, hint) if server is Endpoint.TARGET else hint
 
 
-def error_for(sqlstate: str | None, doing: str, message: str) -> SourceError:
+def error_for(sqlstate: str | None, doing: str, message: str, server: Endpoint = Endpoint.SOURCE) -> SourceError:
     """Build the error for a PostgreSQL error message. Without an SQLSTATE the connection was lost."""
     if sqlstate is None:
         return errors.ConnectionLost(f"{doing}: {message}", RULES["08"][1])
-    kind, hint = rule_for(sqlstate)
+    kind, hint = rule_for(sqlstate, server)
     error = kind(f"{doing}: {message} (SQLSTATE {sqlstate})", hint)
     error.sqlstate = sqlstate
     return error
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translated(doing: str, server: Endpoint = Endpoint.SOURCE) -> Iterator[None]:
     """Convert psycopg exceptions into Tidemark's errors; `doing` names the action and its object."""
     try:
         yield
@@ -99,12 +128,14 @@ def translated(doing: str) -> Iterator[None]:
         detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
         if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
             raise errors.UnexpectedSourceError(f"{doing}: {message}") from error
-        raise error_for(error.sqlstate, doing, message + detail) from error
+        raise error_for(error.sqlstate, doing, message + detail, server) from error
 
 
-def refusal(conninfo: str, dsn: Dsn, message: str, patience_s: float = 10.0) -> SourceError:
+def refusal(
+    conninfo: str, dsn: Dsn, message: str, patience_s: float = 10.0, server: Endpoint = Endpoint.SOURCE
+) -> SourceError:
     """Return the error for a connection that psycopg could not open; `message` is psycopg's."""
-    doing = f"cannot connect to {dsn}"
+    doing = f"cannot connect to {dsn}" if server is Endpoint.SOURCE else f"cannot connect to {server}, {dsn}"
     message = dsn.redact(" ".join(message.split()))
     match pq.PGconn.ping(conninfo.encode()):
         case pq.Ping.REJECT:

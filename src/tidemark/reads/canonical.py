@@ -3,25 +3,20 @@
     (17,"a b",,t,2024-02-29,400921fb54442d18)
 
 Each value has the format of its type's output function. Floats are represented by their bits in hexadecimal, because
-engines print them differently; every NaN is `nan`.
+engines print them differently; every NaN is `nan`. Spark's expression is `reads.spark_digests.mirror_row`.
+
+Two servers print every value alike, floats included (`extra_float_digits` is pinned), so there the stored type of a
+column is text. The exception is `"char"`, a single byte: PostgreSQL 14 sends a byte above 127 unchanged, and later
+versions print it as a backslash and three octal digits, which is the canonical text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from psycopg import sql
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, DoubleType
-
-from tidemark.reads.text import postgres_text
-from tidemark.schema.display import backticked
-from tidemark.spark.types import spark_type
-
-_QUOTED_IN_ROWS = r'\A\z|["\\(),\s]'  # not $, which matches before a last U+0085 or U+2028 in Java
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +34,12 @@ def source_row(columns: Sequence[ComparedColumn]) -> sql.Composed:
     return sql.SQL("row({})::text").format(sql.SQL(", ").join(_source_value(column) for column in columns))
 
 
-def mirror_row(columns: Iterable[ComparedColumn]) -> Column:
-    """Return the Spark expression for the same text."""
-    cells = (F.coalesce(_doubled(_mirror_value(column), _QUOTED_IN_ROWS), F.lit("")) for column in columns)
-    return F.concat(F.lit("("), F.concat_ws(",", *cells), F.lit(")"))
-
-
 def _source_value(column: ComparedColumn) -> sql.Composable:
     name = sql.Identifier(column.source_name)
+    if pa.types.is_fixed_size_binary(column.type):
+        return sql.SQL(
+            "case when {0}::int4 < 0 then encode(set_byte('\\x00', 0, {0}::int4 + 256), 'escape') else {0}::text end"
+        ).format(name)
     if pa.types.is_floating(column.type):
         return _source_bits(name, column.type)
     if pa.types.is_list(column.type) and pa.types.is_floating(column.type.value_type):
@@ -61,30 +54,3 @@ def _source_value(column: ComparedColumn) -> sql.Composable:
 def _source_bits(value: sql.Identifier, kind: pa.DataType) -> sql.Composed:
     send = sql.SQL("float8send" if pa.types.is_float64(kind) else "float4send")
     return sql.SQL("case when {0} = 'NaN' then 'nan' else encode({1}({0}), 'hex') end").format(value, send)
-
-
-def _mirror_value(column: ComparedColumn) -> Column:
-    value = F.col(backticked(column.name))
-    text = postgres_text(value, spark_type(column.type), _mirror_bits)
-    return text if column.text_name is None else F.coalesce(F.col(backticked(column.text_name)), text)
-
-
-def _mirror_bits(value: Column, kind: DataType) -> Column:
-    if isinstance(kind, ArrayType):
-        inner = kind.elementType
-        return F.transform(value, lambda each: _mirror_bits(each, inner))
-    where, how, digits = (
-        ("java.lang.Double", "doubleToLongBits", 16)
-        if isinstance(kind, DoubleType)
-        else ("java.lang.Float", "floatToIntBits", 8)
-    )
-    bits = F.hex(F.reflect(F.lit(where), F.lit(how), value).cast("long"))
-    return F.when(F.isnan(value), "nan").when(
-        value.isNotNull(), F.lower(F.lpad(F.right(bits, F.lit(digits)), digits, "0"))
-    )
-
-
-def _doubled(text: Column, quoted_if: str) -> Column:
-    """Quote a value as in the text of a row: in double quotes if necessary, with special characters doubled."""
-    inside = F.regexp_replace(text, r'(["\\])', "$1$1")
-    return F.when(text.rlike(quoted_if), F.concat(F.lit('"'), inside, F.lit('"'))).otherwise(text)

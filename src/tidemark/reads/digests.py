@@ -9,6 +9,8 @@ The hash of a row is that of its canonical text (`reads.canonical`). There are t
   Spark's tasks, and trusts none.
 - `text_hash`: PostgreSQL's hash of texts, which takes a fifth of md5's time at the source, where every poll hashes all
   keys. Spark does not have it; `values.hashes` computes it.
+
+Spark's expressions are in `reads.spark_digests`, so that a comparison of two servers does not import Spark.
 """
 
 from __future__ import annotations
@@ -17,21 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from psycopg import sql
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-from pyspark.sql.types import LongType
 
-from tidemark.values.hashes import text_hashes
-from tidemark.values.kernels import Longs
-
+Longs = npt.NDArray[np.int64]
 Totals = npt.NDArray[np.uint64]
 BITS = 64
 _WRAP = 1 << BITS
 _HALF = 1 << 31
-_MD5_DIGITS = 15  # hexadecimal digits of an md5 that fit into a positive bigint
+MD5_DIGITS = 15  # hexadecimal digits of an md5 that fit into a positive bigint
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +74,10 @@ def source_sums(hashed: sql.Composable) -> sql.Composed:
     return sql.SQL("count(*), sum(({0} >> 32)::int4), sum(({0} << 32 >> 32)::int4)").format(hashed)
 
 
-def spark_sums(hashed: Column) -> tuple[Column, Column, Column]:
-    """Return the Spark aggregates of a digest."""
-    return F.count(F.lit(1)), F.sum(F.shiftright(hashed, 32)), F.sum(F.shiftright(F.shiftleft(hashed, 32), 32))
-
-
 def source_md5(text: sql.Composable, *, utf8: bool) -> sql.Composed:
     """Return the PostgreSQL expression for the md5 hash of a text; `utf8` is whether the database stores UTF-8."""
     encoded = text if utf8 else sql.SQL("convert_to({}, 'UTF8')").format(text)
-    return sql.SQL("('x0' || left(md5({}), {}))::bit(64)::bigint").format(encoded, sql.Literal(_MD5_DIGITS))
-
-
-def spark_md5(text: Column) -> Column:
-    """Return the Spark expression for the md5 hash of a text."""
-    return F.conv(F.left(F.md5(text.cast("binary")), F.lit(_MD5_DIGITS)), 16, 10).cast("long")
+    return sql.SQL("('x0' || left(md5({}), {}))::bit(64)::bigint").format(encoded, sql.Literal(MD5_DIGITS))
 
 
 def source_text_hash(text: sql.Composable, *, utf8: bool) -> sql.Composed:
@@ -102,21 +87,3 @@ def source_text_hash(text: sql.Composable, *, utf8: bool) -> sql.Composed:
     """
     encoded = text if utf8 else sql.SQL("encode(convert_to({}, 'UTF8'), 'hex')").format(text)
     return sql.SQL('hashtextextended({} collate "C", 0)').format(encoded)
-
-
-def spark_hashed_text(text: Column, *, utf8: bool) -> Column:
-    """Return the Spark expression for the text that the source hashes."""
-    return text if utf8 else F.lower(F.hex(text))
-
-
-def spark_text_hash(hashed_text: Column) -> Column:
-    """Return the Spark expression for the hash of `spark_hashed_text`.
-
-    The UDF is created here and not at import, when it is not known whether the session is a remote one.
-    """
-    hashed: Column = arrow_udf(_text_hash, LongType())(hashed_text)
-    return hashed
-
-
-def _text_hash(texts: pa.Array) -> pa.Array:
-    return pa.array(text_hashes(texts))

@@ -88,21 +88,21 @@ def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Se
         if not any(pattern.matches(table) for table in catalog.tables):
             raise InvalidValue(f"no table matches {pattern.text!r}", _HINT)
     every = {table.oid for table in catalog.tables}
-    taken = _matched(catalog, selection.take, inheriting=True) if selection.take else every
-    meant = taken - _matched(catalog, selection.leave)
+    taken = matched(catalog, selection.take, inheriting=True) if selection.take else every
+    meant = taken - matched(catalog, selection.leave)
     wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not RelationKind.PARTITIONED]
     skipped = tuple(Skipped(table, reason) for table in wanted if (reason := why_not(table)))
     return SelectedTables(tuple(table for table in wanted if not why_not(table)), skipped)
 
 
-def _matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:
+def matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:
     """Return the tables that match, their partitions and, if `inheriting`, the tables that inherit from them."""
     listed = tuple(patterns)
-    matched = {table.oid for table in catalog.tables if any(pattern.matches(table) for pattern in listed)}
+    found = {table.oid for table in catalog.tables if any(pattern.matches(table) for pattern in listed)}
     above = {table.oid: {table.parent, *(table.inherits if inheriting else ())} for table in catalog.tables}
-    while below := {oid for oid, parents in above.items() if parents & matched} - matched:
-        matched |= below
-    return matched
+    while below := {oid for oid, parents in above.items() if parents & found} - found:
+        found |= below
+    return found
 
 
 def why_not(table: Table) -> str | None:

@@ -14,7 +14,8 @@ from harness.polled import polling
 from tests.conftest import NEWEST
 from tests.pipeline.poll.test_observed import syncing
 from tidemark.errors import NotAnswerable
-from tidemark.mirror.compare.comparison import Compared, CompareOptions, Comparison, Verdict
+from tidemark.mirror.compare.comparison import Compared, CompareOptions, Comparison
+from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.schema.selection import Pattern, Selection
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]

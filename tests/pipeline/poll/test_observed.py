@@ -35,7 +35,8 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
 from tidemark.lake.polls import read_polls
 from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
-from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.mirror.compare.comparison import CompareOptions, Comparison
+from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
@@ -310,7 +311,7 @@ def test_a_comparison_beside_a_running_mirror_is_by_its_next_poll(
     }
     found = verdicts["public.still"].found
     assert found is not None
-    assert [(each.key, each.source, each.mirror) for each in found.differing] == [("(1)", ("(1,x)",), ("(1,y)",))]
+    assert [(each.key, each.source, each.other) for each in found.differing] == [("(1)", ("(1,x)",), ("(1,y)",))]
 
 
 def holders(db: Database) -> list[tuple[Any, ...]]:

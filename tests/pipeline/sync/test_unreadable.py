@@ -19,7 +19,8 @@ from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, SourceError
 from tidemark.lake.status import status_of
-from tidemark.mirror.compare.comparison import CompareOptions, Comparison, Verdict
+from tidemark.mirror.compare.comparison import CompareOptions, Comparison
+from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.pipeline.events import SyncEnded, SyncEvent
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.selection import Selection, choose

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 
 from pyspark.errors import PySparkException
 
@@ -17,9 +16,9 @@ from tidemark.lake.columns import TEXT_SUFFIX
 from tidemark.lake.polls import Poll
 from tidemark.mirror.compare.digest import WHOLE
 from tidemark.mirror.compare.mirror_side import MirrorSide
-from tidemark.mirror.compare.narrowing import FoundDifferences, narrowed
+from tidemark.mirror.compare.narrowing import FoundDifferences, Verdict, narrowed
 from tidemark.mirror.compare.polled import PolledSnapshot
-from tidemark.mirror.compare.source_side import ComparedTable, SourceSide
+from tidemark.mirror.compare.server_side import ComparedTable, ServerSide
 from tidemark.mirror.compare.source_snapshot import SourceSnapshot, StreamedSnapshot
 from tidemark.mirror.failures import explained
 from tidemark.mirror.mirror import Mirror
@@ -31,14 +30,6 @@ from tidemark.reads.shown import shown_names
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableHistory, types_of
 from tidemark.values.types import Types, decoding_of
-
-
-class Verdict(Enum):
-    """The result of the comparison of a table."""
-
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +132,9 @@ class Comparison:
             return Compared(name, Verdict.NOT_COMPARED, time.monotonic() - begin, reason=reason, only=only)
 
     @contextmanager
-    def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[SourceSide]:
+    def _there(self, members: Sequence[Fingerprint], table: ComparedTable) -> Iterator[ServerSide]:
         with self._held.seeing(*members) as session:
-            yield SourceSide(session, table, utf8=session.stores_utf8)
+            yield ServerSide(session, table)
 
     def _table(self, fingerprint: Fingerprint, there: Sequence[str], *, children: bool) -> ComparedTable:
         lake = self._mirror._opened.lake

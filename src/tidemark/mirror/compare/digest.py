@@ -1,6 +1,6 @@
 """Digests of the rows in a range of positions. Pure.
 
-Rows that differ are found by their position: the key if it is one integer, so that the source can use its index for a
+Rows that differ are found by their position: the key if it is one integer, so that a server can use its index for a
 range; otherwise the hash of the key, or of the row if there is no key.
 """
 

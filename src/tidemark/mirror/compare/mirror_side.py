@@ -10,9 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
-from tidemark.mirror.compare.source_side import ComparedTable
-from tidemark.reads.canonical import mirror_row
-from tidemark.reads.digests import spark_md5, spark_sums
+from tidemark.mirror.compare.server_side import ComparedTable
+from tidemark.reads.spark_digests import mirror_row, spark_md5, spark_sums
 from tidemark.schema.display import backticked
 
 

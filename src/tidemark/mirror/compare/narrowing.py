@@ -15,6 +15,14 @@ from tidemark.mirror.compare.digest import NO_ROWS, LocatedDigest, Range, Row, S
 FEW = 10_000  # a range with at most so many rows is listed and not divided
 
 
+class Verdict(Enum):
+    """The result of the comparison of a table."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NOT_COMPARED = "not compared"
+
+
 class Difference(Enum):
     """How a row differs."""
 
@@ -25,12 +33,17 @@ class Difference(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A key, or a row without one, that differs between mirror and source, with its rows on both sides as listed."""
+    """A key, or a row without one, that differs, with its rows on both sides as listed.
+
+    `other` are the rows of the mirror or of the target. `columns` are the names of those that differ, if they were
+    determined.
+    """
 
     how: Difference
     key: str | None
     source: tuple[str, ...]
-    mirror: tuple[str, ...]
+    other: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,7 @@ class FoundDifferences:
 
 
 def narrowed(
-    source: Side, mirror: Side, totals: tuple[LocatedDigest, LocatedDigest], limit: int, *, values: bool
+    source: Side, other: Side, totals: tuple[LocatedDigest, LocatedDigest], limit: int, *, values: bool
 ) -> FoundDifferences:
     """Return at most `limit` rows that differ."""
     found: list[Differing] = []
@@ -50,17 +63,17 @@ def narrowed(
     while waiting and len(found) <= limit:
         within, both = waiting.pop(0)
         if max(each.digest.rows for each in both) <= FEW or within.step == 0 or within.low == within.high:
-            found += _listed(source.rows(within, values=values), mirror.rows(within, values=values))
+            found += _listed(source.rows(within, values=values), other.rows(within, values=values))
         else:
-            there, here = source.parts(within), mirror.parts(within)
+            there, here = source.parts(within), other.parts(within)
             pairs = ((there.get(n, NO_ROWS), here.get(n, NO_ROWS)) for n in sorted(there.keys() | here.keys()))
             parts = [(Range.around(*pair), pair) for pair in pairs if pair[0].digest != pair[1].digest]
             waiting = [*parts, *waiting]
     return FoundDifferences(tuple(found[:limit]), bool(waiting) or len(found) > limit)
 
 
-def _listed(source: Counter[Row], mirror: Counter[Row]) -> Iterator[Differing]:
-    missing, extra = source - mirror, mirror - source
+def _listed(source: Counter[Row], other: Counter[Row]) -> Iterator[Differing]:
+    missing, extra = source - other, other - source
     keyless = [row for row in (*missing, *extra) if row.key is None]
     for row in sorted(set(keyless), key=lambda each: each.content):
         here, there = (row.content,) * extra[row], (row.content,) * missing[row]

@@ -15,9 +15,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from psycopg import sql
-
 from tidemark.clock import Snapshot
+from tidemark.mirror.compare.server_side import reading
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
 from tidemark.mirror.open_lake import LIMIT_S
@@ -26,11 +25,9 @@ from tidemark.postgres.catalog_reading import read_within, replayed_by
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.postgres.shared import SharedSnapshot, require_same
+from tidemark.postgres.shared import SharedSnapshot
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Fingerprint
-
-_ALONE = sql.SQL("set local max_parallel_workers_per_gather = 0")
 
 
 class SourceSnapshot(ABC):
@@ -52,10 +49,7 @@ class SourceSnapshot(ABC):
         """Return a session in that snapshot, with the tables locked against being altered or truncated."""
         if self._shared is None:
             raise RuntimeError("no snapshot was taken")
-        with self._shared.session("compare", self._timeouts) as session:
-            session.execute(_ALONE.format(), "disabling parallel query")
-            for table in tables:
-                require_same(session, table)
+        with reading(self._shared, self._timeouts, *tables) as session:
             yield session
 
     def close(self) -> None:

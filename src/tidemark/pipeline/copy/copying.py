@@ -225,7 +225,7 @@ class Copying:
                 break
             found = self._tried(planned, parts)
             last = attempt + 1 == ATTEMPTS
-            again = [each.part for each in found if isinstance(each, FailedPart) and _may_pass(each.error) and not last]
+            again = [each.part for each in found if isinstance(each, FailedPart) and may_pass(each.error) and not last]
             done += [each for each in found if each.part not in again]
             parts = again
             if parts:
@@ -254,5 +254,6 @@ class Copying:
         self._news.set()
 
 
-def _may_pass(error: TidemarkError) -> bool:
+def may_pass(error: TidemarkError) -> bool:
+    """Whether a part that failed with this error can be copied later, in the same snapshot."""
     return policy_of(error).retry is not Retry.NEVER and not isinstance(error, TableChanged)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 from psycopg import pq
 
 from tidemark.postgres.libpq import copy_memory, free_memory, get_copy_data, libpq, link
+from tidemark.postgres.session import results_of
 from tidemark.postgres.sqlstate import error_for
 from tidemark.values.kernels import Bytes, Longs, kernel
 
@@ -17,10 +18,10 @@ CHUNK_BYTES = 4 << 20
 _POINTER, _LENGTH = _STATE = range(2)
 
 
-def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryview]:
+def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Generator[memoryview, None, int]:
     """The data that the server sends for a COPY … TO STDOUT, in chunks; the server's error if the COPY fails.
 
-    A caller that does not consume all of it must close the connection.
+    The return value is the number of rows. A caller that does not consume all of it must close the connection.
     """
     link()
     _require(pgconn.exec_(statement), pq.ExecStatus.COPY_OUT, doing)
@@ -35,8 +36,11 @@ def copied_bytes(pgconn: Any, statement: bytes, doing: str) -> Iterator[memoryvi
     finally:
         if state[_POINTER]:
             libpq().PQfreemem(ctypes.c_void_p(int(state[_POINTER])))
-    for result in list(iter(pgconn.get_result, None)):  # all of them, or the connection could not be used again
+    rows = 0
+    for result in list(results_of(pgconn)):  # all of them, or the connection could not be used again
         _require(result, pq.ExecStatus.COMMAND_OK, doing)
+        rows = result.command_tuples or 0
+    return rows
 
 
 def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads one part of a table in a snapshot: the table is locked, checked, and read by COPY in binary format.
+"""Reads one part of a table in a snapshot: the table is locked, checked, and read by COPY.
 
 A snapshot does not protect from a TRUNCATE, a rewrite or an ALTER since it was taken: the rows are read from the table
 as it is now. So while the lock is held, the table is compared with the definition in the snapshot, and refused if they
@@ -7,7 +7,7 @@ differ. Types that are stored as text are read as text, as their own output func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -36,17 +36,21 @@ class PartQuery:
     names: tuple[str, ...]
     shown: tuple[sql.Composable, ...]
     condition: sql.Composable | None = None
+    binary: bool = True
 
-    def copied(self, session: Session, dsn: Dsn) -> Iterator[memoryview]:
-        """The data that the server sends, in chunks. A caller that does not read all of it must close the session."""
+    def copied(self, session: Session, dsn: Dsn) -> Generator[memoryview, None, int]:
+        """The data that the server sends, in chunks; returns the number of rows.
+
+        A caller that does not read all of it must close the session.
+        """
         try:
             require_same(session, self.table)
         except TimedOut as error:
             with Session.open(dsn, "find blockers") as other:
                 raise naming_lockers(other, self.table.oid, error) from error
-        statement = copy_statement(self.table, self.part, self.shown, self.condition).as_bytes(session.connection)
+        statement = copy_statement(self).as_bytes(session.connection)
         session.send_as_stored()
-        yield from copied_bytes(session.connection.pgconn, statement, f"copying {table_label(self.table)}")
+        return (yield from copied_bytes(session.connection.pgconn, statement, f"copying {table_label(self.table)}"))
 
 
 def pages_of(session: Session, oid: int) -> tuple[int, int]:
@@ -60,12 +64,12 @@ def pages_of(session: Session, oid: int) -> tuple[int, int]:
     return pages or 0, page_bytes
 
 
-def copy_statement(
-    table: Fingerprint, part: Part, shown: Sequence[sql.Composable], condition: sql.Composable | None = None
-) -> sql.Composed:
+def copy_statement(query: PartQuery) -> sql.Composed:
     """The COPY statement for a range of pages."""
-    return sql.SQL("copy (select {} from {}) to stdout (format binary)").format(
-        sql.SQL(", ").join(shown), rows_of(table, part, condition)
+    return sql.SQL("copy (select {} from {}) to stdout (format {})").format(
+        sql.SQL(", ").join(query.shown),
+        rows_of(query.table, query.part, query.condition),
+        sql.SQL("binary" if query.binary else "text"),
     )
 
 

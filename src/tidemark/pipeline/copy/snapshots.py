@@ -10,19 +10,22 @@ taken, or the stream lacks the earlier changes of such a transaction. The caller
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from psycopg import sql
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotAnswerable, SlotBlocked, SourceBusy
 from tidemark.log.reader import LogReader
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.postgres.shared import SharedSnapshot
+from tidemark.postgres.shared import SharedSnapshot, table_label
 from tidemark.postgres.slot import exact_snapshot
 from tidemark.receive.client import ReceiveClient
+from tidemark.schema.fingerprint import Fingerprint
 
 SLOT_WAIT_S, LOG_WAIT_S = 2.0, 60.0
 _HOLDING = Timeouts(idle_in_transaction_s=0)
@@ -49,13 +52,29 @@ def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[Co
             _require_at_most(endpos, exact.lsn)
             found = CopySnapshot(Boundary(exact.lsn), exact.shared)
         except (SlotBlocked, SourceBusy):
-            session = holding.enter_context(Session.open(dsn, "snapshot", _HOLDING))
-            session.begin()
-            text, position = session.row(_HERE)
-            snapshot, lsn = Snapshot.parse(text), Lsn.parse(position)
-            _require_at_most(endpos, lsn)
-            found = CopySnapshot(_boundary(log, snapshot, lsn), SharedSnapshot.of(dsn, session, snapshot))
+            found = holding.enter_context(locked_snapshot(dsn, log, (), endpos))
         yield found
+
+
+@contextmanager
+def locked_snapshot(
+    dsn: Dsn, log: Path, tables: Sequence[Fingerprint], endpos: Lsn | None = None
+) -> Iterator[CopySnapshot]:
+    """A snapshot like that of `copy_snapshot`, of an ordinary transaction, which locks tables before it is taken.
+
+    While it is kept open, these tables are not truncated, rewritten or altered. Then only its own session reads in it:
+    another one would wait behind a session that waits for the end of the lock.
+    """
+    with Session.open(dsn, "snapshot", _HOLDING) as session:
+        session.begin()
+        for table in tables:
+            lock = sql.SQL("lock table only {} in access share mode").format(sql.Identifier(table.schema, table.name))
+            session.execute(lock, f"locking {table_label(table)}")
+        text, position = session.row(_HERE)
+        snapshot, lsn = Snapshot.parse(text), Lsn.parse(position)
+        _require_at_most(endpos, lsn)
+        shared = SharedSnapshot(dsn, session, None) if tables else SharedSnapshot.of(dsn, session, snapshot)
+        yield CopySnapshot(_boundary(log, snapshot, lsn), shared)
 
 
 def _require_at_most(endpos: Lsn | None, lsn: Lsn) -> None:

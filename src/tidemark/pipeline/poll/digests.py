@@ -20,18 +20,9 @@ from tidemark.pipeline.copy.reading import rows_of
 from tidemark.postgres.session import Timeouts
 from tidemark.postgres.shared import SharedSnapshot, require_same
 from tidemark.postgres.sqlstate import translated
-from tidemark.reads.canonical import ComparedColumn, mirror_row, source_row
-from tidemark.reads.digests import (
-    BITS,
-    RowDigest,
-    Totals,
-    source_sums,
-    source_text_hash,
-    spark_hashed_text,
-    spark_sums,
-    spark_text_hash,
-    totals_of,
-)
+from tidemark.reads.canonical import ComparedColumn, source_row
+from tidemark.reads.digests import BITS, RowDigest, Totals, source_sums, source_text_hash, totals_of
+from tidemark.reads.spark_digests import mirror_row, spark_hashed_text, spark_sums, spark_text_hash
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.values.kernels import Longs
 

@@ -53,14 +53,14 @@ def _select_privilege(state: SourceState) -> Requirement:
         _modes(state),
         holds=False,
         found=f"role {state.role_name} may not read {_listed(hidden)}",
-        fixes=tuple(_missing_grants(hidden, state.role_name)),
+        fixes=tuple(missing_grants(hidden, state.role_name)),
         consequence=_left_out(hidden, state),
         kind=NotPermitted,
     )
 
 
-def _missing_grants(tables: Sequence[Table], role: str) -> Iterator[Fix]:
-    """Yield the missing grants, on schemas first."""
+def missing_grants(tables: Sequence[Table], role: str) -> Iterator[Fix]:
+    """Yield the grants that a role lacks to read tables, on schemas first."""
     to = sql.Identifier(role)
     schemas = {table.schema: table.schema_owned for table in tables if not table.schema_usable}
     for schema, owned in sorted(schemas.items()):
@@ -71,18 +71,22 @@ def _missing_grants(tables: Sequence[Table], role: str) -> Iterator[Fix]:
             yield Fix(grant, "to copy the table", table.owned)
 
 
+def bypass_grant(role: str) -> str:
+    """Return the statement with which a role reads all rows of tables with row security."""
+    return statement("alter role {} bypassrls", sql.Identifier(role))
+
+
 def _row_security(state: SourceState) -> Requirement:
     filtered = [table for table in state.chosen.tables if table.row_security]
     name, role = "row security", state.role_name
     if not filtered:
         return Requirement(name, NEITHER, holds=True, found=f"no policy hides rows from role {role}")
-    bypass = statement("alter role {} bypassrls", sql.Identifier(role))
     return Requirement(
         name,
         _modes(state),
         holds=False,
         found=f"row security policies hide rows of {_listed(filtered)} from role {role}",
-        fixes=(Fix(bypass, "to copy all rows of tables with row security", state.facts.role.superuser),),
+        fixes=(Fix(bypass_grant(role), "to copy all rows of tables with row security", state.facts.role.superuser),),
         consequence=f"{_left_out(filtered, state)}: hidden rows would be missing from the copy",
         kind=NotPermitted,
     )

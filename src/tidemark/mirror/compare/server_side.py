@@ -1,12 +1,13 @@
-"""The rows of a table at the source; PostgreSQL computes the digests, so only counts and sums are transferred.
+"""The rows of a table on a server, source or target; PostgreSQL computes the digests, so only sums are transferred.
 
-`ComparedTable` is a table as both engines read it: its columns, its key, and the size of the sample.
+`ComparedTable` is a table as both sides read it: its columns, its key, and the size of the sample.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
-from tidemark.postgres.session import Session
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.shared import SharedSnapshot, require_same
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.canonical import ComparedColumn, source_row
 from tidemark.reads.digests import source_md5, source_sums
@@ -32,6 +34,7 @@ _TREE = """
      where c.relpersistence <> 't'
      order by c.oid
 """
+_ALONE = sql.SQL("set local max_parallel_workers_per_gather = 0")
 _FIGURES = sql.SQL("{}, min(at), max(at)").format(source_sums(sql.SQL("hash")))
 
 
@@ -62,12 +65,11 @@ class ComparedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceSide:
+class ServerSide:
     """One table, in a session with the comparison's snapshot and a lock on every table whose rows are read."""
 
     session: Session
     table: ComparedTable
-    utf8: bool
 
     def whole(self) -> LocatedDigest:
         """Return the digest of all rows."""
@@ -91,6 +93,25 @@ class SourceSide:
             self._from(within, sql.SQL("{} key").format(key), sql.SQL("{} content").format(content))
         )
         return Counter(Row(key, content) for key, content in self._rows(query))
+
+    def column_hashes(self, keys: Sequence[str]) -> dict[str | None, tuple[int, ...]]:
+        """Return the hash of each column, in the order of the columns, for keys that `rows` has returned.
+
+        If several rows have one key, the hashes are those of one of them.
+        """
+        key = source_row(self.table.key)
+        hashes = sql.SQL(", ").join(self._hash((column,)) for column in self.table.columns)
+        query = sql.SQL("select {}, array[{}] from {} where {}").format(
+            key, hashes, self._rows_read(), self._has_key(key, keys)
+        )
+        return {found: tuple(hashes) for found, hashes in self._rows(query)}
+
+    def _has_key(self, key: sql.Composable, keys: Sequence[str]) -> sql.Composed:
+        """Return a condition for which the server can use the index of a key that is one integer."""
+        if (column := self.table.by_value) is None:
+            return sql.SQL("{} = any({}::text[])").format(key, sql.Literal(list(keys)))
+        numbers = [int(each.strip("()")) for each in keys]
+        return sql.SQL("{} = any({}::bigint[])").format(sql.Identifier(column.source_name), sql.Literal(numbers))
 
     def _from(self, within: Range | None, *wanted: sql.Composable) -> sql.Composed:
         """Return a FROM item with these columns of each row, or with its hash and position.
@@ -129,9 +150,20 @@ class SourceSide:
         return self._hash(self.table.located)
 
     def _hash(self, columns: tuple[ComparedColumn, ...]) -> sql.Composed:
-        return source_md5(source_row(columns), utf8=self.utf8)
+        return source_md5(source_row(columns), utf8=self.session.stores_utf8)
 
     def _rows(self, query: sql.Composed) -> list[tuple[Any, ...]]:
         name = f"{self.table.fingerprint.schema}.{self.table.fingerprint.name}"
-        with translated(f"comparing {name}"):
-            return self.session.connection.execute(query).fetchall()
+        with translated(f"comparing {self.session.server.object(name)}", self.session.server):
+            return self.session.connection.execute(query.as_bytes(None)).fetchall()  # UTF-8 also with `send_as_stored`
+
+
+@contextmanager
+def reading(snapshot: SharedSnapshot, timeouts: Timeouts, *tables: Fingerprint) -> Iterator[Session]:
+    """Return a session in a snapshot, with the tables locked against being altered or truncated."""
+    with snapshot.session("compare", timeouts) as session:
+        session.execute(_ALONE.format(), "disabling parallel query")
+        for table in tables:
+            require_same(session, table)
+        session.send_as_stored()
+        yield session

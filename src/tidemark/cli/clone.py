@@ -1,0 +1,122 @@
+"""`tidemark clone`: copy a database into another PostgreSQL, and follow its changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tidemark.cli.options import (
+    DirectoryType,
+    name_option,
+    quiet_option,
+    selection_options,
+    source_argument,
+    target_argument,
+)
+from tidemark.cli.signals import StopSignals
+from tidemark.cli.spark import spark_options, started
+from tidemark.cli.sync import EndType
+from tidemark.clock import Lsn
+from tidemark.errors import ExitCode, Stopped
+from tidemark.logs import be_quiet
+from tidemark.pipeline.plan import CURRENT
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.names import MirrorNames
+from tidemark.postgres.session import Session
+from tidemark.schema.selection import Pattern, Selection
+
+
+@click.command()
+@source_argument
+@target_argument
+@click.option("--follow", "follows", is_flag=True, help="Follow the changes of SOURCE until it is stopped.")
+@click.option(
+    "--endpos",
+    type=EndType(),
+    metavar="LSN|current",
+    help="End when every commit up to this LSN is applied; without --follow the clone is completed there.",
+)
+@selection_options
+@click.option(
+    "--schema",
+    type=click.Choice(["copy", "existing"]),
+    default="copy",
+    show_default=True,
+    help="Create the schema at TARGET with pg_dump and pg_restore, or use the tables that exist.",
+)
+@click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
+@click.option(
+    "--state",
+    "folder",
+    type=DirectoryType(),
+    help="Keep the log and the dumped schema in this directory.  [default: below ~/.local/state/tidemark]",
+)
+@name_option
+@spark_options
+@quiet_option
+def clone(
+    source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, take: tuple[Pattern, ...],
+    leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int, folder: Path | None,
+    names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+) -> ExitCode:  # fmt: skip
+    """Copy database SOURCE into TARGET, and follow its changes.
+
+    SOURCE and TARGET are libpq connection strings or URIs, as for psql. Run it again after a stop or a crash: it
+    resumes where it stopped. Without --follow, the clone is completed: everything that was committed when the copy
+    ended is applied, then foreign keys, triggers and the values of sequences are created at TARGET, and the slot and
+    the publication at SOURCE are removed.
+
+    PATTERN is schema.table with * and ?, or "Quoted"."Name"; partitions and inheriting tables are included.
+
+    Tidemark keeps its own tables at TARGET in schema tidemark. Only Tidemark may write to TARGET until the clone is
+    complete.
+    """
+    if quiet:
+        be_quiet()
+    names = names or _default_names(source)
+    with StopSignals() as stopping:
+        try:
+            with stopping.deferred():
+                from tidemark.target.clone import Clone, CloneOptions  # deferred: these import Spark
+                from tidemark.target.state import Phase
+
+                options = CloneOptions(
+                    source,
+                    target,
+                    names,
+                    folder or _default_folder(names),
+                    Selection(take, leave),
+                    follows,
+                    _end(source, endpos),
+                    jobs,
+                    pg_bin,
+                    schema == "copy",
+                )
+                ended = Clone(options, lambda: started(master, remote, conf)).run(stopping)
+        except Stopped as error:
+            click.echo(f"tidemark: {error.message}", err=True)
+            return stopping.exit_code(has_end=True)
+    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}")
+    return ExitCode.OK if ended.phase is Phase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
+
+
+def _default_names(source: Dsn) -> MirrorNames:
+    """The name of a clone: another than that of a mirror of the same database."""
+    with Session.open(source, "clone") as session:
+        (database,) = session.row("select current_database()")
+    return MirrorNames.of_database(f"clone_{database}")
+
+
+def _default_folder(names: MirrorNames) -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "tidemark" / names.mirror
+
+
+def _end(source: Dsn, endpos: Lsn | str | None) -> Lsn | None:
+    if endpos != CURRENT:
+        return endpos if isinstance(endpos, Lsn) else None
+    with Session.open(source, "clone") as session:
+        return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])

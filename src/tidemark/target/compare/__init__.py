@@ -1,0 +1,1 @@
+"""Comparison of two servers, table by table and row by row."""

@@ -1,0 +1,225 @@
+"""Following: the received log is applied to the target, whole transactions in commit order, until it is stopped.
+
+The progress is recorded at the target, in the transactions that make it. So after a crash or a lost connection, also
+between COMMIT and its answer, following continues from there. The receiver may remove what the target has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark.clock import Lsn
+from tidemark.errors import (
+    LogBehind,
+    ObjectMissing,
+    ReceiveFailed,
+    Retry,
+    SourceAltered,
+    SourceError,
+    TargetError,
+    policy_of,
+)
+from tidemark.log.reader import LogReader
+from tidemark.log.slices import plan
+from tidemark.logs import fields
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import Identity
+from tidemark.postgres.session import Session, Timeouts
+from tidemark.postgres.sqlstate import Endpoint
+from tidemark.receive.client import ReceiveClient
+from tidemark.schema.relation import Relation, columns_of
+from tidemark.target.state import ClonedTable, CloneRecord, CloneState
+from tidemark.target.tables import FoundTable, TargetTable, read_tables
+from tidemark.target.writer import FollowedTable, Merged, TargetWriter
+
+BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
+WAIT_S, REPORT_S = 0.5, 1.0
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
+_WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
+# The log is removed when the target has it, so what the target has must survive a crash of the target.
+_DURABLE = """
+    select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
+"""
+_LOGGER = logging.getLogger("tidemark.target")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """The log of a source, the target, and the name of the clone there."""
+
+    source: Identity
+    target: Dsn
+    name: str
+    log: Path
+
+
+class Following:
+    """One connection to the target, and what it has of the log."""
+
+    def __init__(self, options: FollowOptions, session: Session, state: CloneState, record: CloneRecord) -> None:
+        self._options, self._session, self._state, self._record = options, session, state, record
+        self.applied_lsn = state.applied_lsn if state.applied_lsn is not None else state.start_lsn
+        self._recorded = state.applied_lsn
+        self._reader = LogReader(options.log)
+        self._known: dict[Relation, FollowedTable | None] = {}
+        self._writer = TargetWriter(session, self._followed)
+        self._client: ReceiveClient | None = None
+        self._reported_at = 0.0
+
+    @classmethod
+    def open(cls, options: FollowOptions) -> Self:
+        """Connect, take the lock of the clone and read its state."""
+        session = Session.open(options.target, "clone", _WRITING, server=Endpoint.TARGET)
+        try:
+            record = CloneRecord(session, options.name)
+            record.lock()
+            session.rows(_DURABLE)
+            return cls(options, session, record.existing(options.source), record)
+        except BaseException:
+            session.close()
+            raise
+
+    @property
+    def received_lsn(self) -> Lsn:
+        """The LSN up to which the log was received."""
+        return self._reader.received
+
+    def step(self, endpos: Lsn | None = None) -> Merged | None:
+        """Apply a batch of what was received, up to `endpos`; None if there was nothing to apply."""
+        self._reader.refresh()
+        upto = min(self._reader.received, endpos) if endpos is not None else self._reader.received
+        merged = None
+        if upto > self.applied_lsn:
+            planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
+            if planned.transactions:
+                merged = self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+                self._recorded = planned.upto
+            self.applied_lsn = planned.upto
+        self._report()
+        return merged
+
+    def wait(self) -> None:
+        """Wait until there is more, but not for long."""
+        try:
+            self._receiver().wait(Lsn(self.applied_lsn.value + 1), WAIT_S)
+        except LogBehind:
+            pass
+        except ReceiveFailed:
+            self._leave_receiver()
+            time.sleep(WAIT_S)
+
+    def settle(self) -> None:
+        """Record progress that no change has recorded."""
+        if self._recorded != self.applied_lsn:
+            self._advance(self.applied_lsn)
+            self._recorded = self.applied_lsn
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._leave_receiver()
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def _advance(self, upto: Lsn) -> None:
+        self._record.advance(self._recorded, upto)
+
+    def _report(self) -> None:
+        """Report to the receiver, once in a while, which segments of the log the target no longer needs."""
+        if time.monotonic() < self._reported_at + REPORT_S:
+            return
+        self.settle()
+        self._reported_at = time.monotonic()
+        try:
+            self._receiver().applied(self.applied_lsn)
+        except ReceiveFailed:
+            self._leave_receiver()
+
+    def _receiver(self) -> ReceiveClient:
+        if self._client is None:
+            self._client = ReceiveClient(self._options.log)
+        return self._client
+
+    def _leave_receiver(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _followed(self, relation: Relation) -> FollowedTable | None:
+        if relation not in self._known:
+            table = self._state.tables.get(relation.oid)
+            self._known[relation] = followed_table(self._session, relation, table) if table is not None else None
+        return self._known[relation]
+
+
+def followed_table(session: Session, relation: Relation, table: ClonedTable) -> FollowedTable:
+    """Return the table of a relation, if the relation is that of the definition that was copied."""
+    name, definition = (table.definition.schema, table.definition.name), table.definition
+    if table.base is None or columns_of(relation, definition) is None:
+        raise SourceAltered(
+            f"table {table.name} was altered at the source after it was copied",
+            "Drop what was cloned, and schema tidemark, at the target, and clone again.",
+        )
+    found = read_tables(session, [name]).get(name)
+    if found is None:
+        raise ObjectMissing(f"table {table.name} does not exist at the target", "Create it, and retry the command.")
+    return FollowedTable(_target_table(relation, table, found), table.base)
+
+
+def _target_table(relation: Relation, table: ClonedTable, found: FoundTable) -> TargetTable:
+    names = [column.name for column in relation.columns]
+    missing = [name for name in names if name not in found.columns]
+    if missing:
+        raise ObjectMissing(
+            f"table {table.name} at the target has no column {missing[0]}", "Add the column, and retry the command."
+        )
+    definition = table.definition
+    numbers = {column.attnum: column.name for column in definition.columns}
+    key = tuple(names.index(numbers[attnum]) for attnum in definition.key)
+    others = found.exclusive_beside(numbers[attnum] for attnum in definition.key)
+    return TargetTable(
+        definition.schema,
+        definition.name,
+        tuple(found.columns[name] for name in names),
+        key,
+        frozenset(at for at, name in enumerate(names) if name in others),
+    )
+
+
+def follow(
+    options: FollowOptions,
+    endpos: Lsn | None,
+    stopping: Callable[[], bool],
+    watch: Callable[[], None] = lambda: None,
+) -> Lsn:
+    """Follow until `endpos` is applied or it is stopped; return the applied LSN. `watch` is called after each batch.
+
+    A lost connection and other temporary errors are waited out, with a growing pause.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            with Following.open(options) as following:
+                while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
+                    if following.step(endpos) is None:
+                        following.wait()
+                    watch()
+                    pause_s = FIRST_PAUSE_S
+                following.settle()
+                return following.applied_lsn
+        except (SourceError, TargetError) as error:
+            if policy_of(error).retry is Retry.NEVER or stopping():
+                raise
+            _LOGGER.warning("%s; retrying in %.1f s", error.message, pause_s, extra=fields(pause_s=pause_s))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)

@@ -1,0 +1,120 @@
+"""A table at the target, as far as changes depend on it: its columns, its key, and the columns of other constraints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.postgres.session import Session
+
+_COLUMNS = """
+    with recursive bases(oid, base, typmod) as (
+        select t.oid, t.oid, -1 from pg_type t
+        union all
+        select b.oid, t.typbasetype, t.typtypmod from bases b join pg_type t on t.oid = b.base where t.typtype = 'd'
+    ), base as (
+        select distinct on (b.oid) b.oid, b.base, b.typmod from bases b join pg_type t on t.oid = b.base
+        where t.typtype <> 'd'
+        order by b.oid
+    )
+    select n.nspname, c.relname, a.attname,
+           format_type(a.atttypid, a.atttypmod),
+           format_type(base.base, case when base.base = a.atttypid then a.atttypmod else base.typmod end),
+           case when a.attcollation <> 0 then quote_ident(cn.nspname) || '.' || quote_ident(co.collname) end,
+           a.attgenerated <> '', a.attidentity = 'a', a.attnum
+    from unnest(%s::text[], %s::text[]) as wanted(schema, name)
+    join pg_namespace n on n.nspname = wanted.schema
+    join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name and c.relkind in ('r', 'p')
+    join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    join base on base.oid = a.atttypid
+    left join pg_collation co on co.oid = a.attcollation
+    left join pg_namespace cn on cn.oid = co.collnamespace
+    order by n.nspname, c.relname, a.attnum
+"""
+_EXCLUSIVE = """
+    select n.nspname, c.relname, i.indexrelid, i.indkey::int2[]::int[], i.indimmediate,
+           coalesce((select array_agg(d.refobjsubid) from pg_depend d
+                     where d.classid = 'pg_class'::regclass and d.objid = i.indexrelid
+                       and d.refclassid = 'pg_class'::regclass and d.refobjid = i.indrelid), '{}') ||
+           coalesce((select array_agg(a.attnum::int) from pg_constraint k, unnest(k.conkey) as a(attnum)
+                     where k.conindid = i.indexrelid and k.conrelid = i.indrelid), '{}'),
+           i.indpred is null and i.indexprs is null
+    from unnest(%s::text[], %s::text[]) as wanted(schema, name)
+    join pg_namespace n on n.nspname = wanted.schema
+    join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
+    join pg_index i on i.indrelid = c.oid and (i.indisunique or i.indisexclusion)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column: its type for casts, and the type of a stage's column, which is the base type if it is a domain."""
+
+    name: str
+    type: str
+    stored_type: str
+    collation: str | None
+    generated: bool
+    always_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table with the columns that the stream sends, in its order, some of which are the key.
+
+    A value of an `exclusive` column may have to be unique, or exclude others: two rows cannot exchange such values by
+    updates in place.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[TargetColumn, ...]
+    key: tuple[int, ...]
+    exclusive: frozenset[int]
+
+    @property
+    def label(self) -> str:
+        """`schema.table`, for messages."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name for SQL."""
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The columns that are written: all that are not generated."""
+        return tuple(at for at, column in enumerate(self.columns) if not column.generated)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table as the target's catalog describes it. `exclusive` are names; None stands for all columns."""
+
+    columns: Mapping[str, TargetColumn]
+    exclusive: Mapping[int, frozenset[str]]
+
+    def exclusive_beside(self, key: Iterable[str]) -> frozenset[str]:
+        """The columns of unique and exclusion constraints, without those that only identify the row by its key."""
+        wanted = frozenset(key)
+        return frozenset(name for names in self.exclusive.values() if names != wanted for name in names)
+
+
+def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], FoundTable]:
+    """Read these tables, by schema and name; those that do not exist are missing from the result."""
+    wanted = [list(each) for each in zip(*names, strict=True)] or [[], []]
+    columns: dict[tuple[str, str], dict[str, TargetColumn]] = defaultdict(dict)
+    numbers: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for schema, table, name, kind, stored, collation, generated, always, attnum in session.rows(_COLUMNS, wanted):
+        columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always)
+        numbers[schema, table][attnum] = name
+    exclusive: dict[tuple[str, str], dict[int, frozenset[str]]] = defaultdict(dict)
+    for schema, table, index, attnums, _, depending, plain in session.rows(_EXCLUSIVE, wanted):
+        known = numbers[schema, table]
+        concerned = {*attnums, *depending} if plain or any(depending) else set(known)
+        exclusive[schema, table][index] = frozenset(known[each] for each in concerned if each in known)
+    return {each: FoundTable(found, exclusive[each]) for each, found in columns.items()}

@@ -1,0 +1,374 @@
+"""Writes transactions to the target: each batch of them is netted, staged and merged in one transaction of the target.
+
+The numbers of rows that a merge deletes and updates must be those of the changes: another number means that another
+application has changed the target. The progress is recorded in the same transaction, so every change is applied once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
+from pathlib import Path
+
+import numpy as np
+from psycopg import pq, sql
+
+from tidemark.clock import Boundary
+from tidemark.errors import TargetDiffers
+from tidemark.log.mapped import located
+from tidemark.log.slices import SlicePlan
+from tidemark.pgoutput.changes import BINARY, LocatedChanges
+from tidemark.pgoutput.frames import TRUNCATE
+from tidemark.pgoutput.scan import Format, RowCells
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import error_for, translated
+from tidemark.schema.relation import Relation
+from tidemark.target.net import (
+    DELETED,
+    INSERTED,
+    MOVED,
+    NOTHING,
+    UPDATED,
+    NetRows,
+    TableChanges,
+    fill_from_old_rows,
+    net_contents,
+    net_rows,
+)
+from tidemark.target.rows import HEADER, TRAILER, inserted_rows, staged_contents, staged_rows
+from tidemark.target.statements import Stage, can_be_copied, copied_into, truncated
+from tidemark.target.tables import TargetTable
+from tidemark.values.cells import UNCHANGED
+from tidemark.values.kernels import Bytes, Ints, Longs
+
+MOST_STAGES = 64
+_SHOWN = 5
+_DEFERRED = sql.SQL("set constraints all deferred")
+_BOTH = Format.TEXT | Format.BINARY
+_RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target."
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """A table whose changes are applied, from its base on."""
+
+    target: TargetTable
+    base: Boundary
+
+
+@dataclass(slots=True)
+class Merged:
+    """How many rows a batch has deleted, updated and inserted, and of how many changes that is the net effect."""
+
+    changes: int = 0
+    deleted: int = 0
+    updated: int = 0
+    inserted: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Changes of one table that are merged together."""
+
+    table: TargetTable
+    parts: list[LocatedChanges] = field(default_factory=list)
+
+
+class TargetWriter:
+    """Writes batches by one session at the target, in which it creates temporary tables.
+
+    `tables` returns the table of a relation; None if its changes are not applied.
+    """
+
+    def __init__(self, session: Session, tables: Callable[[Relation], FollowedTable | None]) -> None:
+        self._session, self._tables = session, tables
+        self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], Stage] = {}
+        self._numbers = count(1)
+
+    def write(self, plan: SlicePlan, log: Path, record: Callable[[Session], None]) -> Merged:
+        """Apply the transactions of a plan in one transaction; `record` records the progress in it."""
+        merged = Merged()
+        with translated("applying changes at the target"), self._session.connection.transaction():
+            if len(plan.slices) > 1:  # a slice can end where a deferrable constraint does not hold yet
+                self._count(_DEFERRED)
+            for each in plan.slices:
+                waiting: dict[int, _Waiting] = {}
+                for part in each.parts:
+                    for changes in located(part, log):
+                        self._take(changes, waiting, merged)
+                self._merge_all(waiting, merged)
+            record(self._session)
+        return merged
+
+    def _take(self, changes: LocatedChanges, waiting: dict[int, _Waiting], merged: Merged) -> None:
+        """Add changes to those that wait for their merge."""
+        followed = self._tables(changes.relation)
+        if followed is None:
+            return
+        changes = _not_in(changes, followed.base)
+        oid = changes.relation.oid
+        for part in _split_at_truncates(changes):
+            if part.messages.letters[0] == TRUNCATE:
+                waiting.pop(oid, None)
+                self._session.execute(truncated([followed.target]), f"truncating {followed.target.label}")
+                continue
+            for uniform in _of_one_format(part):
+                there = waiting.get(oid)
+                if there is not None and not _go_together(there.parts[-1], uniform):
+                    self._merge(waiting.pop(oid), merged)
+                waiting.setdefault(oid, _Waiting(followed.target)).parts.append(uniform)
+
+    def _merge_all(self, waiting: dict[int, _Waiting], merged: Merged) -> None:
+        for oid in list(waiting):
+            self._merge(waiting.pop(oid), merged)
+
+    def _merge(self, waiting: _Waiting, merged: Merged) -> None:
+        changes = _joined(waiting.parts)
+        texts = _texts(waiting.parts)
+        fill_from_old_rows(changes)
+        merged.changes += len(changes)
+        with translated(f"applying changes of {waiting.table.label}"):
+            if waiting.table.key:
+                self._merge_rows(waiting.table, changes, texts, merged)
+            else:
+                self._merge_contents(waiting.table, changes, texts, merged)
+
+    def _merge_rows(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
+        net = net_rows(changes, np.array(table.key, np.int64))
+        written = np.array(table.written, np.int64)
+        apart = can_be_copied(table, texts)
+        staged = (net.operations != NOTHING) & ~((net.operations == INSERTED) & apart)
+        if staged.any():
+            self._merge_staged(table, changes, _some(net, staged), texts, merged)
+        new = net.last[net.operations == INSERTED] if apart else np.empty(0, np.int64)
+        if len(new):
+            self._copy(copied_into(table), inserted_rows(changes, 2 * new, written), f"inserting into {table.label}")
+            merged.inserted += len(new)
+
+    def _merge_staged(
+        self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int], merged: Merged
+    ) -> None:
+        last = net.last[net.last >= 0]
+        unsent = (changes.new_lengths[:, last] == UNCHANGED).any(axis=1)
+        marked = frozenset(at for at in table.written if unsent[at])
+        stage = self._stage(table, texts, marked)
+        rows = staged_rows(
+            changes, net, np.array(table.key, np.int64), np.array(table.written, np.int64), marks=bool(marked)
+        )
+        self._copy(stage.copied(), rows, f"staging changes of {table.label}")
+        counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
+        moves = self._count(stage.moves()) if counts[UPDATED] else 0
+        gone, changed = counts[DELETED] + counts[MOVED] + moves, counts[UPDATED] - moves
+        for statement in stage.fetched() if counts[MOVED] + moves else ():
+            self._count(statement)
+        if gone and (found := self._count(stage.deleted())) != gone:
+            raise self._difference(stage, "dm", gone, found)
+        update = stage.updated() if changed else None
+        if update is not None and (found := self._count(update)) != changed:
+            raise self._difference(stage, "u", changed, found)
+        put_in = counts[INSERTED] + counts[MOVED] + moves
+        if put_in:
+            self._count(stage.inserted())
+        self._empty(stage)
+        merged.deleted += gone
+        merged.updated += changed
+        merged.inserted += put_in
+
+    def _merge_contents(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
+        net = net_contents(changes)
+        if not len(net.rows):
+            return
+        stage = self._stage(table, texts, frozenset())
+        rows = staged_contents(changes, net, np.array(table.written, np.int64))
+        self._copy(stage.copied(), rows, f"staging changes of {table.label}")
+        gone, new = int(-net.counts[net.counts < 0].sum()), int(net.counts[net.counts > 0].sum())
+        if gone and (found := self._count(stage.deleted_contents())) != gone:
+            raise TargetDiffers(
+                f"the source removed {gone:,} rows of table {table.label}, and the target has {found:,} of them",
+                _RESTORE,
+            )
+        if new:
+            self._count(stage.inserted())
+        self._empty(stage)
+        merged.deleted += gone
+        merged.inserted += new
+
+    def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> Stage:
+        """Return an empty stage for such changes; the one that was used least recently makes room for a new one."""
+        shape = (table, texts, marked)
+        stage = self._stages.pop(shape, None)
+        if stage is None:
+            if len(self._stages) >= MOST_STAGES:
+                oldest = self._stages.pop(next(iter(self._stages)))
+                self._count(sql.SQL("drop table {}").format(oldest.identifier))
+            stage = Stage(table, next(self._numbers), texts, marked)
+            self._count(stage.created())
+        self._stages[shape] = stage
+        return stage
+
+    def _empty(self, stage: Stage) -> None:
+        self._count(sql.SQL("truncate {}").format(stage.identifier))
+
+    def _count(self, statement: sql.SQL | sql.Composed | None) -> int:
+        """Run a statement; return how many rows it concerned."""
+        return 0 if statement is None else self._session.connection.execute(statement).rowcount
+
+    def _copy(self, statement: sql.Composed, rows: Bytes, doing: str) -> None:
+        """Send rows in the binary format of COPY."""
+        pgconn = self._session.connection.pgconn
+        _require(pgconn.exec_(statement.as_bytes(self._session.connection)), pq.ExecStatus.COPY_IN, doing)
+        pgconn.nonblocking = 0  # libpq would buffer everything otherwise
+        try:
+            for piece in (HEADER, rows.data, TRAILER):
+                pgconn.put_copy_data(piece)
+            pgconn.put_copy_end()
+            results = list(iter(pgconn.get_result, None))
+        finally:
+            pgconn.nonblocking = 1
+        for result in results:
+            _require(result, pq.ExecStatus.COMMAND_OK, doing)
+
+    def _difference(self, stage: Stage, operations: str, expected: int, found: int) -> TargetDiffers:
+        """Return the error for rows that the target does not have."""
+        table = stage.table
+        names = ", ".join(table.columns[at].name for at in table.key)
+        keys = self._session.connection.execute(stage.missing(operations)).fetchall()
+        shown = ", ".join(f"({', '.join(map(str, key))})" for key in keys[:_SHOWN])
+        more = " and others" if len(keys) > _SHOWN else ""
+        return TargetDiffers(
+            f"table {table.label} at the target has {found:,} of {expected:,} rows that the source changed; "
+            f"it has no row with ({names}) = {shown}{more}",
+            _RESTORE,
+        )
+
+
+def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None:
+    if result.status != status:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        raise error_for(state.decode() if state else None, doing, result.get_error_message())
+
+
+def _some(net: NetRows, chosen: np.ndarray) -> NetRows:
+    return NetRows(net.operations[chosen], net.origins[chosen], net.last[chosen])
+
+
+def _not_in(changes: LocatedChanges, base: Boundary) -> LocatedChanges:
+    """Leave out changes of commits that the base of the table contains."""
+    lsns = changes.commit_lsns
+    seen = lsns <= np.uint64(base.lsn.value)
+    if not seen.any():
+        return changes
+    if base.excluded:
+        seen &= ~np.isin(lsns, np.array([each.value for each in base.excluded], np.uint64))
+    return chosen_changes(changes, np.flatnonzero(~seen))
+
+
+def chosen_changes(changes: LocatedChanges, chosen: np.ndarray | slice) -> LocatedChanges:
+    """Return some of these changes."""
+    rows = changes.rows
+    old = rows.old_offsets.shape[1] > 0
+    return LocatedChanges(
+        changes.relation,
+        changes.messages.some(chosen),
+        RowCells(
+            np.ascontiguousarray(rows.new_offsets[:, chosen]),
+            np.ascontiguousarray(rows.new_lengths[:, chosen]),
+            rows.new_formats,
+            np.ascontiguousarray(rows.old_offsets[:, chosen]) if old else rows.old_offsets,
+            np.ascontiguousarray(rows.old_lengths[:, chosen]) if old else rows.old_lengths,
+            rows.old_formats,
+            rows.old_kinds[chosen],
+        ),
+        changes.ordinals[chosen],
+        changes.xids[chosen],
+        changes.commit_lsns[chosen],
+        changes.commit_micros[chosen],
+        changes.truncate_options[chosen],
+    )
+
+
+def _split_at_truncates(changes: LocatedChanges) -> Iterator[LocatedChanges]:
+    """Divide changes so that each TRUNCATE is alone."""
+    cuts = np.flatnonzero(changes.messages.letters == TRUNCATE).tolist()
+    if not len(changes):
+        return
+    if not cuts:
+        yield changes
+        return
+    borders = sorted({0, len(changes), *cuts, *(at + 1 for at in cuts)})
+    for first, last in pairwise(borders):
+        yield chosen_changes(changes, slice(first, last))
+
+
+def _of_one_format(changes: LocatedChanges) -> Iterator[LocatedChanges]:
+    """Divide changes so that every column has one format; they differ if the stream was restarted in between."""
+    if len(changes) == 1 or not (_formats(changes) == _BOTH).any():
+        yield changes
+        return
+    middle = len(changes) // 2
+    for half in (slice(middle), slice(middle, None)):
+        yield from _of_one_format(_with_formats(chosen_changes(changes, half)))
+
+
+def _formats(changes: LocatedChanges) -> Bytes:
+    formats: Bytes = changes.rows.new_formats | changes.rows.old_formats
+    return formats
+
+
+def _with_formats(changes: LocatedChanges) -> LocatedChanges:
+    """Return changes with the formats that occur in them."""
+    rows, buffer = changes.rows, changes.messages.buffer
+    new, old = (
+        np.array([_format(buffer, *column) for column in zip(offsets, lengths, strict=True)], np.uint8)
+        for offsets, lengths in ((rows.new_offsets, rows.new_lengths), (rows.old_offsets, rows.old_lengths))
+    )
+    return replace(changes, rows=replace(rows, new_formats=new, old_formats=old))
+
+
+def _format(buffer: Bytes, offsets: Longs, lengths: Ints) -> int:
+    letters = buffer[offsets[lengths >= 0] - 5]
+    text = bool((letters != BINARY).any())
+    return (Format.TEXT if text else 0) | (Format.BINARY if bool((letters == BINARY).any()) else 0)
+
+
+def _go_together(before: LocatedChanges, after: LocatedChanges) -> bool:
+    """Whether changes can be netted together: they are in one buffer, with one description and the same formats."""
+    return (
+        before.messages.buffer is after.messages.buffer
+        and before.relation == after.relation
+        and not ((_formats(before) | _formats(after)) == _BOTH).any()
+    )
+
+
+def _texts(parts: Sequence[LocatedChanges]) -> frozenset[int]:
+    """The columns whose values were sent as text."""
+    found = np.bitwise_or.reduce([_formats(part) for part in parts])
+    return frozenset(np.flatnonzero(found & Format.TEXT).tolist())
+
+
+def _joined(parts: Sequence[LocatedChanges]) -> TableChanges:
+    """The changes of all parts, in arrays that may be written to."""
+    sent = [part.rows.old_kinds != 0 for part in parts]
+    old = any(part.any() for part in sent)
+    columns = len(parts[0].relation.columns)
+    nothing = RowCells.empty(columns, 0, 0)
+    padded = [_with_old_rows(part.rows) if old else nothing for part in parts]
+    return TableChanges(
+        parts[0].messages.buffer,
+        np.concatenate([part.messages.letters for part in parts]),
+        np.concatenate([part.rows.new_offsets for part in parts], axis=1),
+        np.concatenate([part.rows.new_lengths for part in parts], axis=1),
+        np.concatenate([rows.old_offsets for rows in padded], axis=1),
+        np.concatenate([rows.old_lengths for rows in padded], axis=1),
+        np.concatenate(sent),
+    )
+
+
+def _with_old_rows(rows: RowCells) -> RowCells:
+    """Return the rows with old rows, all NULL, if they were left out because no change has one."""
+    columns, count = rows.new_lengths.shape
+    if rows.old_offsets.shape[1] == count:
+        return rows
+    empty = RowCells.empty(columns, 0, count)
+    return replace(rows, old_offsets=empty.old_offsets, old_lengths=empty.old_lengths)

@@ -1,0 +1,127 @@
+"""A target that follows its source under load is equal to it at the end, whatever fails in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.database import OWNER, Database
+from harness.mirrored import Mirrored, mirrored, receiving
+from harness.postgres import Server
+from harness.proxy import Proxy
+from tests.conftest import NEWEST
+from tests.target.load import TABLES, contents, database_with_tables, writing
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import SourceAltered, TargetInUse
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import Identity, locate
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.target.follow import Following, FollowOptions, follow
+from tidemark.target.state import CloneRecord, Phase
+
+pytestmark = [pytest.mark.quick, NEWEST]
+
+
+@dataclass
+class Cloned:
+    """A source, a target with the same empty tables, and a log from there on."""
+
+    source: Database
+    target: Database
+    mirror: Mirrored
+    identity: Identity
+
+    def options(self, dsn: Dsn | None = None) -> FollowOptions:
+        return FollowOptions(self.identity, dsn or self.target.dsn(OWNER), "c", self.mirror.options.folder)
+
+    def position(self) -> Lsn:
+        return Lsn.parse(self.source.admin("select pg_current_wal_insert_lsn()::text")[0][0])
+
+
+@pytest.fixture
+def source(server: Server) -> Iterator[Database]:
+    yield from database_with_tables(server)
+
+
+@pytest.fixture
+def target(server: Server) -> Iterator[Database]:
+    yield from database_with_tables(server)
+
+
+@pytest.fixture
+def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
+    mirror = mirrored(source, tmp_path, *TABLES)
+    with source.session() as session:
+        identity = locate(session, source.dsn(), may_replicate=True).identity
+        definitions = [Fingerprint.of(each, []) for each in read_catalog(session).tables if each.name in TABLES]
+    cloned = Cloned(source, target, mirror, identity)
+    with target.session(OWNER) as session:
+        record = CloneRecord(session, "c")
+        record.create()
+        record.begin(identity)
+        for each in definitions:
+            record.add_table(each)
+            record.set_copied(each.oid, Boundary(Lsn.ZERO), 0)
+        record.set_phase(Phase.FOLLOW)
+    return cloned
+
+
+def test_a_target_follows_under_load(cloned: Cloned, short: bool) -> None:
+    done = threading.Event()
+    with receiving(cloned.mirror):
+        thread = threading.Thread(target=follow, args=[cloned.options(), None, done.is_set])
+        thread.start()
+        with writing(cloned.source, 4):
+            time.sleep(3 if short else 30)
+        follow_to_the_end(cloned, thread, done)
+    assert contents(cloned.target) == contents(cloned.source)
+
+
+def follow_to_the_end(cloned: Cloned, thread: threading.Thread, done: threading.Event) -> None:
+    """End the thread that follows, and follow up to the present."""
+    done.set()
+    thread.join()
+    follow(cloned.options(), cloned.position(), lambda: False)
+
+
+@pytest.mark.full
+def test_lost_connections_lose_nothing(cloned: Cloned, short: bool) -> None:
+    proxy = Proxy(cloned.target.server.port)
+    direct = cloned.target.dsn(OWNER).reveal()
+    through = Dsn(direct.replace(f"port={cloned.target.server.port}", f"port={proxy.port}"))
+    done = threading.Event()
+    with receiving(cloned.mirror):
+        thread = threading.Thread(target=follow, args=[cloned.options(through), None, done.is_set])
+        thread.start()
+        with writing(cloned.source, 2):
+            for _ in range(10 if short else 100):
+                time.sleep(0.3)
+                proxy.cut()
+        follow_to_the_end(cloned, thread, done)
+    proxy.close()
+    assert contents(cloned.target) == contents(cloned.source)
+
+
+def test_a_second_writer_is_refused(cloned: Cloned) -> None:
+    with Following.open(cloned.options()), pytest.raises(TargetInUse, match="another process writes clone c"):
+        Following.open(cloned.options())
+
+
+def test_an_altered_table_stops_it(cloned: Cloned) -> None:
+    cloned.source.run("insert into keyed values (1)", "alter table keyed add x int", "insert into keyed values (2)")
+    with receiving(cloned.mirror):
+        with pytest.raises(SourceAltered, match=r"table public.keyed was altered"):
+            follow(cloned.options(), cloned.position(), lambda: False)
+    assert cloned.target.run("select count(*) from keyed") == [(0,)]
+
+
+def test_what_the_log_no_longer_has_is_durable_at_the_target(cloned: Cloned) -> None:
+    cloned.target.admin(f"alter role {OWNER} in database {cloned.target.name} set synchronous_commit = off")
+    with Following.open(cloned.options()) as following:
+        assert following._session.row("select current_setting('synchronous_commit')") == ("local",)

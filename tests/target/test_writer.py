@@ -1,0 +1,198 @@
+"""Changes that are netted, staged and merged leave the target equal to the source, however they are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from harness.database import OWNER, Database
+from harness.mirrored import mirrored, receive_all
+from harness.postgres import Server
+from tests.conftest import NEWEST, quick_only
+from tests.target.load import TABLES, contents, database_with_tables, hostile
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import TargetDiffers, UnexpectedSourceError
+from tidemark.log.reader import LogReader
+from tidemark.log.slices import plan
+from tidemark.postgres.catalog import read_catalog
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.relation import Relation
+from tidemark.target.tables import TargetTable, read_tables
+from tidemark.target.writer import FollowedTable, Merged, TargetWriter
+
+pytestmark = [pytest.mark.quick, NEWEST]
+
+
+@pytest.fixture
+def source(server: Server) -> Iterator[Database]:
+    yield from database_with_tables(server)
+
+
+@pytest.fixture
+def target(server: Server) -> Iterator[Database]:
+    yield from database_with_tables(server)
+
+
+class Following:
+    """A log of the source that is applied to targets."""
+
+    def __init__(self, source: Database, folder: Path) -> None:
+        self.source = source
+        self.mirror = mirrored(source, folder, *TABLES)
+        self.log = self.mirror.options.folder
+
+    def received(self, *, binary: bool = True) -> Lsn:
+        return receive_all(self.mirror, replace(self.mirror.options, binary=binary))
+
+    @contextmanager
+    def writer(self, target: Database) -> Iterator[Callable[..., list[Merged]]]:
+        with self.source.session() as session:
+            catalog = read_catalog(session)
+        with target.session(OWNER) as session:
+            found = read_tables(session, [("public", name) for name in TABLES])
+            tables = {}
+            for table in catalog.tables:
+                if table.name in TABLES:
+                    definition, there = Fingerprint.of(table, []), found["public", table.name]
+                    names = [c.name for c in definition.columns]
+                    key = tuple(names.index(c.name) for c in definition.columns if c.attnum in definition.key)
+                    others = there.exclusive_beside(names[at] for at in key)
+                    tables[table.oid] = (definition, there, key, others)
+
+            def followed(relation: Relation) -> FollowedTable | None:
+                _, there, key, others = tables[relation.oid]
+                names = [column.name for column in relation.columns]
+                columns = tuple(there.columns[name] for name in names)
+                exclusive = frozenset(at for at, name in enumerate(names) if name in others)
+                return FollowedTable(TargetTable("public", relation.name, columns, key, exclusive), Boundary(Lsn.ZERO))
+
+            writer = TargetWriter(session, followed)
+
+            def write(after: Lsn, upto: Lsn, batch_bytes: int, slice_bytes: int = 1 << 20) -> list[Merged]:
+                merged, reader = [], LogReader(self.log)
+                while after < upto:
+                    planned = plan(reader, after, upto, batch_bytes, slice_bytes)
+                    merged.append(writer.write(planned, self.log, lambda _: None))
+                    after = planned.upto
+                return merged
+
+            yield write
+
+
+@pytest.mark.parametrize("batch_bytes", quick_only([1, 20_000, 1 << 30], 20_000))
+def test_changes_leave_the_target_equal(
+    source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool
+) -> None:
+    following = Following(source, tmp_path)
+    with source.connect() as connection:
+        connection.autocommit = True
+        hostile(connection, Random(batch_bytes), 150 if short else 1500)  # noqa: S311 - to be repeated
+    upto = following.received()
+    with following.writer(target) as write:
+        merged = write(Lsn.ZERO, upto, batch_bytes)
+    assert contents(target) == contents(source)
+    assert sum(each.changes for each in merged) > 100
+
+
+@pytest.mark.full
+def test_values_in_text_and_in_binary_go_together(source: Database, target: Database, tmp_path: Path) -> None:
+    following, chance = Following(source, tmp_path), Random(1)  # noqa: S311 - to be repeated
+    upto = Lsn.ZERO
+    for binary in (False, True, False):
+        with source.connect() as connection:
+            connection.autocommit = True
+            hostile(connection, chance, 60)
+        upto = following.received(binary=binary)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 30)
+    assert contents(target) == contents(source)
+
+
+EXCHANGES = {
+    "keys": ("keyed", "update keyed set id = case id when 1 then 3 when 2 then 1 else 2 end where id <= 3"),
+    "unique values": ("uniques", "update uniques set u = case u when 1 then 3 when 2 then 1 else 2 end where u <= 3"),
+    "excluded ranges": (
+        "uniques",
+        "update uniques set e = int4range(((u % 3) * 10 + 100)::int, ((u % 3) * 10 + 101)::int) where u <= 3",
+    ),
+    "large values": ("large", "update large set id = case id when 1 then 3 when 2 then 1 else 2 end where id <= 3"),
+}
+
+
+@pytest.mark.parametrize("exchanged", quick_only(EXCHANGES, "unique values"))
+@pytest.mark.parametrize("binary", quick_only([True, False], True))
+def test_rows_can_exchange(source: Database, target: Database, tmp_path: Path, exchanged: str, *, binary: bool) -> None:
+    following = Following(source, tmp_path)
+    table, statement = EXCHANGES[exchanged]
+    source.run(
+        "insert into keyed select i, 'v' || i, i from generate_series(1, 5) i",
+        "insert into uniques (u, e, v) select i, int4range(i * 10, i * 10 + 1), i from generate_series(1, 5) i",
+        "insert into large select i, repeat(md5(i::text), 200), i from generate_series(1, 5) i",
+    )
+    begun = following.received(binary=binary)
+    steps = _one_by_one(table, statement) if exchanged != "excluded ranges" else [statement]
+    with source.connect() as connection:
+        for step in steps:
+            connection.execute(step.encode())
+    upto = following.received(binary=binary)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 30)
+        write(begun, upto, 1 << 30)
+    assert contents(target) == contents(source)
+
+
+def _one_by_one(table: str, statement: str) -> list[str]:
+    """An exchange of unique values by a value that none has."""
+    column = "u" if table == "uniques" else "id"
+    aside = [f"update {table} set {column} = -{column} where {column} <= 3"]
+    return [
+        *aside,
+        statement.replace(f"case {column} when", f"case -{column} when").replace(f"{column} <= 3", f"{column} < 0"),
+    ]
+
+
+@pytest.mark.full
+def test_a_large_transaction_may_exchange_values_that_are_unique_at_its_end_only(
+    source: Database, target: Database, tmp_path: Path
+) -> None:
+    for database in (source, target):
+        database.run("alter table uniques drop constraint uniques_u_key, add unique (u) deferrable")
+    following = Following(source, tmp_path)
+    source.run("insert into uniques (u, v) select i, repeat(i::text, 30) from generate_series(1, 20000) i")
+    begun = following.received()
+    source.run("update uniques set u = 20001 - u")
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 30)
+        write(begun, upto, 1 << 30, 1000)
+    assert contents(target) == contents(source)
+
+
+def test_a_missing_row_stops_it_and_is_named(source: Database, target: Database, tmp_path: Path) -> None:
+    following = Following(source, tmp_path)
+    source.run("insert into paired select i, 'x', i from generate_series(1, 10) i")
+    begun = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 20)
+        target.run("delete from paired where a in (3, 4)")
+        source.run("update paired set c = 0")
+        upto = following.received()
+        with pytest.raises(TargetDiffers, match=r"8 of 10 rows .*no row with \(a, b\) = \(3, x\), \(4, x\)"):
+            write(begun, upto, 1 << 20)
+    assert target.run("select count(*), min(c) from paired") == [(8, 1)]
+
+
+@pytest.mark.full
+def test_an_extra_row_stops_it_and_is_named(source: Database, target: Database, tmp_path: Path) -> None:
+    following = Following(source, tmp_path)
+    target.run("insert into keyed values (7, 'mine')")
+    source.run("insert into keyed select i from generate_series(1, 10) i")
+    upto = following.received()
+    with following.writer(target) as write, pytest.raises(UnexpectedSourceError, match=r"public.keyed.*\(id\)=\(7\)"):
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert target.run("select id, v from keyed") == [(7, "mine")]
