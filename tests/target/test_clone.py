@@ -17,15 +17,15 @@ from harness.database import MIRROR, OWNER, Database, create_database
 from harness.postgres import Server
 from tests.conftest import NEWEST
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
-from tidemark.errors import SourceAltered, TargetNotReady
+from tidemark.clock import Lsn
+from tidemark.errors import InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
 from tidemark.postgres.names import MirrorNames
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone, CloneOptions
 from tidemark.target.state import Phase
 
 pytestmark = [pytest.mark.quick, NEWEST]
-LATER = (
-    "alter table keyed add foreign key (id) references only_key (id) not valid",
+OBJECTS = (
     "create function told() returns trigger language plpgsql as 'begin new.v := ''told''; return new; end'",
     "create trigger told before insert or update on large for each row when (false) execute function told()",
     "create sequence numbers increment 3; select setval('numbers', 30)",
@@ -37,7 +37,7 @@ LATER = (
 @pytest.fixture
 def source(server: Server) -> Iterator[Database]:
     for database in database_with_tables(server):
-        database.run(*LATER[1:])
+        database.run(*OBJECTS)
         with database.connect() as connection:
             connection.autocommit = True
             hostile(connection, Random(1), 200)  # noqa: S311 - to be repeated
@@ -100,6 +100,47 @@ def test_a_killed_clone_goes_on(source: Database, target: Database, options: Clo
             child.wait()
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert contents(target) == contents(source)
+
+
+def test_changes_between_a_stop_during_the_copy_and_the_next_run_are_not_lost(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    source.run("insert into plain select i % 9, repeat('x', 20), i from generate_series(1, 300000) i")
+
+    def copied() -> bool:
+        exists = target.admin("select to_regclass('tidemark.tables') is not null") == [(True,)]
+        return exists and target.admin("select count(base_lsn) > 0 from tidemark.tables") == [(True,)]
+
+    with pytest.raises(Stopped, match="stopped during the copy"):
+        Clone(replace(options, jobs=1), lambda: None).run(copied)
+    assert target.admin("select count(base_lsn) < count(*) from tidemark.tables") == [(True,)]
+    source.run("delete from plain where a < 8", "update plain set b = 'later'", "insert into keyed values (-1, 'new')")
+    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert contents(target) == contents(source)
+
+
+@pytest.mark.full
+def test_a_clone_whose_log_is_lost_is_refused(source: Database, target: Database, options: CloneOptions) -> None:
+    Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
+    with pytest.raises(LogDamaged, match=r"is not its log"):
+        Clone(replace(options, folder=options.folder / "other"), lambda: None).run()
+    assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(1,)]
+
+
+@pytest.mark.full
+def test_an_end_before_the_target_is_refused(target: Database, options: CloneOptions) -> None:
+    following = replace(options, follows=True)
+    ended = Clone(following, lambda: None).run(following_for(target, 0))
+    assert ended.applied_lsn is not None
+    with pytest.raises(InvalidValue, match=r"--endpos 0/10 is before"):
+        Clone(replace(following, endpos=Lsn(16)), lambda: None).run()
+
+
+@pytest.mark.full
+def test_a_completed_clone_leaves_nothing_at_the_source(source: Database, options: CloneOptions) -> None:
+    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
 
 
 def started(options: CloneOptions) -> subprocess.Popen[bytes]:

@@ -18,7 +18,9 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.errors import SourceAltered, SourceError, Stopped, TableChanged
+from tidemark.errors import InvalidValue, LogDamaged, SourceAltered, SourceError, Stopped, TableChanged
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot, locked_snapshot
@@ -53,6 +55,7 @@ from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase
 
 SCHEMA, LOG = "schema", "log"
 WATCH_S = 5.0
+_LATER = "Use a later `--endpos`, or none."
 _EXTENDED = "select objid::bigint from pg_depend where classid = 'pg_class'::regclass and deptype = 'e'"
 _LOGGER = logging.getLogger("tidemark.target")
 
@@ -108,17 +111,19 @@ class Clone:
         with self._recorded() as record:
             state = record.read(source) if record.exists else None
         if state is not None and state.phase is Phase.COMPLETE:
+            self._leave_source()
             return Cloned(state.phase, state.applied_lsn)
         if state is None:
             with self._source() as session:
                 require_target(read_target_state(session, options.source, options.target, options.selection))
+        else:
+            self._require_log(state)
         require_published(options, strict=state is None)
         with self._source() as session, self._target() as target:
             binary = can_stream_binary(session.version_num, target.version_num)
         with Receiving(options.receive(binary=binary), stopping) as receiving:
             with self._recorded() as record:
-                self._fill(record, source)
-            receiving.keep()
+                self._fill(record, source, receiving)
             ended = self._followed(source)
         if ended.phase is Phase.COMPLETE:
             self._leave_source()
@@ -138,16 +143,35 @@ class Clone:
             record.lock()
             yield record
 
-    def _fill(self, record: CloneRecord, source: Identity) -> None:
-        """Create the definitions, copy the rows and create the indexes, as far as that is not done."""
+    def _require_log(self, state: CloneState) -> None:
+        """Refuse a log that does not have every change above what the target has, before another slot is created."""
+        log, needed = self._options.folder / LOG, state.needed_lsn
+        mirror = read_mirror(log, Disk()) if log.exists() else None
+        start = mirror.start if mirror is not None else None
+        if needed is not None and (start is None or start > needed):
+            raise LogDamaged(
+                f"the target has the changes up to {needed}, and {log} is not its log"
+                + (f": it begins at {start}" if start is not None else ""),
+                "If the directory was moved, pass it with `--state`. If it is lost, drop what was cloned, and schema "
+                "tidemark, at the target, and clone again.",
+            )
+
+    def _fill(self, record: CloneRecord, source: Identity, receiving: Receiving) -> None:
+        """Create the definitions, copy the rows and create the indexes, as far as that is not done.
+
+        From the first record at the target on, the slot and the log are kept: the copies rely on them.
+        """
         options = self._options
         state = record.read(source) if record.exists else None
+        if state is not None:
+            receiving.keep()
         changed: Sequence[Fingerprint] = ()
         while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
             with self._snapshot(changed) as snapshot:
                 definitions = _definitions(snapshot, options.selection)
                 if state is None or state.phase is Phase.DEFINITIONS:
                     self._define(record, source, snapshot, definitions)
+                    receiving.keep()
                 changed = self._copy(record, source, snapshot, definitions)
                 if not changed:
                     record.set_phase(Phase.INDEXES)
@@ -239,11 +263,12 @@ class Clone:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
         following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG)
-        endpos = options.endpos
+        state, endpos = self._state(source), options.endpos
+        _require_end(state, endpos)
         if endpos is None and not options.follows:
             endpos = self._position()
         with self._source() as session:
-            watch = _Watch(session, self._state(source), options.selection)
+            watch = _Watch(session, state, options.selection)
             applied = follow(following, endpos, self._stopping, watch.step)
             watch.check()
         if options.follows or endpos is None or applied < endpos:
@@ -344,6 +369,13 @@ def _selected(session: Session, selection: Selection) -> dict[int, Fingerprint]:
     extended = {oid for (oid,) in session.rows(_EXTENDED)}
     tables = [table for table in catalog.tables if table.oid not in extended]
     return {table.oid: Fingerprint.of(table, ()) for table in tables if chosen is None or table.oid in chosen}
+
+
+def _require_end(state: CloneState, endpos: Lsn | None) -> None:
+    """Refuse an end before what the target has, or before the tables are as of one position."""
+    least = max(state.consistent_lsn, state.applied_lsn or Lsn.ZERO)
+    if endpos is not None and endpos < least:
+        raise InvalidValue(f"--endpos {endpos} is before {least}, up to which the target has changes", _LATER)
 
 
 def _require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:

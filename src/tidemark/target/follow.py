@@ -64,7 +64,7 @@ class Following:
 
     def __init__(self, options: FollowOptions, session: Session, state: CloneState, record: CloneRecord) -> None:
         self._options, self._session, self._state, self._record = options, session, state, record
-        self.applied_lsn = state.applied_lsn if state.applied_lsn is not None else state.start_lsn
+        self.applied_lsn = state.needed_lsn or Lsn.ZERO
         self._recorded = state.applied_lsn
         self._reader = LogReader(options.log)
         self._known: dict[Relation, FollowedTable | None] = {}
@@ -84,11 +84,6 @@ class Following:
         except BaseException:
             session.close()
             raise
-
-    @property
-    def received_lsn(self) -> Lsn:
-        """The LSN up to which the log was received."""
-        return self._reader.received
 
     def step(self, endpos: Lsn | None = None) -> Merged | None:
         """Apply a batch of what was received, up to `endpos`; None if there was nothing to apply."""

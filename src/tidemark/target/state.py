@@ -99,9 +99,13 @@ class CloneState:
     tables: Mapping[int, ClonedTable]
 
     @property
-    def start_lsn(self) -> Lsn:
-        """The LSN above which changes are applied: the lowest at which a copy lacks one."""
-        return min((table.base.floor for table in self.tables.values() if table.base is not None), default=Lsn.ZERO)
+    def needed_lsn(self) -> Lsn | None:
+        """The LSN above which the log must have all changes: what is applied, or the lowest of the copies.
+
+        None if nothing is copied.
+        """
+        floors = [table.base.floor for table in self.tables.values() if table.base is not None]
+        return self.applied_lsn if self.applied_lsn is not None else min(floors, default=None)
 
     @property
     def consistent_lsn(self) -> Lsn:
@@ -194,19 +198,16 @@ class CloneRecord:
 
     def advance(self, before: Lsn | None, after: Lsn) -> None:
         """Record progress; raise TargetInUse if the recorded progress is not `before`."""
-        cursor = self._run(
+        changed = self._run(
             "update tidemark.clones set applied_lsn = %s, changed_at = now() where name = %s "
             "and applied_lsn is not distinct from %s::pg_lsn",
             str(after), self.name, str(before) if before is not None else None,
         )  # fmt: skip
-        if cursor != 1:
+        if changed != 1:
             raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
 
-    def remove(self) -> None:
-        """Forget the clone."""
-        self._run("delete from tidemark.clones where name = %s", self.name)
-
     def _run(self, statement: str, *parameters: Any) -> int:
+        """Run a statement; return how many rows it changed."""
         with translated("recording the state of the clone"):
             return self._session.connection.execute(statement.encode(), parameters).rowcount
 

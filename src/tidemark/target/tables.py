@@ -35,7 +35,7 @@ _COLUMNS = """
     order by n.nspname, c.relname, a.attnum
 """
 _EXCLUSIVE = """
-    select n.nspname, c.relname, i.indexrelid, i.indkey::int2[]::int[], i.indimmediate,
+    select n.nspname, c.relname, i.indexrelid, i.indkey::int2[]::int[],
            coalesce((select array_agg(d.refobjsubid) from pg_depend d
                      where d.classid = 'pg_class'::regclass and d.objid = i.indexrelid
                        and d.refclassid = 'pg_class'::regclass and d.refobjid = i.indrelid), '{}') ||
@@ -93,7 +93,7 @@ class TargetTable:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table as the target's catalog describes it. `exclusive` are names; None stands for all columns."""
+    """A table as the target's catalog describes it. `exclusive` are the columns of each unique or exclusive index."""
 
     columns: Mapping[str, TargetColumn]
     exclusive: Mapping[int, frozenset[str]]
@@ -113,8 +113,9 @@ def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tupl
         columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always)
         numbers[schema, table][attnum] = name
     exclusive: dict[tuple[str, str], dict[int, frozenset[str]]] = defaultdict(dict)
-    for schema, table, index, attnums, _, depending, plain in session.rows(_EXCLUSIVE, wanted):
+    for schema, table, index, attnums, depending, plain in session.rows(_EXCLUSIVE, wanted):
         known = numbers[schema, table]
-        concerned = {*attnums, *depending} if plain or any(depending) else set(known)
+        whole_row = not plain and (0 in depending or not depending)
+        concerned = set(known) if whole_row else {*attnums, *depending}
         exclusive[schema, table][index] = frozenset(known[each] for each in concerned if each in known)
     return {each: FoundTable(found, exclusive[each]) for each, found in columns.items()}
