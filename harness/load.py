@@ -33,7 +33,7 @@ def inserting(database: Database, clients: int) -> Iterator[None]:
                 connection.execute("insert into t values (%s)", [f"{client}-{n}-b"])
                 connection.execute("rollback" if n % 7 == 3 else "commit")
 
-    with _running(insert, clients):
+    with running(insert, clients):
         yield
 
 
@@ -55,7 +55,7 @@ def writing(database: Database) -> Iterator[None]:
             except psycopg.Error:  # the test has stopped the server
                 time.sleep(0.05)
 
-    with _running(write, clients=3):
+    with running(write, clients=3):
         yield
 
 
@@ -73,7 +73,8 @@ def _write(connection: psycopg.Connection[tuple[object, ...]], n: int) -> None:
 
 
 @contextmanager
-def _running(work: Callable[[int, threading.Event], None], clients: int) -> Iterator[None]:
+def running(work: Callable[[int, threading.Event], None], clients: int) -> Iterator[None]:
+    """Run clients, each in a thread with its number, until the context ends."""
     stop = threading.Event()
     threads = [threading.Thread(target=work, args=[client, stop]) for client in range(1, clients + 1)]
     for thread in threads:

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from harness.database import Database, create_database
+from harness.load import running
 from harness.postgres import Server
 
 TABLES = {
@@ -100,9 +101,8 @@ def _statement(chance: Random) -> str:
 @contextmanager
 def writing(source: Database, clients: int) -> Iterator[None]:
     """Run clients with hostile transactions; a deadlock between them ends one transaction."""
-    stop = threading.Event()
 
-    def write(client: int) -> None:
+    def write(client: int, stop: threading.Event) -> None:
         with source.connect() as connection:
             connection.autocommit = True
             chance = Random(client)  # noqa: S311 - to be repeated
@@ -112,12 +112,5 @@ def writing(source: Database, clients: int) -> Iterator[None]:
                 except (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):
                     connection.execute("rollback")
 
-    threads = [threading.Thread(target=write, args=[client]) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with running(write, clients):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()

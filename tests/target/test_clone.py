@@ -137,6 +137,20 @@ def test_an_end_before_the_target_is_refused(target: Database, options: CloneOpt
 
 
 @pytest.mark.full
+def test_large_objects_are_as_they_are_when_the_clone_is_completed(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    source.run(*(f"select lo_from_bytea({oid}, 'first')" for oid in (50000, 50001)))
+    source.run(f"grant select on large object 50000, 50001 to {MIRROR}")
+    Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
+    source.run("select lo_put(50000, 0, 'later')", "select lo_unlink(50001)", "select lo_from_bytea(50002, 'new')")
+    source.run(f"grant select on large object 50002 to {MIRROR}")
+    Clone(options, lambda: None).run()
+    found = target.run("select oid, lo_get(oid) from pg_largeobject_metadata order by oid")
+    assert found == [(50000, b"later"), (50002, b"new")]
+
+
+@pytest.mark.full
 def test_a_completed_clone_leaves_nothing_at_the_source(source: Database, options: CloneOptions) -> None:
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE

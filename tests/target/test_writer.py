@@ -173,6 +173,17 @@ def test_a_large_transaction_may_exchange_values_that_are_unique_at_its_end_only
     assert contents(target) == contents(source)
 
 
+def test_an_index_on_the_whole_row_concerns_all_columns(target: Database) -> None:
+    target.run(
+        "create function summed(keyed) returns int immutable language sql return $1.id",
+        "create unique index on keyed (summed(keyed))",
+    )
+    with target.session(OWNER) as session:
+        found = read_tables(session, [("public", "keyed"), ("public", "plain")])
+    assert found["public", "keyed"].exclusive_beside(["id"]) == {"id", "v", "n"}
+    assert found["public", "plain"].exclusive_beside([]) == frozenset()
+
+
 def test_a_missing_row_stops_it_and_is_named(source: Database, target: Database, tmp_path: Path) -> None:
     following = Following(source, tmp_path)
     source.run("insert into paired select i, 'x', i from generate_series(1, 10) i")

@@ -44,7 +44,7 @@ from tidemark.target.copying import TableCopied, TableFailed, copy_tables, has_o
 from tidemark.target.definitions import restore_stage
 from tidemark.target.dependents import selected_tables
 from tidemark.target.follow import FollowOptions, follow
-from tidemark.target.large_objects import copy_large_objects
+from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.probes import read_target_state
 from tidemark.target.programs import Programs, find_programs
@@ -287,8 +287,14 @@ class Clone:
             record.existing(source)
             if options.with_schema:
                 self._restore(Stage.LAST)
+            self._copy_large_objects_again()
             self._set_sequences()
             record.set_phase(Phase.COMPLETE)
+
+    def _copy_large_objects_again(self) -> None:
+        """Copy what has changed since the copy: the stream has no changes of large objects."""
+        with self._source() as source, self._target() as target, source.transaction():
+            remove_large_objects(target, copy_large_objects(source, target).extra)
 
     def _set_sequences(self) -> None:
         options = self._options

@@ -31,7 +31,11 @@ class Stage:
     @property
     def identifier(self) -> sql.Identifier:
         """The name of the stage."""
-        return sql.Identifier("pg_temp", f"tidemark_stage_{self.number}")
+        return sql.Identifier("pg_temp", self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"tidemark_stage_{self.number}"
 
     def created(self) -> sql.Composed:
         """Create it."""
@@ -41,7 +45,7 @@ class Stage:
         parts += [_defined(f"c{at}", columns[at], text=at in self.texts) for at in self.table.written]
         parts += [sql.SQL("m bytea")] if self.marked else []
         return sql.SQL("create temporary table {} ({}) on commit delete rows").format(
-            sql.Identifier(self.identifier._obj[-1]), _COMMA.join(parts)
+            sql.Identifier(self._name), _COMMA.join(parts)
         )
 
     def copied(self) -> sql.Composed:
