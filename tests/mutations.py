@@ -441,9 +441,16 @@ MUTATIONS = (
     Mutation(
         "vacuum: the window moves past the position of a lease",
         "pipeline/expire/expiry.py",
-        "retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))",
-        "retained = max(before, wanted)",
+        "retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))",
+        "retained = max(before, min([wanted, *copies]))",
         ("tests/pipeline/fold/test_vacuum.py", "-k", "open_handle"),
+    ),
+    Mutation(
+        "vacuum: the window moves past the snapshot of a copy that could continue",
+        "pipeline/expire/expiry.py",
+        "retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))",
+        "retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))",
+        ("tests/pipeline/sync/test_continued_copies.py", "-k", "parts_that_are_complete"),
     ),
     Mutation(
         "vacuum: files that an open read needs are removed",

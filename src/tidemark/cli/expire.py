@@ -30,8 +30,8 @@ def expire(
 ) -> ExitCode:
     """Delete data older than the retention period.
 
-    Data that an open reader needs is kept, and the reader is listed. Starts no JVM, and can run while other commands
-    use LAKE.
+    Data that an open reader or an unfinished copy needs is kept, and these are listed. Starts no JVM, and can run while
+    other commands use LAKE.
     """
     if keep_s is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
@@ -47,9 +47,11 @@ def expire(
     for removal in done.removals:
         files = f"{removal.files:,} file{'s' * (removal.files != 1)}, {format_size(removal.size_bytes)}"
         click.echo(f"{removal.what}: {verb} {files}")
-    for lease in done.leases:
-        holds = ", keeps older data from being deleted" if lease.lsn < done.wanted else ""
-        click.echo(f"reader: {lease}{holds}")
+    for what, lsn in [
+        *((f"reader: {lease}", lease.lsn) for lease in done.leases),
+        *((f"copy that has not ended, at {copy}", copy) for copy in done.copies),
+    ]:
+        click.echo(f"{what}{', keeps older data from being deleted' if lsn < done.wanted else ''}")
     click.echo(f"retained LSN: {done.retained}{' (dry run)' if dry_run else ''}")
     return ExitCode.OK
 
@@ -63,4 +65,5 @@ def _plain(done: Expired, *, dry_run: bool) -> dict[str, Any]:
             {"what": removal.what, "files": removal.files, "bytes": removal.size_bytes} for removal in done.removals
         ],
         "readers": [lease.plain() for lease in done.leases],
+        "copies": [str(copy) for copy in done.copies],
     }

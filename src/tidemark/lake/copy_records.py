@@ -180,6 +180,16 @@ def recorded_files(lake: Path) -> set[str]:
     return {str(file["path"]) for _, part in _parts(str(lake)) for file in part.files}
 
 
+def recorded_floors(lake: Path) -> tuple[Lsn, ...]:
+    """Return the LSN of each copy that has not ended, sorted: to continue it, the changes above this are needed."""
+    storage, floors = open_storage(lake), []
+    for key in storage.list_keys(FOLDER, _RECORD):
+        data = storage.read(key)
+        with suppress(ValueError, KeyError, TypeError):  # of another version of Tidemark: it cannot be continued
+            floors.append(RecordedCopy.parse(data or b"").base.floor)
+    return tuple(sorted(floors))
+
+
 def lasting_events(history: TableHistory) -> int:
     """The number of events of a table that affect what can be read."""
     return sum(event.kind is not TableEventKind.WAITING for event in history.events)

@@ -28,7 +28,7 @@ from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import TOMBSTONES_S, clean_log, is_there, old_commits, opened, remove_files
-from tidemark.lake.copy_records import recorded_files
+from tidemark.lake.copy_records import recorded_files, recorded_floors
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
@@ -111,11 +111,15 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The retained LSN, the one that the options request, the leases that may keep it lower, and what was removed."""
+    """The retained LSN, the one that the options request, what may keep it lower, and what was removed.
+
+    Leases and `copies` keep it lower: the LSNs of the copies that have not ended, even if their process was killed.
+    """
 
     retained: Lsn
     wanted: Lsn
     leases: tuple[Leased, ...]
+    copies: tuple[Lsn, ...]
     removals: tuple[Removal, ...]
 
 
@@ -128,10 +132,10 @@ def expire_lake(path: Path, options: ExpireOptions, *, dry_run: bool = False) ->
 
 def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
-    leases = leases_in_force(path)
+    leases, copies = leases_in_force(path), recorded_floors(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.complete)
-    retained = max(before, min([wanted, *(lease.lsn for lease in leases)]))
+    retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))
     if not dry_run and retained > Lsn.ZERO:
         ExpiryRegister(path).record(retained)
     removals = [*_tables(lake, retained, dry_run)]
@@ -141,7 +145,7 @@ def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     if not dry_run:
         update_catalog(path)
     removals += _log(lake, retained, leases, dry_run)
-    return Expired(retained, wanted, leases, tuple(removals))
+    return Expired(retained, wanted, leases, copies, tuple(removals))
 
 
 def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
