@@ -22,9 +22,9 @@ from tidemark.log.reader import LogReader
 from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.session import Session
 
-pytestmark = [pytest.mark.quick, NEWEST]
+pytestmark = [pytest.mark.full, NEWEST]
 
-WRITERS, LOOKS, FEW_LOOKS = 12, 1500, 200
+WRITERS, LOOKS = 12, 1500
 TELL = "insert into told select pg_current_xact_id()::text::bigint"
 # All who committed have told their own ids, some in the name of a subtransaction that was the first to write.
 TRANSACTIONS = (
@@ -95,14 +95,14 @@ def is_telling(found: Sequence[tuple[Seen, Boundary]]) -> bool:
     return omitting and any(boundary.lsn != seen.before for seen, boundary in found)
 
 
-def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path, short: bool) -> None:
+def test_a_standbys_sessions_see_what_the_log_says(start: Start, tmp_path: Path) -> None:
     db = create_database(start())
     db.run("create table told (xid bigint)", "create table noise (n int)")
     mirror, looks = mirrored(db, tmp_path, "told"), list[Seen]()
     with standby_of(db) as there, receiving(mirror), writing(db), there.session() as session:
 
         def look_on() -> bool:
-            looks.extend(look(session) for _ in range(FEW_LOOKS if short else LOOKS))
+            looks.extend(look(session) for _ in range(LOOKS))
             mirror.catch_up()
             found = answered(mirror, looks)
             return len(found) > len(looks) / 100 and is_telling(found)

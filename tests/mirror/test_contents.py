@@ -126,7 +126,7 @@ def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: 
     ("identity", "make"),
     [
         (Identity.DEFAULT, keyed_history),
-        (Identity.FULL, keyed_history),
+        pytest.param(Identity.FULL, keyed_history, marks=pytest.mark.full),
         (Identity.MULTISET, multiset_history),
         (Identity.NOTHING, insert_history),
     ],

@@ -147,6 +147,7 @@ def test_values_that_were_not_sent_come_from_rows_that_are_left_out(
         assert found[0] is not None
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
 def test_places_are_not_used_where_they_could_not_be_right(

@@ -88,6 +88,7 @@ def test_a_row_larger_than_every_buffer_and_segment(mirror: Mirrored) -> None:
     mirror.require_equal()
 
 
+@pytest.mark.full
 @NEWEST
 def test_connections_lost_more_often_than_there_are_buffers(mirror: Mirrored) -> None:
     with receiving(mirror) as process:

@@ -102,6 +102,7 @@ def test_a_killed_clone_goes_on(source: Database, target: Database, options: Clo
     assert contents(target) == contents(source)
 
 
+@pytest.mark.full
 def test_changes_between_a_stop_during_the_copy_and_the_next_run_are_not_lost(
     source: Database, target: Database, options: CloneOptions
 ) -> None:

@@ -136,6 +136,7 @@ def test_what_differs_is_found_by_its_key_and_shown_when_asked(side: Lakeside, m
     assert len(limited.found.differing) == 2
 
 
+@pytest.mark.full
 def test_a_parent_is_compared_as_a_session_sees_it_and_alone(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def told(side: Lakeside) -> list[object]:
         return [rows, *(by_spark(moment.history("t", key)) for key in (1, 3, 1007))]
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
 def test_readers_see_the_same_before_and_after(side: Lakeside) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import MIRROR, Database, create_database
 from harness.syncing import Synced, syncing
-from tests.conftest import NEWEST, Start, quick_only
+from tests.conftest import NEWEST, Start
 from tidemark.errors import NotAnswerable
 from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
@@ -112,7 +112,8 @@ def test_whatever_becomes_of_a_table_while_it_is_copied_it_is_right_in_the_end(
                 db.run("alter table t drop v", "alter table t rename w to v")
 
 
-@pytest.mark.parametrize("phase", quick_only(PHASES, "planned"))
+@pytest.mark.full
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_table_dropped_while_it_is_copied_is_gone(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:

@@ -22,6 +22,7 @@ from tidemark.schema.history import TableEventKind
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
+@pytest.mark.full
 def test_a_table_whose_every_copy_is_spoiled_by_a_truncate_begins_at_one(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
