@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity sql-differential soak format lock clean
+.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity clone-parity sql-differential soak format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ sync-parity: $(READY) ## Compare every table at exact positions under load, COMP
 
 poll-parity: $(READY) ## Compare every table in the snapshots of polls under load, CYCLES= (200) over all versions
 	CYCLES=$(or $(CYCLES),200) $(BIN)/python -m pytest tests/pipeline/poll/test_random.py $(ARGS)
+
+clone-parity: $(READY) ## Compare every table of clones under load at exact positions, SNAPSHOTS= (2000)
+	$(BIN)/python -m tests.target.parity --snapshots $(or $(SNAPSHOTS),2000)
 
 sql-differential: $(READY) ## Compare generated SQL on PostgreSQL and the mirror, STATEMENTS= (20000), SEED= (random), ARGS=
 	$(BIN)/python -m tests.differential.run --statements $(or $(STATEMENTS),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)

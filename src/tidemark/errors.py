@@ -53,6 +53,7 @@
     │   ├── RowRejected           the target rejected a row, or did not store it: a constraint, a trigger, a value
     │   ├── TargetDiffers         the target lacks a row or value that it must have, or has one that it must not have
     │   ├── TargetInUse           another process writes the target
+    │   ├── TargetBehind          the target does not have the changes up to an LSN yet
     │   └── SourceAltered         a table was altered at the source, and the target does not fit it
     ├── LakeError                 the Delta tables
     │   ├── LakeMissing           the directory is not a lake
@@ -354,6 +355,10 @@ class TargetInUse(TargetError):
     """Another process writes the target."""
 
 
+class TargetBehind(TargetError):
+    """The target does not have the changes up to an LSN yet."""
+
+
 class SourceAltered(TargetError):
     """A table was altered at the source, and the target does not fit it."""
 
@@ -531,6 +536,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         RowRejected: Policy(Retry.NEVER, ExitCode.REFUSED),
         TargetDiffers: Policy(Retry.NEVER, ExitCode.DIFFERENT),
         TargetInUse: Policy(Retry.NEVER, ExitCode.TRY_LATER),
+        TargetBehind: Policy(Retry.NEVER, ExitCode.TRY_LATER),
         SourceAltered: Policy(Retry.NEVER, ExitCode.REFUSED),
         LakeError: Policy(Retry.NEVER, ExitCode.LAKE),
         LakeMissing: Policy(Retry.NEVER, ExitCode.USAGE),

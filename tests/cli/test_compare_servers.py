@@ -101,7 +101,6 @@ def test_the_json_is_documented(pair: Pair, capsys: pytest.CaptureFixture[str]) 
         (["SOURCE", "SOURCE"], "the source and the target are the same database"),
         (["SOURCE", "TARGET", "none"], "neither the source nor the target has a table that matches 'none'"),
         (["SOURCE", "TARGET", "--source", "SOURCE"], "--source applies to a lake, not to two servers"),
-        (["SOURCE", "TARGET", "--wait", "5s"], "--wait applies to a lake, not to two servers"),
         (["SOURCE", "TARGET", "--master", "local"], "--master applies to a lake, not to two servers"),
         (["LAKE", "SOURCE"], "is a directory, and another argument is a connection string"),
         (["LAKE"], "Missing option '--source'"),

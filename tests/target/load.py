@@ -43,7 +43,10 @@ def contents(database: Database) -> dict[str, list[Any]]:
 
 
 def hostile(connection: psycopg.Connection[Any], chance: Random, transactions: int) -> None:
-    """Run transactions that insert, update, move, swap, delete and truncate, with savepoints and rollbacks."""
+    """Run transactions that insert, update, move, swap, delete and truncate, with savepoints and rollbacks.
+
+    Some are prepared before they end.
+    """
     for _ in range(transactions):
         connection.execute("begin")
         for _ in range(chance.randrange(1, 8)):
@@ -54,7 +57,12 @@ def hostile(connection: psycopg.Connection[Any], chance: Random, transactions: i
                 connection.execute("rollback to savepoint s")
             if chance.random() < 0.1:
                 connection.execute("rollback to savepoint s")
-        connection.execute("rollback" if chance.random() < 0.1 else "commit")
+        gid = f"{connection.info.backend_pid}-{chance.randrange(10**9)}"
+        if (ending := chance.random()) < 0.1:
+            connection.execute(f"prepare transaction '{gid}'")
+            connection.execute(f"{'commit' if ending < 0.07 else 'rollback'} prepared '{gid}'")
+        else:
+            connection.execute("rollback" if ending < 0.2 else "commit")
 
 
 def _statement(chance: Random) -> str:

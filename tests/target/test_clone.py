@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from harness.database import MIRROR, OWNER, Database, create_database
+from harness.database import MIRROR, Database, create_database
 from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
+from tests.target.clones import clone_options
+from tests.target.load import contents, database_with_tables, hostile, writing
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
-from tidemark.postgres.names import MirrorNames
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone, CloneOptions
 from tidemark.target.state import Phase
@@ -41,7 +41,6 @@ def source(server: Server) -> Iterator[Database]:
         with database.connect() as connection:
             connection.autocommit = True
             hostile(connection, Random(1), 200)  # noqa: S311 - to be repeated
-        database.admin(f"grant select on all sequences in schema public to {MIRROR}")
         yield database
 
 
@@ -54,13 +53,7 @@ def target(server: Server) -> Iterator[Database]:
 
 @pytest.fixture
 def options(source: Database, target: Database, tmp_path: Path) -> CloneOptions:
-    names = MirrorNames(source.name)
-    source.admin(
-        f"create publication {names.publication} for table {', '.join(TABLES)} "
-        "with (publish = 'insert, update, delete, truncate', publish_generated_columns = stored)"
-    )
-    pg_bin = source.server.install.home / "bin"
-    return CloneOptions(source.dsn(), target.dsn(OWNER), names, tmp_path, pg_bin=pg_bin)
+    return clone_options(source, target, tmp_path)
 
 
 def following_for(target: Database, seconds: float) -> Callable[[], bool]:

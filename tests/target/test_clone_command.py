@@ -10,26 +10,19 @@ from random import Random
 
 import pytest
 
-from harness.database import MIRROR, OWNER, Database, add_roles, create_database
-from harness.postgres import Install, Server, installs, start_server
+from harness.database import OWNER, create_database
+from harness.postgres import Server
+from tests.target.clones import publish
 from tests.target.load import TABLES, database_with_tables, hostile, writing
-from tidemark.postgres.names import MirrorNames
+from tests.target.parity import PAIRS, servers
 
 pytestmark = pytest.mark.full
-PAIRS = [pair for pair in ((16, 18), (18, 16), (15, 18)) if set(pair) <= set(installs())]
 
 
 @pytest.fixture(params=PAIRS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
-    found: list[Install] = [installs()[major] for major in request.param]
-    started = [start_server(install) for install in found]
-    try:
-        for server in started:
-            add_roles(server)
-        yield started[0], started[1]
-    finally:
-        for server in started:
-            server.remove()
+def both(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    with servers(request.param) as started:
+        yield started
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -37,17 +30,17 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_a_clone_of_another_version_compares_equal(servers: tuple[Server, Server], tmp_path: Path) -> None:
-    before, after = servers
+def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], tmp_path: Path) -> None:
+    before, after = both
     target = create_database(after)
     for source in database_with_tables(before):
         with source.connect() as connection:
             connection.autocommit = True
             hostile(connection, Random(5), 300)  # noqa: S311 - to be repeated
-        _publish(source)
-        both = source.dsn().reveal(), target.dsn(OWNER).reveal()
-        pg_bin = max(servers, key=lambda server: server.install.major).install.home / "bin"
-        clone = ("clone", *both, "--name", source.name, "--state", tmp_path, "--pg-bin", pg_bin)
+        publish(source)
+        dsns = source.dsn().reveal(), target.dsn(OWNER).reveal()
+        pg_bin = max(both, key=lambda server: server.install.major).install.home / "bin"
+        clone = ("clone", *dsns, "--name", source.name, "--state", tmp_path, "--pg-bin", pg_bin)
         with writing(source, 3):
             first = run(*clone, "--follow", "--endpos", "current")
         assert first.returncode == 0, first.stderr
@@ -55,16 +48,6 @@ def test_a_clone_of_another_version_compares_equal(servers: tuple[Server, Server
         last = run(*clone)
         assert last.returncode == 0, last.stderr
         assert "complete" in last.stdout
-        compared = run("compare", *both)
+        compared = run("compare", *dsns)
         assert compared.returncode == 0, compared.stdout
         assert compared.stdout.count("equal ") >= len(TABLES)
-
-
-def _publish(source: Database) -> None:
-    major = source.server.install.major
-    generated = ", publish_generated_columns = stored" if major >= 18 else ""
-    source.admin(
-        f"create publication {MirrorNames(source.name).publication} for table {', '.join(TABLES)} "
-        f"with (publish = 'insert, update, delete, truncate'{generated})",
-        f"grant select on all sequences in schema public to {MIRROR}",
-    )

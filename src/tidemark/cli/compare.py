@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from tidemark.cli.differences import boundary_line, lake_json, lake_lines, server_json, server_lines
+from tidemark.cli.differences import boundary_line, lake_json, lake_lines, server_json, server_lines, servers_line
 from tidemark.cli.options import DurationType, LakeOrDsnType, is_connection_string, json_option, source_option
 from tidemark.cli.spark import spark_options, started
 from tidemark.errors import ExitCode, InvalidValue
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from tidemark.mirror.compare.comparison import Comparison
     from tidemark.target.compare.servers import ServerCompareOptions
 
-_LAKE_ONLY = ("source", "wait_s", "master", "remote", "conf")
+_LAKE_ONLY = ("source", "master", "remote", "conf")
 _SERVERS_ONLY = ("sequences",)
+WAIT_S = 10.0
 _FORMS = "Use `tidemark compare LAKE --source SOURCE` for a lake, `tidemark compare SOURCE TARGET` for two servers."
 
 
@@ -39,7 +41,7 @@ _FORMS = "Use `tidemark compare LAKE --source SOURCE` for a lake, `tidemark comp
 @click.option("--timeout", "timeout_s", type=DurationType(), default="1h", show_default=True,
               help="Cancel a statement on a server after this time.")  # fmt: skip
 @click.option("--wait", "wait_s", type=DurationType(),
-              help="With LAKE, wait this long for the snapshot.  [default: 10s; 5min if polled]")  # fmt: skip
+              help="Wait this long for the snapshot.  [default: 10s; 5min if LAKE is polled]")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N",
               help="Print at most N differing rows per table.")  # fmt: skip
 @click.option("--values", is_flag=True, help="Print the values of differing rows on both sides.")
@@ -62,10 +64,11 @@ def compare(
     A table of LAKE with inheriting tables is compared twice: with their rows, and without. A polled mirror is compared
     in the snapshot of the next poll if `tidemark sync` runs, otherwise of the last poll.
 
-    SOURCE and TARGET are servers that are not written to during the comparison, and TABLE can be a pattern such as
-    sales.*. Values are compared as PostgreSQL prints them: numeric 1.0 and 1.00 differ, enums are compared by label,
-    regclass by name. A table or column that only one server has is a difference. Types, indexes and constraints are not
-    compared, nor are views, materialized views and foreign tables.
+    If TARGET is a clone that follows SOURCE, both are compared at one LSN while applications write to SOURCE, and
+    unlogged tables are not compared. Other servers must not be written to during the comparison. TABLE can be a pattern
+    such as sales.*. Values are compared as PostgreSQL prints them: numeric 1.0 and 1.00 differ, enums are compared by
+    label, regclass by name. A table or column that only one server has is a difference. Types, indexes and constraints
+    are not compared, nor are views, materialized views and foreign tables.
 
     The exit code is 12 if a table differs, and 11 if one could not be compared.
     """
@@ -75,7 +78,7 @@ def compare(
         from tidemark.target.compare.servers import ServerCompareOptions
 
         options = ServerCompareOptions(size, parallel, timeout_s, limit, values, sequences)
-        return _compare_servers(compared, names, options, as_json)
+        return _compare_servers(compared, names, options, WAIT_S if wait_s is None else wait_s, as_json)
     _refuse(context, _SERVERS_ONLY, "applies to two servers, not to a lake")
     if any(map(is_connection_string, names)):
         raise InvalidValue(f"{compared} is a directory, and another argument is a connection string", _FORMS)
@@ -110,21 +113,32 @@ def _compare_lake(comparison: Comparison, names: tuple[str, ...], values: bool, 
     return _exit_code(verdicts)
 
 
-def _compare_servers(source: Dsn, names: tuple[str, ...], options: ServerCompareOptions, as_json: bool) -> ExitCode:
+def _compare_servers(
+    source: Dsn, names: tuple[str, ...], options: ServerCompareOptions, wait_s: float, as_json: bool
+) -> ExitCode:
     if not names or not is_connection_string(names[0]):
         given = f"{names[0]!r} is not a connection string" if names else "it is missing"
         raise InvalidValue(f"the first argument is a connection string, so TARGET must be one too, and {given}", _FORMS)
-    from tidemark.target.compare.servers import compare_servers, open_snapshots
+    from tidemark.target.compare.aligned import compared_snapshots
+    from tidemark.target.compare.servers import compare_servers
 
     target, patterns = Dsn(names[0]), [Pattern(name) for name in names[1:]]
     verdicts: set[Verdict] = set()
-    with open_snapshots(source, target, options.timeout_s) as snapshots:
+    with compared_snapshots(source, target, options.timeout_s, wait_s) as taken:
+        options = replace(options, follows=taken.lsn is not None)
+        if options.follows and options.sequences:
+            raise InvalidValue(
+                "the target follows the source, and its sequences are set when the clone is completed",
+                "Compare without `--sequences`.",
+            )
         if not as_json:
-            click.echo(f"comparing {source} with {target}")
-        for done in compare_servers(*snapshots, patterns, options):
+            click.echo(servers_line(source, target, taken))
+        for done in compare_servers(taken.source, taken.target, patterns, options):
             verdicts.add(done.verdict)
             for line in (
-                [json.dumps(server_json(done, options.values))] if as_json else server_lines(done, options.values)
+                [json.dumps(server_json(done, taken.lsn, options.values))]
+                if as_json
+                else server_lines(done, options.values)
             ):
                 click.echo(line)
     return _exit_code(verdicts)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli.printing import observed
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
 from tidemark.reads.digests import RowDigest
+from tidemark.target.state import Phase
 
 if TYPE_CHECKING:
-    from tidemark.clock import Boundary
+    from tidemark.clock import Boundary, Lsn
     from tidemark.lake.polls import Poll
     from tidemark.mirror.compare.comparison import Compared, Comparison
+    from tidemark.postgres.dsn import Dsn
+    from tidemark.target.compare.aligned import ComparedSnapshots
     from tidemark.target.compare.servers import ComparedObject
 
 _WIDTH = 12  # of a verdict
@@ -35,6 +38,15 @@ def lake_lines(done: Compared, values: bool) -> list[str]:
     if done.found is None:
         return [first]
     return [f"{first}\n{'':<{_WIDTH}}  mirror: {_printed(done.mirror)}", *_rows(done.found, "mirror", values)]
+
+
+def servers_line(source: Dsn, target: Dsn, taken: ComparedSnapshots) -> str:
+    """Return the first line of a comparison of two servers."""
+    if taken.lsn is not None:
+        return f"comparing {source} with {target} at {taken.lsn}"
+    behind = taken.clone is not None and taken.clone.phase is not Phase.COMPLETE
+    note = f" as they are: no process follows the source for clone {taken.clone.name}" if taken.clone and behind else ""
+    return f"comparing {source} with {target}{note}"
 
 
 def server_lines(done: ComparedObject, values: bool) -> list[str]:
@@ -91,12 +103,13 @@ def lake_json(done: Compared, comparison: Comparison, values: bool) -> dict[str,
     }
 
 
-def server_json(done: ComparedObject, values: bool) -> dict[str, Any]:
+def server_json(done: ComparedObject, lsn: Lsn | None, values: bool) -> dict[str, Any]:
     """Return a table or sequence of two servers as plain values."""
     rows = done.found.differing if done.found is not None else ()
     return {
         "name": done.name,
         "kind": done.kind,
+        "lsn": str(lsn) if lsn is not None else None,
         "verdict": done.verdict.value,
         "seconds": round(done.seconds, 3),
         "source": _plain(done.source),

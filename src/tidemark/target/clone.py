@@ -37,6 +37,7 @@ from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.supervision import Receiving
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.selection import Selection
+from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
@@ -141,7 +142,10 @@ class Clone:
         with self._target() as session:
             record = CloneRecord(session, self._options.names.mirror)
             record.lock()
-            yield record
+            try:
+                yield record
+            finally:
+                record.unlock()
 
     def _require_log(self, state: CloneState) -> None:
         """Refuse a log that does not have every change above what the target has, before another slot is created."""
@@ -212,13 +216,24 @@ class Clone:
         self, record: CloneRecord, source: Identity, snapshot: CopySnapshot, definitions: Mapping[int, Fingerprint]
     ) -> list[Fingerprint]:
         """Copy the tables that are not copied yet in this snapshot; return those that were truncated meanwhile."""
-        options, state = self._options, record.existing(source)
+        state = record.existing(source)
         _require_unaltered(state, definitions)
         wanted = [definitions[oid] for oid, table in state.tables.items() if table.base is None]
         for each in wanted:
             record.add_table(each)
             if not has_own_rows(each):
                 record.set_copied(each.oid, snapshot.base, 0)
+        failed = self._copy_rows(record, snapshot, wanted)
+        if not failed:
+            with snapshot.shared.session("clone") as session, self._target() as target:
+                copy_large_objects(session, target)
+        return failed
+
+    def _copy_rows(
+        self, record: CloneRecord, snapshot: CopySnapshot, wanted: Sequence[Fingerprint]
+    ) -> list[Fingerprint]:
+        """Copy tables in this snapshot; return those that were truncated meanwhile."""
+        options = self._options
         recorder = PartRecorder(options.names.mirror, uuid4().hex)
         spark = self._spark() if any(has_own_rows(each) for each in wanted) else None
         failed: list[TableFailed] = []
@@ -239,9 +254,6 @@ class Clone:
             if not isinstance(failure.error, TableChanged):
                 raise failure.error
             _LOGGER.info("%s; it is copied in another snapshot, in which it is locked", failure.error.message)
-        if not failed:
-            with snapshot.shared.session("clone") as session, self._target() as target:
-                copy_large_objects(session, target)
         return [each.fingerprint for each in failed]
 
     @contextmanager
@@ -284,12 +296,23 @@ class Clone:
         """Create what is created last, set the sequences, and remove what the clone needed at the source."""
         options = self._options
         with self._recorded() as record:
-            record.existing(source)
+            self._copy_unlogged_again(record, record.existing(source))
             if options.with_schema:
                 self._restore(Stage.LAST)
             self._copy_large_objects_again()
             self._set_sequences()
             record.set_phase(Phase.COMPLETE)
+
+    def _copy_unlogged_again(self, record: CloneRecord, state: CloneState) -> None:
+        """Copy the unlogged tables as they are now: the stream has no changes of them."""
+        oids = [oid for oid, table in state.tables.items() if table.definition.persistence is Persistence.UNLOGGED]
+        changed: Sequence[Fingerprint] = ()
+        while oids:
+            with self._snapshot(changed) as snapshot:
+                definitions = _definitions(snapshot, self._options.selection)
+                _require_unaltered(state, definitions)
+                changed = self._copy_rows(record, snapshot, [definitions[oid] for oid in oids])
+                oids = [table.oid for table in changed]
 
     def _copy_large_objects_again(self) -> None:
         """Copy what has changed since the copy: the stream has no changes of large objects."""

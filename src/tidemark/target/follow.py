@@ -2,6 +2,8 @@
 
 The progress is recorded at the target, in the transactions that make it. So after a crash or a lost connection, also
 between COMMIT and its answer, following continues from there. The receiver may remove what the target has.
+
+A comparison can hold the target at an LSN for a moment: a batch that ends above it is rolled back and planned again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from psycopg import sql
+
 from tidemark.clock import Lsn
 from tidemark.errors import (
     LogBehind,
@@ -23,6 +27,7 @@ from tidemark.errors import (
     SourceAltered,
     SourceError,
     TargetError,
+    TargetInUse,
     policy_of,
 )
 from tidemark.log.reader import LogReader
@@ -34,12 +39,12 @@ from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.relation import Relation, columns_of
-from tidemark.target.state import ClonedTable, CloneRecord, CloneState
+from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held
 from tidemark.target.tables import FoundTable, TargetTable, read_tables
 from tidemark.target.writer import FollowedTable, Merged, TargetWriter
 
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
-WAIT_S, REPORT_S = 0.5, 1.0
+WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # The log is removed when the target has it, so what the target has must survive a crash of the target.
@@ -65,10 +70,10 @@ class Following:
     def __init__(self, options: FollowOptions, session: Session, state: CloneState, record: CloneRecord) -> None:
         self._options, self._session, self._state, self._record = options, session, state, record
         self.applied_lsn = state.needed_lsn or Lsn.ZERO
-        self._recorded = state.applied_lsn
+        self._first, self._recorded, self._hold = self.applied_lsn, state.applied_lsn, state.hold_lsn
         self._reader = LogReader(options.log)
         self._known: dict[Relation, FollowedTable | None] = {}
-        self._writer = TargetWriter(session, self._followed)
+        self._begin_writer()
         self._client: ReceiveClient | None = None
         self._reported_at = 0.0
 
@@ -86,23 +91,35 @@ class Following:
             raise
 
     def step(self, endpos: Lsn | None = None) -> Merged | None:
-        """Apply a batch of what was received, up to `endpos`; None if there was nothing to apply."""
+        """Apply a batch of what was received, up to `endpos`; None if nothing was applied."""
         self._reader.refresh()
-        upto = min(self._reader.received, endpos) if endpos is not None else self._reader.received
+        if self._hold is not None:
+            self._hold = self._record.hold_lsn()
+        upto = min(each for each in (self._reader.received, endpos, self._hold) if each is not None)
         merged = None
         if upto > self.applied_lsn:
             planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
             if planned.transactions:
-                merged = self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+                try:
+                    merged = self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+                except Held:
+                    self._hold = self._record.hold_lsn()
+                    self._begin_writer()
+                    return None
                 self._recorded = planned.upto
             self.applied_lsn = planned.upto
+        if self._hold is not None and self._recorded != self._hold:
+            self.settle()
         self._report()
         return merged
 
     def wait(self) -> None:
         """Wait until there is more, but not for long."""
+        if self._hold is not None and self.applied_lsn >= self._hold:
+            time.sleep(HELD_S)
+            return
         try:
-            self._receiver().wait(Lsn(self.applied_lsn.value + 1), WAIT_S)
+            self._receiver().wait(self._hold or Lsn(self.applied_lsn.value + 1), WAIT_S)
         except LogBehind:
             pass
         except ReceiveFailed:
@@ -110,14 +127,20 @@ class Following:
             time.sleep(WAIT_S)
 
     def settle(self) -> None:
-        """Record progress that no change has recorded."""
-        if self._recorded != self.applied_lsn:
-            self._advance(self.applied_lsn)
-            self._recorded = self.applied_lsn
+        """Record progress that no change has recorded, up to the LSN of a hold."""
+        upto = self.applied_lsn if self._hold is None else min(self.applied_lsn, self._hold)
+        if upto >= self._first and upto != self._recorded:
+            try:
+                self._advance(upto)
+            except Held:
+                self._hold = self._record.hold_lsn()
+            else:
+                self._recorded = upto
 
     def close(self) -> None:
         """Close the connections."""
         self._leave_receiver()
+        self._record.unlock()
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -126,8 +149,13 @@ class Following:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
+    def _begin_writer(self) -> None:
+        """Begin with a new writer, after a batch was rolled back, which may have created temporary tables."""
+        self._session.execute(sql.SQL("discard temp").format(), "dropping temporary tables")
+        self._writer = TargetWriter(self._session, self._followed)
+
     def _advance(self, upto: Lsn) -> None:
-        self._record.advance(self._recorded, upto)
+        self._record.advance(self._recorded, upto, self._reader.received)
 
     def _report(self) -> None:
         """Report to the receiver, once in a while, which segments of the log the target no longer needs."""
@@ -201,10 +229,11 @@ def follow(
 
     A lost connection and other temporary errors are waited out, with a growing pause.
     """
-    pause_s = FIRST_PAUSE_S
+    pause_s, had_lock = FIRST_PAUSE_S, False
     while True:
         try:
             with Following.open(options) as following:
+                had_lock = True
                 while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
                     if following.step(endpos) is None:
                         following.wait()
@@ -213,7 +242,8 @@ def follow(
                 following.settle()
                 return following.applied_lsn
         except (SourceError, TargetError) as error:
-            if policy_of(error).retry is Retry.NEVER or stopping():
+            ours = had_lock and isinstance(error, TargetInUse)  # the server has not noticed that a connection is lost
+            if (policy_of(error).retry is Retry.NEVER and not ours) or stopping():
                 raise
             _LOGGER.warning("%s; retrying in %.1f s", error.message, pause_s, extra=fields(pause_s=pause_s))
             time.sleep(pause_s)

@@ -2,13 +2,17 @@
 
 It is changed in the transactions that change the tables, so it always fits them. One process at a time writes a clone:
 it holds an advisory lock at the target, and each step expects the progress that it left itself.
+
+Another process can hold the clone at an LSN (`CloneHold`): no change above it is applied while that process runs.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -16,7 +20,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import NotTheSameSource, ObjectMissing, TargetInUse
+from tidemark.errors import NotTheSameSource, ObjectMissing, TargetInUse, TidemarkError
 from tidemark.pipeline.copy.parts import Part
 from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session
@@ -24,7 +28,7 @@ from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 
 SCHEMA = "tidemark"
-_LOCK = zlib.crc32(b"tidemark clone") - (1 << 31)
+_LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))
 _STOP = "Stop the other process, and retry the command."
 _CREATED = (
     "create schema if not exists tidemark",
@@ -35,6 +39,8 @@ _CREATED = (
         database text not null,
         phase text not null,
         applied_lsn pg_lsn,
+        received_lsn pg_lsn,
+        hold_lsn pg_lsn,
         changed_at timestamptz not null default clock_timestamp()
     )""",
     """create table if not exists tidemark.tables (
@@ -58,9 +64,25 @@ _CREATED = (
     )""",
 )
 _CLONE = """
-    select system_identifier, database_oid::bigint, database, phase, applied_lsn::text
+    select system_identifier, database_oid::bigint, database, phase, applied_lsn::text, hold_lsn::text
     from tidemark.clones where name = %s
 """
+_ADVANCE = """
+    update tidemark.clones set applied_lsn = %s, received_lsn = %s, changed_at = now()
+    where name = %s and applied_lsn is not distinct from %s::pg_lsn
+    and (hold_lsn is null or hold_lsn >= %s::pg_lsn)
+"""
+_PROGRESS = "select applied_lsn::text from tidemark.clones where name = %s"
+_CLONES = """
+    select name, system_identifier, database_oid::bigint, database, phase, applied_lsn::text, received_lsn::text,
+           changed_at, exists (
+               select from pg_locks where locktype = 'advisory' and granted and objsubid = 2
+               and database = (select oid from pg_database where datname = current_database())
+               and classid = (%s::bigint & 4294967295)::oid and objid = (hashtext(name)::bigint & 4294967295)::oid
+           )
+    from tidemark.clones order by name
+"""
+_COUNTS = "select name, base_lsn is not null, rows from tidemark.tables where clone = %s order by name"
 _TABLES = """
     select oid::bigint, definition, base_lsn::text, excluded::text[], rows from tidemark.tables where clone = %s
 """
@@ -92,11 +114,12 @@ class ClonedTable:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """The recorded state. `applied_lsn` is None until following begins."""
+    """The recorded state. `applied_lsn` is None until following begins; `hold_lsn` is the LSN of a hold, if any."""
 
     phase: Phase
     applied_lsn: Lsn | None
     tables: Mapping[int, ClonedTable]
+    hold_lsn: Lsn | None = None
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -113,6 +136,47 @@ class CloneState:
         return max((table.base.lsn for table in self.tables.values() if table.base is not None), default=Lsn.ZERO)
 
 
+@dataclass(frozen=True, slots=True)
+class CloneSummary:
+    """A clone at a target. Each of `tables` has its name, whether it is copied, and the number of copied rows."""
+
+    name: str
+    source: tuple[str, int]
+    database: str
+    phase: Phase
+    applied_lsn: Lsn | None
+    received_lsn: Lsn | None
+    changed_at: datetime
+    is_written: bool
+    tables: tuple[tuple[str, bool, int], ...]
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a process applies changes to it now."""
+        return self.phase is Phase.FOLLOW and self.is_written
+
+    def is_of(self, source: Identity) -> bool:
+        """Whether it is a clone of this source."""
+        return self.source == (str(source.system_identifier), source.database_oid)
+
+
+def read_clones(session: Session) -> list[CloneSummary]:
+    """Return all clones at a target, by name."""
+    if session.row("select to_regclass('tidemark.clones') is null")[0]:
+        return []
+    return [
+        CloneSummary(
+            name, (system, oid), database, Phase(phase), _lsn(applied), _lsn(received), changed_at, written,
+            tuple((table, copied, rows) for table, copied, rows in session.rows(_COUNTS, [name])),
+        )
+        for name, system, oid, database, phase, applied, received, changed_at, written in session.rows(_CLONES, [_LOCK])
+    ]  # fmt: skip
+
+
+class Held(Exception):
+    """The clone is held at an LSN below the progress that was to be recorded."""
+
+
 class CloneRecord:
     """Reads and writes the state of the clone `name` by a session at the target."""
 
@@ -120,13 +184,18 @@ class CloneRecord:
         self._session, self.name = session, name
 
     def lock(self) -> None:
-        """Take the lock of the clone until the session ends; raise TargetInUse if another session has it."""
+        """Take the lock of the clone; raise TargetInUse if another session has it. The end of the session releases it.
+
+        A server can notice that end late, so `unlock` is called first.
+        """
         (taken,) = self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])
         if not taken:
-            raise TargetInUse(
-                f"another process writes clone {self.name} at the target",
-                _STOP,
-            )
+            raise TargetInUse(f"another process writes clone {self.name} at the target", _STOP)
+
+    def unlock(self) -> None:
+        """Release the lock, if the connection still exists."""
+        with suppress(TidemarkError):
+            self._session.row("select pg_advisory_unlock(%s, hashtext(%s))", [_LOCK, self.name])
 
     def create(self) -> None:
         """Create the schema and its tables, unless they exist."""
@@ -152,13 +221,13 @@ class CloneRecord:
         found = self._session.rows(_CLONE, [self.name])
         if not found:
             return None
-        ((system, database_oid, database, phase, applied),) = found
+        ((system, database_oid, database, phase, applied, hold),) = found
         if (system, database_oid) != (str(source.system_identifier), source.database_oid):
             raise NotTheSameSource(
                 f"clone {self.name} at the target is one of database {database!r} of system {system}, not of {source}",
                 "Use that source, or another `--name`.",
             )
-        return CloneState(Phase(phase), Lsn.parse(applied) if applied else None, self._tables())
+        return CloneState(Phase(phase), _lsn(applied), self._tables(), _lsn(hold))
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
@@ -196,20 +265,68 @@ class CloneRecord:
             str(base.lsn), [str(lsn) for lsn in sorted(base.excluded)], rows, self.name, oid,
         )  # fmt: skip
 
-    def advance(self, before: Lsn | None, after: Lsn) -> None:
-        """Record progress; raise TargetInUse if the recorded progress is not `before`."""
-        changed = self._run(
-            "update tidemark.clones set applied_lsn = %s, changed_at = now() where name = %s "
-            "and applied_lsn is not distinct from %s::pg_lsn",
-            str(after), self.name, str(before) if before is not None else None,
-        )  # fmt: skip
-        if changed != 1:
-            raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+    def advance(self, before: Lsn | None, after: Lsn, received: Lsn) -> None:
+        """Record progress; raise Held if the clone is held before it, TargetInUse if `before` is not recorded."""
+        expected = str(before) if before is not None else None
+        if self._run(_ADVANCE, str(after), str(received), self.name, expected, str(after)) == 1:
+            return
+        (applied,) = self._session.row(_PROGRESS, [self.name])
+        if _lsn(applied) == before:
+            raise Held
+        raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+
+    def hold_lsn(self) -> Lsn | None:
+        """Return the LSN at which the clone is held. The hold of a process that has ended is removed."""
+        (hold,) = self._session.row("select hold_lsn::text from tidemark.clones where name = %s", [self.name])
+        if hold is None:
+            return None
+        (free,) = self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_HOLD, self.name])
+        if free:
+            self._run("update tidemark.clones set hold_lsn = null where name = %s", self.name)
+            self._session.row("select pg_advisory_unlock(%s, hashtext(%s))", [_HOLD, self.name])
+        return None if free else _lsn(hold)
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""
         with translated("recording the state of the clone"):
             return self._session.connection.execute(statement.encode(), parameters).rowcount
+
+
+class CloneHold:
+    """Holds the clone `name` at an LSN by a session at the target, until `release` or the end of the session."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session, self._name = session, name
+        (taken,) = session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_HOLD, name])
+        if not taken:
+            raise TargetInUse(
+                f"another comparison holds clone {name} at the target", "Wait until it has begun to compare, and retry."
+            )
+
+    def at_once(self) -> Lsn | None:
+        """Hold the clone where it is, and return that LSN; None if nothing has been applied yet."""
+        query = (
+            "update tidemark.clones set hold_lsn = coalesce(applied_lsn, '0/1') where name = %s "
+            "returning applied_lsn::text"
+        )
+        (applied,) = _rows(self._session, query, self._name)[0]
+        return _lsn(applied)
+
+    def at(self, lsn: Lsn) -> None:
+        """Hold the clone at an LSN that it has not passed."""
+        query = "update tidemark.clones set hold_lsn = %s where name = %s returning name"
+        _rows(self._session, query, str(lsn), self._name)
+
+    def applied_lsn(self) -> Lsn | None:
+        """Return the LSN up to which the clone has all changes."""
+        (applied,) = self._session.row(_PROGRESS, [self._name])
+        return _lsn(applied)
+
+    def release(self) -> None:
+        """End the hold."""
+        query = "update tidemark.clones set hold_lsn = null where name = %s returning name"
+        _rows(self._session, query, self._name)
+        self._session.row("select pg_advisory_unlock(%s, hashtext(%s))", [_HOLD, self._name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +369,10 @@ class PartRecorder:
 def _rows(session: Session, query: str, *parameters: Any) -> list[Any]:
     with translated("recording the state of the clone"):
         return session.connection.execute(query.encode(), parameters).fetchall()
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text is not None else None
 
 
 def _boundary(base: str | None, excluded: list[str]) -> Boundary | None:

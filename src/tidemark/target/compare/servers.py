@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from tidemark.clock import Snapshot
-from tidemark.errors import InvalidValue, TidemarkError
+from tidemark.errors import InvalidValue, NotAnswerable, TidemarkError
 from tidemark.mirror.compare.digest import WHOLE, LocatedDigest
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences, Verdict, narrowed
 from tidemark.mirror.compare.server_side import ComparedTable, ServerSide, reading
@@ -34,7 +34,7 @@ from tidemark.postgres.sqlstate import Endpoint
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Pattern
-from tidemark.schema.table import RelationKind, Table
+from tidemark.schema.table import Persistence, RelationKind, Table
 from tidemark.target.compare.catalogs import (
     ServerTables,
     compared_columns,
@@ -44,10 +44,15 @@ from tidemark.target.compare.catalogs import (
 )
 from tidemark.target.compare.sequence_values import SequenceValue, read_sequences
 
+_UNLOGGED = "an unlogged table, whose changes are not in the WAL: it is copied again when the clone is completed"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerCompareOptions:
-    """Options of a comparison: `sample` of ten thousand rows are compared, `limit` differences reported per table."""
+    """Options of a comparison: `sample` of ten thousand rows are compared, `limit` differences reported per table.
+
+    With `follows`, the target is a clone that follows the source: unlogged tables cannot be compared.
+    """
 
     sample: int = WHOLE
     parallel: int = 2
@@ -55,6 +60,7 @@ class ServerCompareOptions:
     limit: int = 100
     values: bool = False
     sequences: bool = False
+    follows: bool = False
 
     @property
     def timeouts(self) -> Timeouts:
@@ -158,6 +164,8 @@ class _TableComparison:
             different = ComparedObject(one.qualified, Verdict.DIFFERENT, 0.0, definition=definition)
             return different if definition else None
         try:
+            if self.options.follows and one.persistence is Persistence.UNLOGGED:
+                raise NotAnswerable(_UNLOGGED)
             done = self._contents(one, other, digesting)
         except TidemarkError as error:
             done = ComparedObject(one.qualified, Verdict.NOT_COMPARED, 0.0, reason=str(error))

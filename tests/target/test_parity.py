@@ -1,0 +1,29 @@
+"""A clone has the rows of its source at every LSN, under load: see `tests.target.parity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.postgres import Server
+from tests.conftest import NEWEST
+from tests.target.parity import PAIRS, compared, servers
+
+SNAPSHOTS = 67  # for each pair of versions
+
+
+@pytest.mark.quick
+@NEWEST
+def test_a_clone_equals_its_source_at_every_lsn(server: Server, tmp_path: Path) -> None:
+    found = compared(server, server, tmp_path, 4, writers=3)
+    assert (found.snapshots, found.mismatches) == (4, [])
+    assert found.rows > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def test_a_clone_of_another_version_equals_its_source_at_every_lsn(pair: tuple[int, int], tmp_path: Path) -> None:
+    with servers(pair) as both:
+        found = compared(*both, tmp_path, SNAPSHOTS)
+    assert (found.snapshots, found.mismatches) == (SNAPSHOTS, [])
