@@ -15,12 +15,14 @@ from typing import Any
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotTheSameSource, ObjectMissing, TargetInUse
 from tidemark.pipeline.copy.parts import Part
 from tidemark.postgres.identity import Identity
+from tidemark.postgres.requirements import Mode
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
+from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 
 SCHEMA = "tidemark"
@@ -33,8 +35,11 @@ _CREATED = (
         system_identifier text not null,
         database_oid oid not null,
         database text not null,
+        mode text not null,
         phase text not null,
         applied_lsn pg_lsn,
+        snapshot text,
+        timeline int,
         changed_at timestamptz not null default clock_timestamp()
     )""",
     """create table if not exists tidemark.tables (
@@ -44,8 +49,11 @@ _CREATED = (
         definition jsonb not null,
         base_lsn pg_lsn,
         excluded pg_lsn[] not null default '{}',
+        snapshot text,
+        timeline int,
         run text,
         rows bigint not null default 0,
+        digest numeric(20),
         primary key (clone, oid)
     )""",
     """create table if not exists tidemark.parts (
@@ -58,31 +66,55 @@ _CREATED = (
     )""",
 )
 _CLONE = """
-    select system_identifier, database_oid::bigint, database, phase, applied_lsn::text
+    select system_identifier, database_oid::bigint, database, mode, phase, applied_lsn::text, snapshot, timeline
     from tidemark.clones where name = %s
 """
 _TABLES = """
-    select oid::bigint, definition, base_lsn::text, excluded::text[], rows from tidemark.tables where clone = %s
+    select oid::bigint, definition, base_lsn::text, excluded::text[], snapshot, timeline, rows, digest
+    from tidemark.tables where clone = %s
+"""
+_POLLED = """
+    update tidemark.clones set applied_lsn = %s, snapshot = %s, timeline = %s, changed_at = now()
+    where name = %s and snapshot is not distinct from %s
 """
 
 
 class Phase(Enum):
-    """How far a clone is: each phase begins when the one before is complete."""
+    """How far a clone is: each phase begins when the one before is complete.
+
+    A clone that polls has a phase for its completion: in it, triggers may exist, and no poll may write any more.
+    """
 
     DEFINITIONS = "definitions"
     COPY = "copy"
     INDEXES = "indexes"
     FOLLOW = "follow"
+    COMPLETION = "completion"
     COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True)
+class PollWatermark:
+    """What a poll or its copy has read: a snapshot, the LSN of the source at that time, and its timeline."""
+
+    snapshot: Snapshot
+    lsn: Lsn
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClonedTable:
-    """A table of a clone. `base` is the boundary of its copy; None if the copy is not complete."""
+    """A table of a clone. `base` is the boundary of its copy; None if the copy is not complete.
+
+    In poll mode, `watermark` is that of the copy. `rows` and `digest` are those that the copy or the last poll left;
+    `digest`, of the keys or of rows without a key, is None until the first poll.
+    """
 
     definition: Fingerprint
     base: Boundary | None
     rows: int
+    watermark: PollWatermark | None = None
+    digest: RowDigest | None = None
 
     @property
     def name(self) -> str:
@@ -92,11 +124,13 @@ class ClonedTable:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """The recorded state. `applied_lsn` is None until following begins."""
+    """The recorded state. `applied_lsn` is None until following begins; `watermark` is that of the last poll."""
 
+    mode: Mode
     phase: Phase
     applied_lsn: Lsn | None
     tables: Mapping[int, ClonedTable]
+    watermark: PollWatermark | None = None
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -139,12 +173,19 @@ class CloneRecord:
         """Whether the target has the schema."""
         return bool(self._session.row("select to_regclass('tidemark.clones') is not null")[0])
 
-    def begin(self, source: Identity) -> None:
+    @property
+    def mode(self) -> Mode | None:
+        """The mode in which the clone was begun; None if there is no such clone."""
+        found = self._session.rows("select mode from tidemark.clones where name = %s", [self.name])
+        return Mode(found[0][0]) if found else None
+
+    def begin(self, source: Identity, mode: Mode = Mode.LOGICAL) -> None:
         """Record a new clone of this source."""
-        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, phase)"
+        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, mode, phase)"
         self._run(
-            f"{insert} values (%s, %s, %s, %s, %s)",
-            self.name, str(source.system_identifier), source.database_oid, source.database, Phase.DEFINITIONS.value,
+            f"{insert} values (%s, %s, %s, %s, %s, %s)",
+            self.name, str(source.system_identifier), source.database_oid, source.database, mode.value,
+            Phase.DEFINITIONS.value,
         )  # fmt: skip
 
     def read(self, source: Identity) -> CloneState | None:
@@ -152,13 +193,14 @@ class CloneRecord:
         found = self._session.rows(_CLONE, [self.name])
         if not found:
             return None
-        ((system, database_oid, database, phase, applied),) = found
+        ((system, database_oid, database, mode, phase, applied, *watermark),) = found
         if (system, database_oid) != (str(source.system_identifier), source.database_oid):
             raise NotTheSameSource(
                 f"clone {self.name} at the target is one of database {database!r} of system {system}, not of {source}",
                 "Use that source, or another `--name`.",
             )
-        return CloneState(Phase(phase), Lsn.parse(applied) if applied else None, self._tables())
+        applied_lsn = Lsn.parse(applied) if applied else None
+        return CloneState(Mode(mode), Phase(phase), applied_lsn, self._tables(), _watermark(applied_lsn, *watermark))
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
@@ -170,11 +212,15 @@ class CloneRecord:
         return state
 
     def _tables(self) -> dict[int, ClonedTable]:
-        rows = self._session.rows(_TABLES, [self.name])
-        return {
-            oid: ClonedTable(from_plain(definition), _boundary(base, excluded), count)
-            for oid, definition, base, excluded, count in rows
-        }
+        tables = {}
+        for oid, definition, base, excluded, snapshot, timeline, count, digest in self._session.rows(
+            _TABLES, [self.name]
+        ):
+            boundary = _boundary(base, excluded)
+            watermark = _watermark(boundary.lsn if boundary else None, snapshot, timeline)
+            kept = RowDigest(count, int(digest)) if digest is not None else None
+            tables[oid] = ClonedTable(from_plain(definition), boundary, count, watermark, kept)
+        return tables
 
     def set_phase(self, phase: Phase) -> None:
         """Record that a phase begins."""
@@ -188,12 +234,14 @@ class CloneRecord:
             self.name, definition.oid, f"{definition.schema}.{definition.name}", Jsonb(to_plain(definition)),
         )  # fmt: skip
 
-    def set_copied(self, oid: int, base: Boundary, rows: int) -> None:
-        """Record that a table has the rows of its copy."""
+    def set_copied(self, oid: int, base: Boundary, rows: int, watermark: PollWatermark | None = None) -> None:
+        """Record that a table has the rows of its copy, in poll mode with the watermark of its snapshot."""
         self._run(
-            "update tidemark.tables set base_lsn = %s, excluded = %s::pg_lsn[], rows = %s "
-            "where clone = %s and oid = %s",
-            str(base.lsn), [str(lsn) for lsn in sorted(base.excluded)], rows, self.name, oid,
+            "update tidemark.tables set base_lsn = %s, excluded = %s::pg_lsn[], rows = %s, snapshot = %s, "
+            "timeline = %s, digest = null where clone = %s and oid = %s",
+            str(base.lsn), [str(lsn) for lsn in sorted(base.excluded)], rows,
+            *((str(watermark.snapshot), watermark.timeline) if watermark is not None else (None, None)),
+            self.name, oid,
         )  # fmt: skip
 
     def advance(self, before: Lsn | None, after: Lsn) -> None:
@@ -205,6 +253,23 @@ class CloneRecord:
         )  # fmt: skip
         if changed != 1:
             raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+
+    def set_polled(self, before: PollWatermark | None, after: PollWatermark, digests: Mapping[int, RowDigest]) -> None:
+        """Record a poll, and the digests of tables that are no longer as recorded.
+
+        Raises TargetInUse if the recorded poll is not `before`.
+        """
+        changed = self._run(
+            _POLLED, str(after.lsn), str(after.snapshot), after.timeline, self.name,
+            str(before.snapshot) if before is not None else None,
+        )  # fmt: skip
+        if changed != 1:
+            raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+        for oid, digest in digests.items():
+            self._run(
+                "update tidemark.tables set rows = %s, digest = %s where clone = %s and oid = %s",
+                digest.rows, digest.total, self.name, oid,
+            )  # fmt: skip
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""
@@ -252,6 +317,12 @@ class PartRecorder:
 def _rows(session: Session, query: str, *parameters: Any) -> list[Any]:
     with translated("recording the state of the clone"):
         return session.connection.execute(query.encode(), parameters).fetchall()
+
+
+def _watermark(lsn: Lsn | None, snapshot: str | None, timeline: int | None) -> PollWatermark | None:
+    if lsn is None or snapshot is None or timeline is None:
+        return None
+    return PollWatermark(Snapshot.parse(snapshot), lsn, timeline)
 
 
 def _boundary(base: str | None, excluded: list[str]) -> Boundary | None:

@@ -84,9 +84,7 @@ class Text:
 
     def in_range(self, bits: int, ranges: Collection[int]) -> sql.Composed:
         """The SQL condition that the hash is in one of these ranges."""
-        return sql.SQL("({} >> {}) = any({}::bigint[])").format(
-            self.hash_at_source(), sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
-        )
+        return in_ranges(self.hash_at_source(), (bits, ranges))
 
     def of_hashes(self, hashes: Collection[int]) -> sql.Composed:
         """The SQL condition that the hash is one of these."""
@@ -120,7 +118,7 @@ def read_digests(session: Session, label: str, hashes: sql.Composed, bits: int, 
     """The digests of the hashes `h` of a query, for `digests_of`: number of the range, number of rows, and two sums."""
     # With `offset 0` the hash is computed once per row. Every group has rows, so that no sum is null.
     query = sql.SQL("select {}, {} from ({} offset 0) hashed{} group by 1")
-    where = sql.SQL("") if among is None else sql.SQL(" where {}").format(_within(among))
+    where = sql.SQL("") if among is None else sql.SQL(" where {}").format(in_ranges(sql.SQL("h"), among))
     wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
     statement = query.format(wanted, source_sums(sql.SQL("h")), hashes, where)
     with translated(f"digesting {session.server.object(label)}", session.server):
@@ -155,8 +153,9 @@ def hashed(rows: DataFrame, text: Text) -> DataFrame:
     return rows.withColumn("text", text.in_mirror()).withColumn("hash", spark_text_hash(F.col("text")))
 
 
-def _within(among: Ranges) -> sql.Composed:
+def in_ranges(hashed: sql.Composable, among: tuple[int, Collection[int]]) -> sql.Composed:
+    """The SQL condition that a hash is in one of these ranges."""
     bits, ranges = among
-    return sql.SQL("(h >> {}) = any({}::bigint[])").format(
-        sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
+    return sql.SQL("({} >> {}) = any({}::bigint[])").format(
+        hashed, sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
     )
