@@ -22,8 +22,9 @@ from tidemark.log.slices import plan
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.relation import Relation
+from tidemark.target.merging import Merged
 from tidemark.target.tables import TargetTable, read_tables
-from tidemark.target.writer import FollowedTable, Merged, TargetWriter
+from tidemark.target.writer import FollowedTable, TargetWriter
 
 pytestmark = [pytest.mark.quick, NEWEST]
 

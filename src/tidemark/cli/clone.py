@@ -17,15 +17,20 @@ from tidemark.cli.options import (
 )
 from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
-from tidemark.cli.sync import EndType
+from tidemark.cli.sync import EndType, interval_option, mode_option
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
 from tidemark.logs import be_quiet
 from tidemark.pipeline.plan import CURRENT
+from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.schema.selection import Pattern, Selection
+
+_CURRENT = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text
+"""
 
 
 @click.command()
@@ -38,6 +43,8 @@ from tidemark.schema.selection import Pattern, Selection
     metavar="LSN|current",
     help="End when every commit up to this LSN is applied; without --follow the clone is completed there.",
 )
+@mode_option
+@interval_option
 @selection_options
 @click.option(
     "--schema",
@@ -58,9 +65,10 @@ from tidemark.schema.selection import Pattern, Selection
 @spark_options
 @quiet_option
 def clone(
-    source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int, folder: Path | None,
-    names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+    source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
+    take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int,
+    folder: Path | None, names: MirrorNames | None, master: str | None, remote: str | None,
+    conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
 
@@ -68,6 +76,9 @@ def clone(
     resumes where it stopped. Without --follow, the clone is completed: everything that was committed when the copy
     ended is applied, then foreign keys, triggers and the values of sequences are created at TARGET, and the slot and
     the publication at SOURCE are removed.
+
+    Without logical decoding SOURCE is polled: TARGET is then as of the last poll, and nothing is created at SOURCE.
+    Without --follow, the clone is completed after one poll: stop the writes to SOURCE before.
 
     PATTERN is schema.table with * and ?, or "Quoted"."Name"; partitions and inheriting tables are included.
 
@@ -94,6 +105,8 @@ def clone(
                     jobs,
                     pg_bin,
                     schema == "copy",
+                    mode,
+                    interval_s,
                 )
                 ended = Clone(options, lambda: started(master, remote, conf)).run(stopping)
         except Stopped as error:
@@ -119,4 +132,4 @@ def _end(source: Dsn, endpos: Lsn | str | None) -> Lsn | None:
     if endpos != CURRENT:
         return endpos if isinstance(endpos, Lsn) else None
     with Session.open(source, "clone") as session:
-        return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+        return Lsn.parse(session.row(_CURRENT)[0])

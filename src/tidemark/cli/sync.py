@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tidemark.cli.options import (
+    Command,
     DurationType,
     LsnType,
     ValueType,
@@ -56,19 +57,37 @@ class KeepType(ValueType[float | None]):
         return parse_keep(value)
 
 
+def mode_option(command: Command) -> Command:
+    """Add `--mode`; the value is None for `auto`."""
+    return click.option(
+        "--mode",
+        type=click.Choice([AUTO, *(mode.value for mode in Mode)]),
+        default=AUTO,
+        show_default=True,
+        callback=lambda _, __, value: Mode(value) if value != AUTO else None,
+        help="Select the replication mode; auto polls if the source cannot decode.",
+    )(command)
+
+
+def interval_option(command: Command) -> Command:
+    """Add `--interval`."""
+    return click.option(
+        "--interval",
+        "interval_s",
+        type=DurationType(),
+        default="10s",
+        show_default=True,
+        help="In mode poll, poll at this interval (at least 5s).",
+    )(command)
+
+
 @click.command()
 @source_argument
 @lake_argument
 @log_option(required=False)
 @name_option
 @selection_options
-@click.option(
-    "--mode",
-    type=click.Choice([AUTO, *(mode.value for mode in Mode)]),
-    default=AUTO,
-    show_default=True,
-    help="Select the replication mode; auto polls if the source cannot decode.",
-)
+@mode_option
 @click.option("--once", is_flag=True, help="Stop when all tables are copied and have caught up.")
 @click.option(
     "--endpos",
@@ -95,14 +114,7 @@ class KeepType(ValueType[float | None]):
     metavar="DURATION|forever",
     help="Delete history older than this in the background.",
 )
-@click.option(
-    "--interval",
-    "interval_s",
-    type=DurationType(),
-    default="10s",
-    show_default=True,
-    help="In mode poll, poll at this interval (at least 5s).",
-)
+@interval_option
 @click.option(
     "--reconcile-every",
     type=click.IntRange(1),
@@ -149,7 +161,7 @@ def sync(
 
 def options_of(
     *, source: Dsn, lake: Path, log: Path | None, names: MirrorNames | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], mode: str, once: bool, endpos: Lsn | str | None, budget_bytes: int,
+    leave: tuple[Pattern, ...], mode: Mode | None, once: bool, endpos: Lsn | str | None, budget_bytes: int,
     wal_limit_bytes: int, wal_policy: str, accept_altered_publication: bool, cycle_bytes: int, cycle_s: float,
     copy_parallelism: int | None, archive: str | None, folds: bool, keep_s: float | None, interval_s: float,
     reconcile_every: int,
@@ -161,7 +173,7 @@ def options_of(
         names,
         Selection(take, leave),
         log,
-        Mode(mode) if mode != AUTO else None,
+        mode,
         endpos if isinstance(endpos, Lsn) else None,
         once or endpos == CURRENT,
         folds,

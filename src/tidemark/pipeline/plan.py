@@ -29,7 +29,7 @@ from tidemark.schema.selection import Selection, choose
 from tidemark.units import format_duration, format_size
 
 AUTO, CURRENT = "auto", "current"
-SHORTEST_INTERVAL_S = 5.0
+INTERVAL_S, SHORTEST_INTERVAL_S = 10.0, 5.0
 KEEP_S, SHORTEST_KEEP_S = 7 * 86400.0, 1.0
 LOG = "_log"
 
@@ -52,7 +52,7 @@ class PipelineOptions:
     once: bool = False
     folds: bool = True
     keep_s: float | None = KEEP_S
-    interval_s: float = 10.0
+    interval_s: float = INTERVAL_S
     reconcile_every: int = 1
     budget_bytes: int = BUDGET_BYTES
     wal_limit_bytes: int = WAL_LIMIT_BYTES
@@ -161,12 +161,17 @@ def plan_pipeline(options: PipelineOptions) -> PipelinePlan:
     if polled and options.endpos is not None:
         reason = choice.why if choice.mode is Mode.POLL else f"{options.lake} was created by polling"
         raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {reason}", "Use `--once`.")
-    if polled and options.interval_s < SHORTEST_INTERVAL_S:
-        raise InvalidValue(
-            f"polling interval too short: {options.interval_s:g} s",
-            f"Use `--interval {SHORTEST_INTERVAL_S:g}s` or more.",
-        )
+    if polled:
+        require_interval(options.interval_s)
     return PipelinePlan(options, choice, polled)
+
+
+def require_interval(interval_s: float) -> None:
+    """Refuse an interval that is too short for polls."""
+    if interval_s < SHORTEST_INTERVAL_S:
+        raise InvalidValue(
+            f"polling interval too short: {interval_s:g} s", f"Use `--interval {SHORTEST_INTERVAL_S:g}s` or more."
+        )
 
 
 def _tables(session: Session, selection: Selection, *, polled: bool) -> Iterator[str]:

@@ -3,6 +3,8 @@
 The phases are recorded at the target, and each can be repeated: run again, a clone continues where it stopped. Foreign
 keys, triggers, policies, privileges on tables and the values of sequences come last, when all changes are applied: none
 of them may act on changes that the source has already made. Until then the target is only for reading.
+
+Changes come from the stream, or from polls where logical decoding is not available. Polls create nothing at the source.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, LogDamaged, SourceAltered, SourceError, Stopped, TableChanged
+from tidemark.clock import Boundary, Lsn
+from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot, locked_snapshot
+from tidemark.pipeline.plan import INTERVAL_S, require_interval
+from tidemark.pipeline.poll.polling import Polling
+from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.pipeline.publishing import require_published
-from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.capability import Mode, choose_mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
 from tidemark.postgres.names import MirrorNames
@@ -35,7 +40,7 @@ from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.supervision import Receiving
-from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
@@ -43,21 +48,20 @@ from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.copying import TableCopied, TableFailed, copy_tables, has_own_rows
 from tidemark.target.definitions import restore_stage
-from tidemark.target.dependents import selected_tables
 from tidemark.target.follow import FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.needs import may_set_owners, missing_at_target
+from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
 from tidemark.target.programs import Programs, find_programs
 from tidemark.target.rights import require_target
 from tidemark.target.sequences import read_sequences, set_sequences
+from tidemark.target.source_tables import SourceWatch, read_selected, require_unaltered
 from tidemark.target.stages import Stage
-from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase
+from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
 
 SCHEMA, LOG = "schema", "log"
-WATCH_S = 5.0
 _LATER = "Use a later `--endpos`, or none."
-_EXTENDED = "select objid::bigint from pg_depend where classid = 'pg_class'::regclass and deptype = 'e'"
 _LOGGER = logging.getLogger("tidemark.target")
 
 
@@ -68,6 +72,9 @@ class CloneOptions:
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
     that the source has when everything is copied.
+
+    Without a `mode`, polls are used only if the source does not support logical decoding. A poll has no `endpos`:
+    without `follows`, the clone is completed after one poll.
     """
 
     source: Dsn
@@ -80,6 +87,8 @@ class CloneOptions:
     jobs: int = 2
     pg_bin: Path | None = None
     with_schema: bool = True
+    mode: Mode | None = None
+    interval_s: float = INTERVAL_S
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
@@ -107,28 +116,66 @@ class Clone:
         """Clone, or continue to, until the end that the options give, or until it is stopped."""
         self._stopping = stopping
         options = self._options
+        mode = self._mode()
         with self._source() as session:
-            source = locate(session, options.source, may_replicate=True).identity
+            source = locate(session, options.source, may_replicate=mode is Mode.LOGICAL).identity
         with self._recorded() as record:
             state = record.read(source) if record.exists else None
         if state is not None and state.phase is Phase.COMPLETE:
-            self._leave_source()
+            if mode is Mode.LOGICAL:
+                self._leave_source()
             return Cloned(state.phase, state.applied_lsn)
         if state is None:
             with self._source() as session:
                 require_target(read_target_state(session, options.source, options.target, options.selection))
-        else:
+        return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
+
+    def _mode(self) -> Mode:
+        """The mode: that of the clone if it exists, as requested, or as the source supports it."""
+        options = self._options
+        with self._recorded() as record:
+            recorded = record.mode if record.exists else None
+        if recorded is not None and options.mode not in (None, recorded):
+            raise InvalidValue(
+                f"clone {options.names.mirror} was begun in mode {recorded.value}, which cannot be changed",
+                f"Use `--mode {recorded.value}`, or drop what was cloned, and schema tidemark, at the target, and "
+                "clone again.",
+            )
+        mode, why = recorded or options.mode, "as requested by --mode"
+        if recorded is not None:
+            why = f"clone {options.names.mirror} was begun in this mode"
+        elif mode is None:
+            with self._source() as session:
+                choice = choose_mode(session, options.source, options.names, options.selection)
+            mode, why = choice.mode, choice.why
+            _LOGGER.info("mode %s: %s", mode.value, why, extra=fields(mode=mode.value))
+        assert mode is not None  # noqa: S101
+        if mode is Mode.POLL:
+            if options.endpos is not None:
+                hint = "Omit `--endpos`: without `--follow`, the clone is completed after one poll."
+                raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {why}", hint)
+            require_interval(options.interval_s)
+        return mode
+
+    def _by_stream(self, source: Identity, state: CloneState | None) -> Cloned:
+        options = self._options
+        if state is not None:
             self._require_log(state)
         require_published(options, strict=state is None)
         with self._source() as session, self._target() as target:
             binary = can_stream_binary(session.version_num, target.version_num)
-        with Receiving(options.receive(binary=binary), stopping) as receiving:
+        with Receiving(options.receive(binary=binary), self._stopping) as receiving:
             with self._recorded() as record:
-                self._fill(record, source, receiving)
+                self._fill(record, source, Mode.LOGICAL, receiving.keep)
             ended = self._followed(source)
         if ended.phase is Phase.COMPLETE:
             self._leave_source()
         return ended
+
+    def _by_polls(self, source: Identity) -> Cloned:
+        with self._recorded() as record:
+            self._fill(record, source, Mode.POLL, lambda: None)
+        return self._polled(source)
 
     def _source(self) -> Session:
         return Session.open(self._options.source, "clone")
@@ -160,23 +207,24 @@ class Clone:
                 "tidemark, at the target, and clone again.",
             )
 
-    def _fill(self, record: CloneRecord, source: Identity, receiving: Receiving) -> None:
+    def _fill(self, record: CloneRecord, source: Identity, mode: Mode, keep: Callable[[], None]) -> None:
         """Create the definitions, copy the rows and create the indexes, as far as that is not done.
 
-        From the first record at the target on, the slot and the log are kept: the copies rely on them.
+        `keep` is called from the first record at the target on: the copies rely on the slot and the log then.
         """
         options = self._options
         state = record.read(source) if record.exists else None
         if state is not None:
-            receiving.keep()
+            keep()
         changed: Sequence[Fingerprint] = ()
         while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
-            with self._snapshot(changed) as snapshot:
-                definitions = _definitions(snapshot, options.selection)
+            with self._snapshot(mode, changed) as (snapshot, watermark):
+                with snapshot.shared.session("clone") as session:
+                    definitions = read_selected(session, options.selection)
                 if state is None or state.phase is Phase.DEFINITIONS:
-                    self._define(record, source, snapshot, definitions)
-                    receiving.keep()
-                changed = self._copy(record, source, snapshot, definitions)
+                    self._define(record, source, mode, snapshot, definitions)
+                    keep()
+                changed = self._copy(record, source, snapshot, definitions, watermark)
                 if not changed:
                     record.set_phase(Phase.INDEXES)
             state = record.existing(source)
@@ -186,7 +234,12 @@ class Clone:
             record.set_phase(Phase.FOLLOW)
 
     def _define(
-        self, record: CloneRecord, source: Identity, snapshot: CopySnapshot, definitions: Mapping[int, Fingerprint]
+        self,
+        record: CloneRecord,
+        source: Identity,
+        mode: Mode,
+        snapshot: CopySnapshot,
+        definitions: Mapping[int, Fingerprint],
     ) -> None:
         """Create the definitions at the target; nothing is created if it lacks something that they need."""
         options = self._options
@@ -198,7 +251,7 @@ class Clone:
             self._require_room(archive)
         record.create()
         if record.read(source) is None:
-            record.begin(source)
+            record.begin(source, mode)
         if options.with_schema:
             self._restore(Stage.DEFINITIONS)
         for each in definitions.values():
@@ -213,24 +266,33 @@ class Clone:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
 
     def _copy(
-        self, record: CloneRecord, source: Identity, snapshot: CopySnapshot, definitions: Mapping[int, Fingerprint]
+        self,
+        record: CloneRecord,
+        source: Identity,
+        snapshot: CopySnapshot,
+        definitions: Mapping[int, Fingerprint],
+        watermark: PollWatermark | None,
     ) -> list[Fingerprint]:
         """Copy the tables that are not copied yet in this snapshot; return those that were truncated meanwhile."""
         state = record.existing(source)
-        _require_unaltered(state, definitions)
+        require_unaltered(state, definitions)
         wanted = [definitions[oid] for oid, table in state.tables.items() if table.base is None]
         for each in wanted:
             record.add_table(each)
             if not has_own_rows(each):
-                record.set_copied(each.oid, snapshot.base, 0)
-        failed = self._copy_rows(record, snapshot, wanted)
+                record.set_copied(each.oid, snapshot.base, 0, watermark)
+        failed = self._copy_rows(record, snapshot, wanted, watermark)
         if not failed:
             with snapshot.shared.session("clone") as session, self._target() as target:
                 copy_large_objects(session, target)
         return failed
 
     def _copy_rows(
-        self, record: CloneRecord, snapshot: CopySnapshot, wanted: Sequence[Fingerprint]
+        self,
+        record: CloneRecord,
+        snapshot: CopySnapshot,
+        wanted: Sequence[Fingerprint],
+        watermark: PollWatermark | None = None,
     ) -> list[Fingerprint]:
         """Copy tables in this snapshot; return those that were truncated meanwhile."""
         options = self._options
@@ -245,7 +307,7 @@ class Clone:
                 failed.append(result)
                 continue
             table = result.fingerprint
-            record.set_copied(table.oid, snapshot.base, result.rows)
+            record.set_copied(table.oid, snapshot.base, result.rows, watermark)
             name = f"{table.schema}.{table.name}"
             message = "table %s: copied %s rows, as of %s"
             extra = fields(table=name, rows=result.rows, lsn=snapshot.base.lsn)
@@ -253,17 +315,28 @@ class Clone:
         for failure in failed:
             if not isinstance(failure.error, TableChanged):
                 raise failure.error
-            _LOGGER.info("%s; it is copied in another snapshot, in which it is locked", failure.error.message)
+            _LOGGER.info("%s; it is copied in another snapshot", failure.error.message)
         return [each.fingerprint for each in failed]
 
     @contextmanager
-    def _snapshot(self, changed: Sequence[Fingerprint]) -> Iterator[CopySnapshot]:
-        """The snapshot of a copy. Tables that were truncated during an earlier one are locked."""
+    def _snapshot(
+        self, mode: Mode, changed: Sequence[Fingerprint]
+    ) -> Iterator[tuple[CopySnapshot, PollWatermark | None]]:
+        """The snapshot of a copy, and in poll mode its watermark.
+
+        In logical mode, tables that were truncated during an earlier one are locked.
+        """
         options = self._options
         log = options.folder / LOG
+        if mode is Mode.POLL:
+            with open_poll_snapshot(options.source) as seen:
+                seen.wait_until_durable()
+                watermark = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
+                yield CopySnapshot(Boundary(seen.lsn), seen.shared), watermark
+            return
         taken = locked_snapshot(options.source, log, changed) if changed else copy_snapshot(options.source, log)
         with taken as snapshot:
-            yield snapshot
+            yield snapshot, None
 
     def _until_stopped(self, results: Iterator[TableCopied | TableFailed]) -> Iterator[TableCopied | TableFailed]:
         try:
@@ -280,13 +353,32 @@ class Clone:
         if endpos is None and not options.follows:
             endpos = self._position()
         with self._source() as session:
-            watch = _Watch(session, state, options.selection)
-            applied = follow(following, endpos, self._stopping, watch.step)
-            watch.check()
+            watch = SourceWatch(options.selection)
+            applied = follow(following, endpos, self._stopping, lambda: watch.step(session, state))
+            watch.check(session, state)
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied)
         self._complete(source)
         return Cloned(Phase.COMPLETE, applied)
+
+    def _polled(self, source: Identity) -> Cloned:
+        """Poll until stopped, or once; then complete the clone.
+
+        If the completion has begun, triggers may exist, and there is no other poll.
+        """
+        options = self._options
+        if self._state(source).phase is Phase.FOLLOW:
+            how = TargetPollOptions(
+                options.source, options.target, options.names.mirror, options.selection, options.jobs
+            )
+            with TargetPoller(how, self._stopping) as poller:
+                Polling(poller.step, None, options.interval_s, self._stopping).run(_log_poll, once=not options.follows)
+            if options.follows or self._stopping():
+                return Cloned(Phase.FOLLOW, self._state(source).applied_lsn)
+            with self._recorded() as record:
+                record.set_phase(Phase.COMPLETION)
+        self._complete(source)
+        return Cloned(Phase.COMPLETE, self._state(source).applied_lsn)
 
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:
@@ -304,13 +396,16 @@ class Clone:
             record.set_phase(Phase.COMPLETE)
 
     def _copy_unlogged_again(self, record: CloneRecord, state: CloneState) -> None:
-        """Copy the unlogged tables as they are now: the stream has no changes of them."""
+        """Copy the unlogged tables as they are now: the stream has no changes of them. Polls find their changes."""
+        if state.mode is Mode.POLL:
+            return
         oids = [oid for oid, table in state.tables.items() if table.definition.persistence is Persistence.UNLOGGED]
         changed: Sequence[Fingerprint] = ()
         while oids:
-            with self._snapshot(changed) as snapshot:
-                definitions = _definitions(snapshot, self._options.selection)
-                _require_unaltered(state, definitions)
+            with self._snapshot(state.mode, changed) as (snapshot, _):
+                with snapshot.shared.session("clone") as session:
+                    definitions = read_selected(session, self._options.selection)
+                require_unaltered(state, definitions)
                 changed = self._copy_rows(record, snapshot, [definitions[oid] for oid in oids])
                 oids = [table.oid for table in changed]
 
@@ -360,44 +455,13 @@ class Clone:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
 
 
-class _Watch:
-    """Notices that tables were altered at the source, also where the stream has no trace of it."""
-
-    def __init__(self, session: Session, state: CloneState, selection: Selection) -> None:
-        self._session, self._state, self._selection = session, state, selection
-        self._next = time.monotonic() + WATCH_S
-        self._new: frozenset[str] = frozenset()
-
-    def step(self) -> None:
-        """Check if it is time."""
-        if time.monotonic() >= self._next:
-            self.check()
-            self._next = time.monotonic() + WATCH_S
-
-    def check(self) -> None:
-        """Raise SourceAltered if a table is no longer as it was copied; name new tables, which are not cloned."""
-        with self._session.transaction():
-            definitions = _selected(self._session, self._selection)
-        _require_unaltered(self._state, definitions)
-        new = frozenset(f"{d.schema}.{d.name}" for oid, d in definitions.items() if oid not in self._state.tables)
-        for name in sorted(new - self._new):
-            _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
-        self._new |= new
-
-
-def _definitions(snapshot: CopySnapshot, selection: Selection) -> dict[int, Fingerprint]:
-    """The selected tables as of a snapshot."""
-    with snapshot.shared.session("clone") as session:
-        return _selected(session, selection)
-
-
-def _selected(session: Session, selection: Selection) -> dict[int, Fingerprint]:
-    """The selected tables, without those of extensions, which CREATE EXTENSION creates at the target."""
-    catalog = read_catalog(session)
-    chosen = selected_tables(catalog, selection)
-    extended = {oid for (oid,) in session.rows(_EXTENDED)}
-    tables = [table for table in catalog.tables if table.oid not in extended]
-    return {table.oid: Fingerprint.of(table, ()) for table in tables if chosen is None or table.oid in chosen}
+def _log_poll(polled: TargetPolled) -> None:
+    merged = polled.merged
+    _LOGGER.info(
+        "polled %d tables, as of %s: %s rows inserted, %s updated, %s deleted",
+        polled.tables, polled.lsn, f"{merged.inserted:,}", f"{merged.updated:,}", f"{merged.deleted:,}",
+        extra=fields(lsn=polled.lsn, inserted=merged.inserted, updated=merged.updated, deleted=merged.deleted),
+    )  # fmt: skip
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:
@@ -405,14 +469,3 @@ def _require_end(state: CloneState, endpos: Lsn | None) -> None:
     least = max(state.consistent_lsn, state.applied_lsn or Lsn.ZERO)
     if endpos is not None and endpos < least:
         raise InvalidValue(f"--endpos {endpos} is before {least}, up to which the target has changes", _LATER)
-
-
-def _require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
-    """Raise an error if a table is not what it was when its definition was created at the target."""
-    for oid, table in state.tables.items():
-        found = compare(table.definition, definitions.get(oid))
-        if found.effect is not Effect.SAME:
-            raise SourceAltered(
-                f"table {table.name} was altered at the source since it was cloned: {found.reasons[0]}",
-                "Drop what was cloned, and schema tidemark, at the target, and clone again.",
-            )

@@ -80,10 +80,11 @@ class CarriedTable:
         """The name, quoted."""
         return sql.Identifier(self.fingerprint.schema, self.fingerprint.name)
 
-    def query(self, part: Part) -> PartQuery:
-        """The query that reads a part at the source."""
+    def query(self, part: Part, condition: sql.Composable | None = None) -> PartQuery:
+        """The query that reads a part at the source, all of it or the rows that meet a condition."""
         names = tuple(column.name for column in self.columns)
-        return PartQuery(self.fingerprint, part, names, tuple(map(sql.Identifier, names)), binary=self.binary)
+        shown = tuple(map(sql.Identifier, names))
+        return PartQuery(self.fingerprint, part, names, shown, condition, binary=self.binary)
 
     def copy_in(self, *, freeze: bool) -> sql.Composed:
         """The statement that writes a part at the target."""
@@ -119,10 +120,13 @@ def require_encodings(source: CopyServer, target: CopyServer) -> None:
         )
 
 
-def carried_columns(table: Fingerprint, found: Table | None, source: CopyServer, target: CopyServer) -> CarriedTable:
+def carried_columns(
+    table: Fingerprint, found: Table | None, source: CopyServer, target: CopyServer, *, with_key: bool = False
+) -> CarriedTable:
     """How the columns of a table are carried; `found` is the table of that name at the target.
 
-    Raises TargetTableUnfit if the target has no such table, or one whose columns or types differ.
+    With `with_key`, generated columns of the key are carried too: they identify the row. Raises TargetTableUnfit if the
+    target has no such table, or one whose columns or types differ.
     """
     label = table_label(table)
     if found is None:
@@ -131,9 +135,14 @@ def carried_columns(table: Fingerprint, found: Table | None, source: CopyServer,
     if found.kind is not RelationKind.TABLE:
         kind = found.kind.name.lower()
         raise TargetTableUnfit(f"table {label} is a {kind} table at the target", f"Run `drop {_kind(found)} {label}`.")
-    pairs = _pairs(table, found, source, target)
-    columns = tuple(ours for ours, _ in pairs if ours.generated is Generated.NO)
-    binary = all(_is_same_in_binary(a.type, b.type, source, target) for a, b in pairs if a.generated is Generated.NO)
+    needed = table.key if with_key else ()
+    pairs = [
+        (ours, other)
+        for ours, other in _pairs(table, found, source, target)
+        if ours.generated is Generated.NO or ours.attnum in needed
+    ]
+    columns = tuple(ours for ours, _ in pairs)
+    binary = all(_is_same_in_binary(a.type, b.type, source, target) for a, b in pairs)
     if not binary:
         _require_whole_names(label, columns, source, target)
     unlogged = found.persistence is Persistence.UNLOGGED

@@ -21,7 +21,6 @@ from psycopg import sql
 from tidemark.clock import Lsn
 from tidemark.errors import (
     LogBehind,
-    ObjectMissing,
     ReceiveFailed,
     Retry,
     SourceAltered,
@@ -39,9 +38,10 @@ from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.relation import Relation, columns_of
+from tidemark.target.merging import Merged
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held
-from tidemark.target.tables import FoundTable, TargetTable, read_tables
-from tidemark.target.writer import FollowedTable, Merged, TargetWriter
+from tidemark.target.tables import read_tables, target_table
+from tidemark.target.writer import FollowedTable, TargetWriter
 
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
@@ -193,30 +193,8 @@ def followed_table(session: Session, relation: Relation, table: ClonedTable) -> 
             f"table {table.name} was altered at the source after it was copied",
             "Drop what was cloned, and schema tidemark, at the target, and clone again.",
         )
-    found = read_tables(session, [name]).get(name)
-    if found is None:
-        raise ObjectMissing(f"table {table.name} does not exist at the target", "Create it, and retry the command.")
-    return FollowedTable(_target_table(relation, table, found), table.base)
-
-
-def _target_table(relation: Relation, table: ClonedTable, found: FoundTable) -> TargetTable:
     names = [column.name for column in relation.columns]
-    missing = [name for name in names if name not in found.columns]
-    if missing:
-        raise ObjectMissing(
-            f"table {table.name} at the target has no column {missing[0]}", "Add the column, and retry the command."
-        )
-    definition = table.definition
-    numbers = {column.attnum: column.name for column in definition.columns}
-    key = tuple(names.index(numbers[attnum]) for attnum in definition.key)
-    others = found.exclusive_beside(numbers[attnum] for attnum in definition.key)
-    return TargetTable(
-        definition.schema,
-        definition.name,
-        tuple(found.columns[name] for name in names),
-        key,
-        frozenset(at for at, name in enumerate(names) if name in others),
-    )
+    return FollowedTable(target_table(definition, names, read_tables(session, [name]).get(name)), table.base)
 
 
 def follow(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import select
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,7 @@ from tidemark.errors import (
     UntranslatableText,
 )
 from tidemark.pipeline.copy.parts import Part
+from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.blockers import named
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.libpq import libpq
@@ -210,21 +211,66 @@ def _placed(error: SourceError, table: CarriedTable, server: str, hint: str) -> 
 def _piped(source: SourceSide, target: Session, table: CarriedTable, part: Part, *, freeze: bool) -> PipedPart:
     with at_target(table, target):
         copy = _CopyIn(target, table.copy_in(freeze=freeze).as_bytes(target.connection))
-    chunks = table.query(part).copied(source.session, source.dsn)
+    written, sent_bytes = _written(source, table.query(part).copied(source.session, source.dsn), copy, table)
+    return PipedPart(part, written, sent_bytes)
+
+
+def pipe_query(
+    source: SourceSide, target: Session, table: CarriedTable, query: PartQuery, into: Callable[[], sql.Composed]
+) -> int:
+    """Copy the rows of a query within a transaction of the target; return their number.
+
+    If there are any, `into` is called, and returns the COPY … FROM STDIN of the table that they are written to.
+    """
+    chunks = query.copied(source.session, source.dsn)
+    try:
+        with at_source(table):
+            rows = _unless_empty(chunks)
+        if rows is None:
+            return 0
+        with at_target(table, target):
+            copy = _CopyIn(target, into().as_bytes(target.connection))
+    except BaseException:
+        _stop_reading(source.session, chunks)
+        raise
+    return _written(source, rows, copy, table)[0]
+
+
+def _unless_empty(chunks: Generator[memoryview, None, int]) -> Generator[memoryview, None, int] | None:
+    """The same data; None if it has no rows, in which case there is one chunk."""
+    read = [next(chunks)]
+    try:
+        read.append(next(chunks))
+    except StopIteration as end:
+        return _resumed(read, None, end.value) if end.value else None
+    return _resumed(read, chunks, 0)
+
+
+def _resumed(
+    read: Sequence[memoryview], rest: Generator[memoryview, None, int] | None, rows: int
+) -> Generator[memoryview, None, int]:
+    yield from read
+    return (yield from rest) if rest is not None else rows
+
+
+def _written(
+    source: SourceSide, chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable
+) -> tuple[int, int]:
+    """Send all data and end both COPYs; return the number of rows and of bytes."""
     try:
         sent_bytes, read = _transferred(chunks, copy, table)
     except BaseException:
         _stop_reading(source.session, chunks)
         copy.abort()
         raise
-    with at_target(table, target):
+    with at_target(table, copy.session):
         written = copy.finish()
     if read != written:
         raise RowRejected(
             f"copy of {table.label}, at the target: {written} of {read} rows were stored",
             "Disable the triggers of the table at the target, and retry the command.",
         )
-    return PipedPart(part, written, sent_bytes)
+    return written, sent_bytes
 
 
 def _transferred(chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> tuple[int, int]:

@@ -19,12 +19,14 @@ from typing import Any
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotTheSameSource, ObjectMissing, TargetInUse, TidemarkError
 from tidemark.pipeline.copy.parts import Part
 from tidemark.postgres.identity import Identity
+from tidemark.postgres.requirements import Mode
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
+from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 
 SCHEMA = "tidemark"
@@ -37,10 +39,13 @@ _CREATED = (
         system_identifier text not null,
         database_oid oid not null,
         database text not null,
+        mode text not null,
         phase text not null,
         applied_lsn pg_lsn,
         received_lsn pg_lsn,
         hold_lsn pg_lsn,
+        snapshot text,
+        timeline int,
         changed_at timestamptz not null default clock_timestamp()
     )""",
     """create table if not exists tidemark.tables (
@@ -50,8 +55,11 @@ _CREATED = (
         definition jsonb not null,
         base_lsn pg_lsn,
         excluded pg_lsn[] not null default '{}',
+        snapshot text,
+        timeline int,
         run text,
         rows bigint not null default 0,
+        digest numeric(20),
         primary key (clone, oid)
     )""",
     """create table if not exists tidemark.parts (
@@ -64,7 +72,8 @@ _CREATED = (
     )""",
 )
 _CLONE = """
-    select system_identifier, database_oid::bigint, database, phase, applied_lsn::text, hold_lsn::text
+    select system_identifier, database_oid::bigint, database, mode, phase, applied_lsn::text, hold_lsn::text, snapshot,
+           timeline
     from tidemark.clones where name = %s
 """
 _ADVANCE = """
@@ -74,7 +83,7 @@ _ADVANCE = """
 """
 _PROGRESS = "select applied_lsn::text from tidemark.clones where name = %s"
 _CLONES = """
-    select name, system_identifier, database_oid::bigint, database, phase, applied_lsn::text, received_lsn::text,
+    select name, system_identifier, database_oid::bigint, database, mode, phase, applied_lsn::text, received_lsn::text,
            changed_at, exists (
                select from pg_locks where locktype = 'advisory' and granted and objsubid = 2
                and database = (select oid from pg_database where datname = current_database())
@@ -84,27 +93,51 @@ _CLONES = """
 """
 _COUNTS = "select name, base_lsn is not null, rows from tidemark.tables where clone = %s order by name"
 _TABLES = """
-    select oid::bigint, definition, base_lsn::text, excluded::text[], rows from tidemark.tables where clone = %s
+    select oid::bigint, definition, base_lsn::text, excluded::text[], snapshot, timeline, rows, digest
+    from tidemark.tables where clone = %s
+"""
+_POLLED = """
+    update tidemark.clones set applied_lsn = %s, snapshot = %s, timeline = %s, changed_at = now()
+    where name = %s and snapshot is not distinct from %s
 """
 
 
 class Phase(Enum):
-    """How far a clone is: each phase begins when the one before is complete."""
+    """How far a clone is: each phase begins when the one before is complete.
+
+    A clone that polls has a phase for its completion: triggers may exist in it, so no poll writes.
+    """
 
     DEFINITIONS = "definitions"
     COPY = "copy"
     INDEXES = "indexes"
     FOLLOW = "follow"
+    COMPLETION = "completion"
     COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True)
+class PollWatermark:
+    """What a poll or its copy has read: a snapshot, the LSN of the source at that time, and its timeline."""
+
+    snapshot: Snapshot
+    lsn: Lsn
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClonedTable:
-    """A table of a clone. `base` is the boundary of its copy; None if the copy is not complete."""
+    """A table of a clone. `base` is the boundary of its copy; None if the copy is not complete.
+
+    In poll mode, `watermark` is that of the copy. `rows` and `digest` are those that the copy or the last poll left;
+    `digest`, of the keys or of rows without a key, is None until the first poll.
+    """
 
     definition: Fingerprint
     base: Boundary | None
     rows: int
+    watermark: PollWatermark | None = None
+    digest: RowDigest | None = None
 
     @property
     def name(self) -> str:
@@ -114,12 +147,17 @@ class ClonedTable:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """The recorded state. `applied_lsn` is None until following begins; `hold_lsn` is the LSN of a hold, if any."""
+    """The recorded state. `applied_lsn` is None until following begins; `hold_lsn` is the LSN of a hold, if any.
 
+    In poll mode, `watermark` is that of the last poll.
+    """
+
+    mode: Mode
     phase: Phase
     applied_lsn: Lsn | None
     tables: Mapping[int, ClonedTable]
     hold_lsn: Lsn | None = None
+    watermark: PollWatermark | None = None
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -143,6 +181,7 @@ class CloneSummary:
     name: str
     source: tuple[str, int]
     database: str
+    mode: Mode
     phase: Phase
     applied_lsn: Lsn | None
     received_lsn: Lsn | None
@@ -152,8 +191,8 @@ class CloneSummary:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a process applies changes to it now."""
-        return self.phase is Phase.FOLLOW and self.is_written
+        """Whether a process applies the stream to it now."""
+        return self.mode is Mode.LOGICAL and self.phase is Phase.FOLLOW and self.is_written
 
     def is_of(self, source: Identity) -> bool:
         """Whether it is a clone of this source."""
@@ -164,12 +203,13 @@ def read_clones(session: Session) -> list[CloneSummary]:
     """Return all clones at a target, by name."""
     if session.row("select to_regclass('tidemark.clones') is null")[0]:
         return []
+    found = session.rows(_CLONES, [_LOCK])
     return [
         CloneSummary(
-            name, (system, oid), database, Phase(phase), _lsn(applied), _lsn(received), changed_at, written,
+            name, (system, oid), database, Mode(mode), Phase(phase), _lsn(applied), _lsn(received), changed_at, written,
             tuple((table, copied, rows) for table, copied, rows in session.rows(_COUNTS, [name])),
         )
-        for name, system, oid, database, phase, applied, received, changed_at, written in session.rows(_CLONES, [_LOCK])
+        for name, system, oid, database, mode, phase, applied, received, changed_at, written in found
     ]  # fmt: skip
 
 
@@ -208,12 +248,19 @@ class CloneRecord:
         """Whether the target has the schema."""
         return bool(self._session.row("select to_regclass('tidemark.clones') is not null")[0])
 
-    def begin(self, source: Identity) -> None:
+    @property
+    def mode(self) -> Mode | None:
+        """The mode in which the clone was begun; None if there is no such clone."""
+        found = self._session.rows("select mode from tidemark.clones where name = %s", [self.name])
+        return Mode(found[0][0]) if found else None
+
+    def begin(self, source: Identity, mode: Mode = Mode.LOGICAL) -> None:
         """Record a new clone of this source."""
-        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, phase)"
+        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, mode, phase)"
         self._run(
-            f"{insert} values (%s, %s, %s, %s, %s)",
-            self.name, str(source.system_identifier), source.database_oid, source.database, Phase.DEFINITIONS.value,
+            f"{insert} values (%s, %s, %s, %s, %s, %s)",
+            self.name, str(source.system_identifier), source.database_oid, source.database, mode.value,
+            Phase.DEFINITIONS.value,
         )  # fmt: skip
 
     def read(self, source: Identity) -> CloneState | None:
@@ -221,13 +268,15 @@ class CloneRecord:
         found = self._session.rows(_CLONE, [self.name])
         if not found:
             return None
-        ((system, database_oid, database, phase, applied, hold),) = found
+        ((system, database_oid, database, mode, phase, applied, hold, *watermark),) = found
         if (system, database_oid) != (str(source.system_identifier), source.database_oid):
             raise NotTheSameSource(
                 f"clone {self.name} at the target is one of database {database!r} of system {system}, not of {source}",
                 "Use that source, or another `--name`.",
             )
-        return CloneState(Phase(phase), _lsn(applied), self._tables(), _lsn(hold))
+        applied_lsn = _lsn(applied)
+        polled = _watermark(applied_lsn, *watermark)
+        return CloneState(Mode(mode), Phase(phase), applied_lsn, self._tables(), _lsn(hold), polled)
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
@@ -239,11 +288,15 @@ class CloneRecord:
         return state
 
     def _tables(self) -> dict[int, ClonedTable]:
-        rows = self._session.rows(_TABLES, [self.name])
-        return {
-            oid: ClonedTable(from_plain(definition), _boundary(base, excluded), count)
-            for oid, definition, base, excluded, count in rows
-        }
+        tables = {}
+        for oid, definition, base, excluded, snapshot, timeline, count, digest in self._session.rows(
+            _TABLES, [self.name]
+        ):
+            boundary = _boundary(base, excluded)
+            watermark = _watermark(boundary.lsn if boundary else None, snapshot, timeline)
+            kept = RowDigest(count, int(digest)) if digest is not None else None
+            tables[oid] = ClonedTable(from_plain(definition), boundary, count, watermark, kept)
+        return tables
 
     def set_phase(self, phase: Phase) -> None:
         """Record that a phase begins."""
@@ -257,12 +310,14 @@ class CloneRecord:
             self.name, definition.oid, f"{definition.schema}.{definition.name}", Jsonb(to_plain(definition)),
         )  # fmt: skip
 
-    def set_copied(self, oid: int, base: Boundary, rows: int) -> None:
-        """Record that a table has the rows of its copy."""
+    def set_copied(self, oid: int, base: Boundary, rows: int, watermark: PollWatermark | None = None) -> None:
+        """Record that a table has the rows of its copy, in poll mode with the watermark of its snapshot."""
         self._run(
-            "update tidemark.tables set base_lsn = %s, excluded = %s::pg_lsn[], rows = %s "
-            "where clone = %s and oid = %s",
-            str(base.lsn), [str(lsn) for lsn in sorted(base.excluded)], rows, self.name, oid,
+            "update tidemark.tables set base_lsn = %s, excluded = %s::pg_lsn[], rows = %s, snapshot = %s, "
+            "timeline = %s, digest = null where clone = %s and oid = %s",
+            str(base.lsn), [str(lsn) for lsn in sorted(base.excluded)], rows,
+            *((str(watermark.snapshot), watermark.timeline) if watermark is not None else (None, None)),
+            self.name, oid,
         )  # fmt: skip
 
     def advance(self, before: Lsn | None, after: Lsn, received: Lsn) -> None:
@@ -285,6 +340,23 @@ class CloneRecord:
             self._run("update tidemark.clones set hold_lsn = null where name = %s", self.name)
             self._session.row("select pg_advisory_unlock(%s, hashtext(%s))", [_HOLD, self.name])
         return None if free else _lsn(hold)
+
+    def set_polled(self, before: PollWatermark | None, after: PollWatermark, digests: Mapping[int, RowDigest]) -> None:
+        """Record a poll, and the digests of tables that are no longer as recorded.
+
+        Raises TargetInUse if the recorded poll is not `before`.
+        """
+        changed = self._run(
+            _POLLED, str(after.lsn), str(after.snapshot), after.timeline, self.name,
+            str(before.snapshot) if before is not None else None,
+        )  # fmt: skip
+        if changed != 1:
+            raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+        for oid, digest in digests.items():
+            self._run(
+                "update tidemark.tables set rows = %s, digest = %s where clone = %s and oid = %s",
+                digest.rows, digest.total, self.name, oid,
+            )  # fmt: skip
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""
@@ -373,6 +445,12 @@ def _rows(session: Session, query: str, *parameters: Any) -> list[Any]:
 
 def _lsn(text: str | None) -> Lsn | None:
     return Lsn.parse(text) if text is not None else None
+
+
+def _watermark(lsn: Lsn | None, snapshot: str | None, timeline: int | None) -> PollWatermark | None:
+    if lsn is None or snapshot is None or timeline is None:
+        return None
+    return PollWatermark(Snapshot.parse(snapshot), lsn, timeline)
 
 
 def _boundary(base: str | None, excluded: list[str]) -> Boundary | None:

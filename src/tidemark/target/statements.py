@@ -37,15 +37,15 @@ class Stage:
     def _name(self) -> str:
         return f"tidemark_stage_{self.number}"
 
-    def created(self) -> sql.Composed:
-        """Create it."""
+    def created(self, *, once: bool = False) -> sql.Composed:
+        """Create it; with `once` for this transaction only."""
         columns = self.table.columns
         parts: list[sql.Composable] = [sql.SQL('o "char"')]
-        parts += [_defined(f"k{at}", columns[at], text=at in self.texts) for at in self.table.key]
-        parts += [_defined(f"c{at}", columns[at], text=at in self.texts) for at in self.table.written]
+        parts += [stage_column(f"k{at}", columns[at], text=at in self.texts) for at in self.table.key]
+        parts += [stage_column(f"c{at}", columns[at], text=at in self.texts) for at in self.table.written]
         parts += [sql.SQL("m bytea")] if self.marked else []
-        return sql.SQL("create temporary table {} ({}) on commit delete rows").format(
-            sql.Identifier(self._name), _COMMA.join(parts)
+        return sql.SQL("create temporary table {} ({}) on commit {}").format(
+            sql.Identifier(self._name), _COMMA.join(parts), sql.SQL("drop" if once else "delete rows")
         )
 
     def copied(self) -> sql.Composed:
@@ -190,7 +190,8 @@ def can_be_copied(table: TargetTable, texts: Collection[int]) -> bool:
     return bool(table.written) and not any(at in texts for at in table.written)
 
 
-def _defined(name: str, column: TargetColumn, *, text: bool) -> sql.Composed:
+def stage_column(name: str, column: TargetColumn, *, text: bool = False) -> sql.Composed:
+    """Define a column of a stage."""
     kind = "text" if text else column.stored_type
     collation = f" collate {column.collation}" if column.collation and not text else ""
     return sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind + collation))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
 
+from tidemark.errors import ObjectMissing
 from tidemark.postgres.session import Session
+from tidemark.postgres.shared import table_label
+from tidemark.schema.fingerprint import Fingerprint
 
 _COLUMNS = """
     with recursive bases(oid, base, typmod) as (
@@ -102,6 +105,27 @@ class FoundTable:
         """The columns of unique and exclusion constraints, without those that only identify the row by its key."""
         wanted = frozenset(key)
         return frozenset(name for names in self.exclusive.values() if names != wanted for name in names)
+
+
+def target_table(definition: Fingerprint, names: Sequence[str], found: FoundTable | None) -> TargetTable:
+    """Return the table at the target with these columns; an error if it or one of them does not exist."""
+    label = table_label(definition)
+    if found is None:
+        raise ObjectMissing(f"table {label} does not exist at the target", "Create it, and retry the command.")
+    missing = [name for name in names if name not in found.columns]
+    if missing:
+        raise ObjectMissing(
+            f"table {label} at the target has no column {missing[0]}", "Add the column, and retry the command."
+        )
+    numbers = {column.attnum: column.name for column in definition.columns}
+    others = found.exclusive_beside(numbers[attnum] for attnum in definition.key)
+    return TargetTable(
+        definition.schema,
+        definition.name,
+        tuple(found.columns[name] for name in names),
+        tuple(names.index(numbers[attnum]) for attnum in definition.key),
+        frozenset(at for at, name in enumerate(names) if name in others),
+    )
 
 
 def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], FoundTable]:

@@ -15,7 +15,6 @@ import numpy as np
 from psycopg import pq, sql
 
 from tidemark.clock import Boundary
-from tidemark.errors import TargetDiffers
 from tidemark.log.mapped import located
 from tidemark.log.slices import SlicePlan
 from tidemark.pgoutput.changes import BINARY, LocatedChanges
@@ -24,12 +23,11 @@ from tidemark.pgoutput.scan import Format, RowCells
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import error_for, translated
 from tidemark.schema.relation import Relation
+from tidemark.target.merging import Merged, StagedCounts, merge_contents, merge_rows
 from tidemark.target.net import (
     DELETED,
     INSERTED,
-    MOVED,
     NOTHING,
-    UPDATED,
     NetRows,
     TableChanges,
     fill_from_old_rows,
@@ -43,10 +41,8 @@ from tidemark.values.cells import UNCHANGED
 from tidemark.values.kernels import Bytes, Ints, Longs
 
 MOST_STAGES = 64
-_SHOWN = 5
 _DEFERRED = sql.SQL("set constraints all deferred")
 _BOTH = Format.TEXT | Format.BINARY
-_RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +51,6 @@ class FollowedTable:
 
     target: TargetTable
     base: Boundary
-
-
-@dataclass(slots=True)
-class Merged:
-    """How many rows a batch has deleted, updated and inserted, and of how many changes that is the net effect."""
-
-    changes: int = 0
-    deleted: int = 0
-    updated: int = 0
-    inserted: int = 0
 
 
 @dataclass(slots=True)
@@ -158,22 +144,8 @@ class TargetWriter:
         )
         self._copy(stage.copied(), rows, f"staging changes of {table.label}")
         counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
-        moves = self._count(stage.moves()) if counts[UPDATED] else 0
-        gone, changed = counts[DELETED] + counts[MOVED] + moves, counts[UPDATED] - moves
-        for statement in stage.fetched() if counts[MOVED] + moves else ():
-            self._count(statement)
-        if gone and (found := self._count(stage.deleted())) != gone:
-            raise self._difference(stage, "dm", gone, found)
-        update = stage.updated() if changed else None
-        if update is not None and (found := self._count(update)) != changed:
-            raise self._difference(stage, "u", changed, found)
-        put_in = counts[INSERTED] + counts[MOVED] + moves
-        if put_in:
-            self._count(stage.inserted())
+        merge_rows(self._session, stage, StagedCounts(*counts[INSERTED:]), merged)
         self._empty(stage)
-        merged.deleted += gone
-        merged.updated += changed
-        merged.inserted += put_in
 
     def _merge_contents(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
         net = net_contents(changes)
@@ -183,16 +155,8 @@ class TargetWriter:
         rows = staged_contents(changes, net, np.array(table.written, np.int64))
         self._copy(stage.copied(), rows, f"staging changes of {table.label}")
         gone, new = int(-net.counts[net.counts < 0].sum()), int(net.counts[net.counts > 0].sum())
-        if gone and (found := self._count(stage.deleted_contents())) != gone:
-            raise TargetDiffers(
-                f"the source removed {gone:,} rows of table {table.label}, and the target has {found:,} of them",
-                _RESTORE,
-            )
-        if new:
-            self._count(stage.inserted())
+        merge_contents(self._session, stage, gone, new, merged)
         self._empty(stage)
-        merged.deleted += gone
-        merged.inserted += new
 
     def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> Stage:
         """Return an empty stage for such changes; the one that was used least recently makes room for a new one."""
@@ -228,19 +192,6 @@ class TargetWriter:
             pgconn.nonblocking = 1
         for result in results:
             _require(result, pq.ExecStatus.COMMAND_OK, doing)
-
-    def _difference(self, stage: Stage, operations: str, expected: int, found: int) -> TargetDiffers:
-        """Return the error for rows that the target does not have."""
-        table = stage.table
-        names = ", ".join(table.columns[at].name for at in table.key)
-        keys = self._session.connection.execute(stage.missing(operations)).fetchall()
-        shown = ", ".join(f"({', '.join(map(str, key))})" for key in keys[:_SHOWN])
-        more = " and others" if len(keys) > _SHOWN else ""
-        return TargetDiffers(
-            f"table {table.label} at the target has {found:,} of {expected:,} rows that the source changed; "
-            f"it has no row with ({names}) = {shown}{more}",
-            _RESTORE,
-        )
 
 
 def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None:

@@ -195,9 +195,10 @@ class _Cycle:
         oid: int,
     ) -> Followed | Unreadable:
         table, task = tables[oid], self._task
-        source = SourceTable(table, self._source, self._setting.options.tasks)
+        tasks = self._setting.options.tasks
+        source = SourceTable(table.fingerprint, table.parts, table.text(), self._source, tasks)
         more, write = partial(self._more, table), self._writer(table)
-        following = Following(source, task.had.get(oid), self._room, more, write)
+        following = Following(table, source, task.had.get(oid), self._room, more, write)
         try:
             if oid not in wanted:
                 return following.by_row()

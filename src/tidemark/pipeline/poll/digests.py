@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import rows_of
-from tidemark.postgres.session import Timeouts
+from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot, require_same
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.canonical import ComparedColumn, source_row
@@ -84,9 +84,7 @@ class Text:
 
     def in_range(self, bits: int, ranges: Collection[int]) -> sql.Composed:
         """The SQL condition that the hash is in one of these ranges."""
-        return sql.SQL("({} >> {}) = any({}::bigint[])").format(
-            self.hash_at_source(), sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
-        )
+        return in_ranges(self.hash_at_source(), (bits, ranges))
 
     def of_hashes(self, hashes: Collection[int]) -> sql.Composed:
         """The SQL condition that the hash is one of these."""
@@ -104,24 +102,33 @@ class Text:
 def source_digests(
     source: SharedSnapshot, table: Fingerprint, parts: Iterable[Part], text: Text, bits: int, among: Among, tasks: int
 ) -> Digests:
-    """The source's digests by ranges of `bits` bits: of all rows, or of those in coarser ranges."""
-    # With `offset 0` the hash is computed once per row. Every group has rows, so that no sum is null.
-    query = sql.SQL("select {}, {} from (select {} h from {} offset 0) hashed{} group by 1")
-    where = sql.SQL("") if among is None else sql.SQL(" where {}").format(_within(among))
-    sums = source_sums(sql.SQL("h"))
-    wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
+    """A server's digests by ranges of `bits` bits: of all rows, or of those in coarser ranges."""
 
     def asked(part: Part) -> Longs:
         with source.session("poll", _READING) as session:
             require_same(session, table)
-            statement = query.format(wanted, sums, text.hash_at_source(), rows_of(table, part), where)
-            with translated(f"digesting {table.schema}.{table.name}"):
-                rows = session.connection.cursor(binary=True).execute(statement).fetchall()
-            return np.array(rows, np.int64).reshape(-1, 4)
+            rows = sql.SQL("select {} h from {}").format(text.hash_at_source(), rows_of(table, part))
+            return read_digests(session, f"{table.schema}.{table.name}", rows, bits, among)
 
     with ThreadPoolExecutor(tasks, "digest") as pool:
-        found = np.concatenate([np.empty((0, 4), np.int64), *pool.map(asked, parts)])
-    numbers, rows, high, low = found.T
+        return digests_of(pool.map(asked, parts))
+
+
+def read_digests(session: Session, label: str, hashes: sql.Composed, bits: int, among: Among) -> Longs:
+    """The digests of the hashes `h` of a query, for `digests_of`: number of the range, number of rows, and two sums."""
+    # With `offset 0` the hash is computed once per row. Every group has rows, so that no sum is null.
+    query = sql.SQL("select {}, {} from ({} offset 0) hashed{} group by 1")
+    where = sql.SQL("") if among is None else sql.SQL(" where {}").format(in_ranges(sql.SQL("h"), among))
+    wanted = sql.SQL("0::bigint") if bits == 0 else sql.SQL("h >> {}").format(sql.Literal(BITS - bits))
+    statement = query.format(wanted, source_sums(sql.SQL("h")), hashes, where)
+    with translated(f"digesting {session.server.object(label)}", session.server):
+        rows = session.connection.cursor(binary=True).execute(statement).fetchall()
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def digests_of(found: Iterable[Longs]) -> Digests:
+    """The digests that `read_digests` has read for the parts of a table."""
+    numbers, rows, high, low = np.concatenate([np.empty((0, 4), np.int64), *found]).T
     return Digests.of(numbers, rows, totals_of(high, low))
 
 
@@ -146,8 +153,9 @@ def hashed(rows: DataFrame, text: Text) -> DataFrame:
     return rows.withColumn("text", text.in_mirror()).withColumn("hash", spark_text_hash(F.col("text")))
 
 
-def _within(among: Ranges) -> sql.Composed:
+def in_ranges(hashed: sql.Composable, among: tuple[int, Collection[int]]) -> sql.Composed:
+    """The SQL condition that a hash is in one of these ranges."""
     bits, ranges = among
-    return sql.SQL("(h >> {}) = any({}::bigint[])").format(
-        sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
+    return sql.SQL("({} >> {}) = any({}::bigint[])").format(
+        hashed, sql.Literal(BITS - bits), sql.Literal(f"{{{','.join(map(str, sorted(ranges)))}}}")
     )

@@ -25,6 +25,7 @@ from tidemark.pipeline.poll.digests import Ranges, hashed, within
 from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
 from tidemark.pipeline.poll.reconcile import DifferingRanges, SourceTable
 from tidemark.pipeline.poll.staging import Staged, StagedRead, staged_rows
+from tidemark.pipeline.poll.table import PolledTable
 from tidemark.pipeline.poll.writing import WrittenChanges, joined
 from tidemark.reads.changes import celled
 from tidemark.reads.difference import net
@@ -62,9 +63,15 @@ class Following:
     """
 
     def __init__(
-        self, source: SourceTable, had: Kept | RowDigest | None, room: Room, stage: Stage, write: Write
+        self,
+        table: PolledTable,
+        source: SourceTable,
+        had: Kept | RowDigest | None,
+        room: Room,
+        stage: Stage,
+        write: Write,
     ) -> None:
-        self._source, self._table = source, source.table
+        self._table, self._source = table, source
         self._had, self._room, self._stage, self._write = had, room, stage, write
 
     def by_key(self, staged: Staged, wanted: StagedRead, *, reconcile: bool) -> Followed:

@@ -144,17 +144,9 @@ class Poller:
             if self.cycle.applied_lsn > Lsn.ZERO:
                 self._whole[None] = "the mirror used logical decoding before"
             return
-        if seen.lsn < last.lsn or seen.snapshot.xmax < last.snapshot.xmax:
-            if seen.on_standby:
-                raise SourceBusy(
-                    f"the standby has replayed WAL up to {seen.lsn}, and the last poll was at {last.lsn}",
-                    "Retry the command when the standby has caught up.",
-                )
-            self._whole[None] = "the source was restored to an earlier state"
-        elif identity.timeline != last.timeline:
-            self._whole[None] = f"the timeline of the source changed from {last.timeline} to {identity.timeline}"
-        elif Horizon.between(last.snapshot, seen.snapshot) is None:
-            self._whole[None] = "too many transactions since the last poll"
+        why = seen.unfollowable(last)
+        if why is not None:
+            self._whole[None] = why
 
     def _is_idle(self, seen: PollSnapshot) -> bool:
         if self._last is None or self._whole or not seen.is_same(self._last):

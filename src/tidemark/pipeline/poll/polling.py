@@ -11,50 +11,48 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidemark.clock import Lsn
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
 from tidemark.logs import fields
-from tidemark.pipeline.poll.poller import Polled, Poller
-from tidemark.pipeline.poll.snapshot_session import PollSnapshot
 from tidemark.spark import Stopped, has_ended, what_failed
 from tidemark.units import format_duration
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
 MOST_FAILURES = 3  # consecutive failures after which an error of Spark is raised
 _LOOK_S = 0.1
+T = TypeVar("T")
 _LOGGER = logging.getLogger("tidemark.pipeline")
-_RETRY = "Retry the command. The lake is unchanged since the last poll, and sync continues from there."
+_RETRY = "Retry the command. It continues from the last poll, since which nothing was changed."
 
 
-class Polling:
+class Polling(Generic[T]):
     """Polls until it is stopped.
 
-    `shown` is passed to `Poller.step`; if `wanted` returns true, the next poll does not wait for its interval.
+    `step` runs one poll, and returns None if nothing became visible since the last one. If `wanted` returns true, the
+    next poll does not wait for its interval. `spark` is the session that polls use, if they use one.
     """
 
     def __init__(
         self,
-        poller: Poller,
-        spark: SparkSession,
+        step: Callable[[], T | None],
+        spark: SparkSession | None,
         interval_s: float,
         stopping: Callable[[], bool],
-        shown: Callable[[PollSnapshot, Lsn], None] = lambda _, __: None,
         wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._poller, self._spark = poller, spark
-        self._interval_s, self._stopping = interval_s, stopping
-        self._shown, self._wanted = shown, wanted
+        self._step, self._spark = step, spark
+        self._interval_s, self._stopping, self._wanted = interval_s, stopping, wanted
         self._failures = 0
 
     def run(
         self,
-        done: Callable[[Polled], None],
-        last: Callable[[], Polled | None] | None = None,
+        done: Callable[[T], None],
+        last: Callable[[], T | None] | None = None,
         *,
         once: bool,
     ) -> bool:
@@ -67,7 +65,7 @@ class Polling:
             begin = time.monotonic()
             try:
                 handed_over = last() if last is not None else None
-                polled = handed_over or self._poller.step(self._shown)
+                polled = handed_over or self._step()
             except Stopped:
                 return False
             except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
@@ -87,7 +85,7 @@ class Polling:
 
     def _after(self, error: Exception) -> float:
         """Return the pause before the next attempt; raise the error if it is permanent."""
-        if has_ended(self._spark):
+        if self._spark is not None and has_ended(self._spark):
             raise SparkError("Spark stopped", _RETRY) from error
         self._failures += 1
         if isinstance(error, TidemarkError) and policy_of(error).retry is Retry.NEVER:

@@ -1,16 +1,17 @@
-"""Finds where source and mirror differ: by digests of all rows, then of ranges, until few rows have to be read."""
+"""Finds where a source and its copy differ: by digests of all rows, then of ranges, until few rows have to be read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tidemark.pipeline.poll.digests import Among, Digests, Ranges, source_digests
-from tidemark.pipeline.poll.mirrored import Kept, MirroredRows
-from tidemark.pipeline.poll.table import PolledTable
+from tidemark.pipeline.copy.parts import Part
+from tidemark.pipeline.poll.digests import Among, Digests, Ranges, Text, source_digests
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.reads.digests import RowDigest
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.values.kernels import Longs
 
 RANGE_ROWS = 32  # rows per range when rows are read
@@ -56,11 +57,20 @@ class DifferingRanges:
         return int(np.maximum(self.source_rows, self.mirror_rows).sum())
 
 
+class DigestedRows(Protocol):
+    """The rows of a copy: a lake's, or those of a table of another server."""
+
+    def digests(self, bits: int, among: Among) -> Digests:
+        """The digests by ranges of `bits` bits: of all rows, or of those in coarser ranges."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTable:
     """A table at the source, in an open snapshot."""
 
-    table: PolledTable
+    fingerprint: Fingerprint
+    parts: tuple[Part, ...]
+    text: Text
     source: SharedSnapshot
     tasks: int
 
@@ -68,8 +78,8 @@ class SourceTable:
         """The digest of all rows."""
         return self._digests(0, None).whole()
 
-    def differing(self, mirror: Kept | MirroredRows, count: int) -> DifferingRanges:
-        """The ranges in which the rows differ from those of the mirror; `count` is the number of rows."""
+    def differing(self, copy: DigestedRows, count: int) -> DifferingRanges:
+        """The ranges in which the rows differ from those of the copy; `count` is the number of rows."""
         found: DifferingRanges | None = None
         bits, left = 0, count
         while True:
@@ -79,12 +89,11 @@ class SourceTable:
                 return found
             bits += max(1, more)
             among = found.all if found is not None else None
-            found = DifferingRanges.between(bits, self._digests(bits, among), mirror.digests(bits, among), found)
+            found = DifferingRanges.between(bits, self._digests(bits, among), copy.digests(bits, among), found)
             left = found.rows
 
     def _digests(self, bits: int, among: Among) -> Digests:
-        table = self.table
-        return source_digests(self.source, table.fingerprint, table.parts, table.text(), bits, among, self.tasks)
+        return source_digests(self.source, self.fingerprint, self.parts, self.text, bits, among, self.tasks)
 
 
 def _bits(count: int) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -63,7 +64,7 @@ def run_polls(
         held.enter_context(expiring(options.lake, options.keep_s))
         exports = held.enter_context(SnapshotExports(options.lake, options.source))
         held.enter_context(_watched(lambda: watch(poller.cycle.applied_lsn, poller.progress), exports.close_unused))
-        polling = Polling(poller, spark, options.interval_s, stopping, exports.shown, exports.wanted)
+        polling = Polling(partial(poller.step, exports.shown), spark, options.interval_s, stopping, exports.wanted)
         insists = options.mode is Mode.LOGICAL
         handover = Handover(poller, options, insists=insists)
         handover.tidy()

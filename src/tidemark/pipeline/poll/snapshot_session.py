@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, sleep
+from typing import Protocol
 
 from tidemark.clock import Lsn, Snapshot
+from tidemark.errors import SourceBusy
+from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.catalog_reading import replayed_by
 from tidemark.postgres.dsn import Dsn
@@ -40,6 +43,22 @@ _DURABLE = """
 """
 _LOOK_S = 0.05
 _QUIET_S, _STUCK_S, _AGAIN_S = 1.0, 0.1, 0.01
+
+
+class Watermark(Protocol):
+    """Up to where a copy of the source is polled: a snapshot, the LSN of the source at that time, and its timeline."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot."""
+
+    @property
+    def lsn(self) -> Lsn:
+        """The LSN."""
+
+    @property
+    def timeline(self) -> int:
+        """The timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,25 @@ class PollSnapshot:
         """Wait until a crash cannot undo what the snapshot shows; a standby replays only flushed WAL."""
         while not self.on_standby and not self.session.row(_DURABLE, [str(self.lsn), self.time])[0]:
             sleep(_LOOK_S)
+
+    def unfollowable(self, last: Watermark) -> str | None:
+        """Return why `xmin` does not show what changed since the last poll; None if it does.
+
+        It does not after a restore of the source to an earlier state, a timeline change, or 2^32 transactions. Raises
+        an error for a standby that lags, which is retried.
+        """
+        if self.lsn < last.lsn or self.snapshot.xmax < last.snapshot.xmax:
+            if self.on_standby:
+                raise SourceBusy(
+                    f"the standby has replayed WAL up to {self.lsn}, and the last poll was at {last.lsn}",
+                    "Retry the command when the standby has caught up.",
+                )
+            return "the source was restored to an earlier state"
+        if self.identity.timeline != last.timeline:
+            return f"the timeline of the source changed from {last.timeline} to {self.identity.timeline}"
+        if Horizon.between(last.snapshot, self.snapshot) is None:
+            return "too many transactions since the last poll"
+        return None
 
     def is_same(self, earlier: PollSnapshot) -> bool:
         """Whether nothing became visible since an earlier snapshot."""
