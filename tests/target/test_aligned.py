@@ -12,6 +12,7 @@ from harness.database import OWNER, Database, create_database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST
+from tests.documentation.keys import require_documented
 from tests.target.clones import clone_options, clones, followed
 from tests.target.load import TABLES, contents, database_with_tables, writing
 from tidemark.cli.main import run
@@ -82,15 +83,27 @@ def test_the_command_compares_at_one_lsn_while_the_clone_follows(
         target.run("insert into keyed values (-1, 'lost')")
 
 
-def test_nothing_needs_to_be_written_at_the_source(options: CloneOptions) -> None:
+def test_nothing_needs_to_be_written_at_the_source(options: CloneOptions, capsys: pytest.CaptureFixture[str]) -> None:
     with followed(options):
         (clone,) = clones(options)
+        assert run(["status", options.target.reveal(), "--json"]) == ExitCode.OK
+        shown = json.loads(capsys.readouterr().out)
+        require_documented("status TARGET", shown)
+        assert (shown["clone"], shown["phase"], shown["running"]) == (options.names.mirror, "follow", True)
+        assert {"name": "public.keyed", "copied": True, "rows": 1} in shown["tables"]
         lsns = list[Lsn]()
         for _ in range(3):
             with aligned_snapshots(options.source, options.target, clone, Timeouts(), 60) as taken:
                 assert taken.lsn is not None
                 lsns.append(taken.lsn)
     assert lsns == sorted(lsns)
+    assert run(["status", options.target.reveal()]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert "Phase:         follow: changes are applied" in lines
+    assert "Process:       not running" in lines
+    assert f"Tables:        {len(TABLES) + 1} of {len(TABLES) + 1} copied, 1 rows" in lines
+    assert run(["status", options.source.reveal()]) == ExitCode.REFUSED
+    assert "there is no clone at" in capsys.readouterr().err
 
 
 def test_a_comparison_that_is_killed_holds_nothing(source: Database, target: Database, options: CloneOptions) -> None:

@@ -1,4 +1,4 @@
-"""`tidemark status`: the progress of a mirror, and the state of each of its tables."""
+"""`tidemark status`: the progress of a mirror or of clones, and the state of each table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import lake_argument
+from tidemark.cli.options import LakeOrDsnType
 from tidemark.cli.printing import unreconciled
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, ReceiveFailed
+from tidemark.errors import ExitCode, ObjectMissing, ReceiveFailed
 from tidemark.postgres.capability import Mode
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import Endpoint
 from tidemark.postgres.unmirrored import summarize
 from tidemark.units import FOREVER, format_duration, format_size
 
@@ -29,14 +32,34 @@ _NUMBERS = frozenset({"Rows", "Size"})
 
 
 @click.command()
-@lake_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(lake: Path, as_json: bool) -> ExitCode:
-    """Show the progress of the mirror in LAKE and of each table.
+@click.argument("where", metavar="LAKE|TARGET", type=LakeOrDsnType())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, or one per clone.")
+def status(where: Path | Dsn, as_json: bool) -> ExitCode:
+    """Show the progress of a mirror in LAKE, or of clones at TARGET.
 
-    Starts no JVM and does not connect to the source. For a table that cannot be read, the reason and the SQL statement
-    or command that fixes it are printed.
+    TARGET is a libpq connection string or URI. Starts no JVM and does not connect to the source. For a table that
+    cannot be read, the reason and the SQL statement or command that fixes it are printed.
     """
+    return _clones(where, as_json) if isinstance(where, Dsn) else _lake(where, as_json)
+
+
+def _clones(target: Dsn, as_json: bool) -> ExitCode:
+    from tidemark.cli.clone_status import clone_json, clone_lines
+    from tidemark.target.state import read_clones
+
+    with Session.open(target, "status", server=Endpoint.TARGET) as session:
+        clones = read_clones(session)
+    if not clones:
+        raise ObjectMissing(f"there is no clone at {target}", "Run `tidemark clone SOURCE TARGET` to create one.")
+    for number, clone in enumerate(clones):
+        if as_json:
+            click.echo(json.dumps(clone_json(clone)))
+        else:
+            click.echo("\n".join([*([""] if number else []), *clone_lines(clone)]))
+    return ExitCode.OK
+
+
+def _lake(lake: Path, as_json: bool) -> ExitCode:
     from tidemark.lake.status import status_of  # deferred: it imports Delta
 
     found = status_of(lake)
