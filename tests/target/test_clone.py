@@ -17,9 +17,10 @@ from harness.database import MIRROR, Database, create_database
 from harness.postgres import Server
 from tests.conftest import NEWEST
 from tests.target.clones import clone_options
-from tests.target.load import contents, database_with_tables, hostile, writing
+from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
+from tidemark.cli.main import run
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
+from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone, CloneOptions
 from tidemark.target.state import Phase
@@ -166,6 +167,29 @@ def test_a_target_with_tables_is_refused_and_no_slot_is_left(
         Clone(options, lambda: None).run()
     assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+def test_a_dry_run_checks_both_servers_and_creates_nothing(
+    source: Database, target: Database, options: CloneOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = options.source.reveal(), options.target.reveal()
+    how = ("--dry-run", "--name", options.names.mirror, "--state", options.folder / "state", "--pg-bin", options.pg_bin)
+    command = ["clone", *both, *map(str, how)]
+    assert run(command) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("-- Mode logical: ")
+    assert (
+        f"-- Replication slot {options.names.slot} is created, and a temporary slot while tables are copied." in lines
+    )
+    assert any(line.startswith("-- Created at the target: ") for line in lines)
+    assert {line.split()[0] for line in lines if line.startswith("public.")} == {f"public.{name}" for name in TABLES}
+    assert lines[-1].endswith("to copy")
+    assert not (options.folder / "state").exists()
+    assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+    assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+    target.run("create table mine (id int)")
+    assert run(command) == ExitCode.CHECKS_FAILED
+    assert "it is not empty: table public.mine" in capsys.readouterr().err
 
 
 @pytest.mark.full

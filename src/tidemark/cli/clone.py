@@ -61,13 +61,14 @@ _CURRENT = """
     type=DirectoryType(),
     help="Keep the log and the dumped schema in this directory.  [default: below ~/.local/state/tidemark]",
 )
+@click.option("--dry-run", is_flag=True, help="Check both servers, print the plan and stop.")
 @name_option
 @spark_options
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
     take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int,
-    folder: Path | None, names: MirrorNames | None, master: str | None, remote: str | None,
+    folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None, remote: str | None,
     conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
@@ -108,7 +109,12 @@ def clone(
                     mode,
                     interval_s,
                 )
-                ended = Clone(options, lambda: started(master, remote, conf)).run(stopping)
+                clone = Clone(options, lambda: started(master, remote, conf))
+                if dry_run:
+                    for line in clone.describe():
+                        click.echo(line)
+                    return ExitCode.OK
+                ended = clone.run(stopping)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=True)

@@ -30,7 +30,7 @@ from tidemark.pipeline.plan import INTERVAL_S, require_interval
 from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.pipeline.publishing import require_published
-from tidemark.postgres.capability import Mode, choose_mode
+from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
 from tidemark.postgres.names import MirrorNames
@@ -48,6 +48,7 @@ from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.copying import TableCopied, TableFailed, copy_tables, has_own_rows
 from tidemark.target.definitions import restore_stage
+from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.follow import FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.needs import may_set_owners, missing_at_target
@@ -116,7 +117,7 @@ class Clone:
         """Clone, or continue to, until the end that the options give, or until it is stopped."""
         self._stopping = stopping
         options = self._options
-        mode = self._mode()
+        mode = self._choice().mode
         with self._source() as session:
             source = locate(session, options.source, may_replicate=mode is Mode.LOGICAL).identity
         with self._recorded() as record:
@@ -130,7 +131,28 @@ class Clone:
                 require_target(read_target_state(session, options.source, options.target, options.selection))
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
-    def _mode(self) -> Mode:
+    def describe(self) -> Iterator[str]:
+        """Yield what `run` would do, line by line, after checking that it can. Nothing is created at either server."""
+        options, choice = self._options, self._choice()
+        with self._source() as session, self._target() as target:
+            record = CloneRecord(target, options.names.mirror)
+            source = locate(session, options.source, may_replicate=choice.mode is Mode.LOGICAL).identity
+            state = record.read(source) if record.exists else None
+            if state is not None:
+                yield f"-- Mode {choice.mode.value}: {choice.why}"
+                yield f"-- Clone {options.names.mirror} is in phase {state.phase.value}, and continues there."
+                return
+            require_target(read_target_state(session, options.source, options.target, options.selection))
+            with session.transaction():
+                tables = read_selected(session, options.selection)
+                sizes = list(table_lines(session, tables))
+        yield from source_lines(options.source, options.names, options.selection, choice)
+        if options.with_schema:
+            chosen = tables if options.selection != Selection() else None
+            yield from schema_lines(options.source, options.target, self._programs(), chosen)
+        yield from sizes
+
+    def _choice(self) -> Choice:
         """The mode: that of the clone if it exists, as requested, or as the source supports it."""
         options = self._options
         with self._recorded() as record:
@@ -155,7 +177,7 @@ class Clone:
                 hint = "Omit `--endpos`: without `--follow`, the clone is completed after one poll."
                 raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {why}", hint)
             require_interval(options.interval_s)
-        return mode
+        return Choice(mode, why)
 
     def _by_stream(self, source: Identity, state: CloneState | None) -> Cloned:
         options = self._options
