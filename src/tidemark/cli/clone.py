@@ -67,7 +67,8 @@ _CURRENT = """
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
     take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int,
-    folder: Path | None, names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+    folder: Path | None, names: MirrorNames | None, master: str | None, remote: str | None,
+    conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
 

@@ -348,7 +348,7 @@ class Clone:
     def _polled(self, source: Identity) -> Cloned:
         """Poll until stopped, or once; then complete the clone.
 
-        If the completion has begun, triggers may exist, and no poll writes any more.
+        If the completion has begun, triggers may exist, and there is no other poll.
         """
         options = self._options
         if self._state(source).phase is Phase.FOLLOW:

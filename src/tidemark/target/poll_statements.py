@@ -198,5 +198,5 @@ def _of(alias: str, name: str) -> sql.Composable:
 
 
 def _list(parts: Sequence[sql.Composable]) -> sql.Composed:
-    """Items of a list that goes on."""
+    """Items of a list, each followed by a comma."""
     return sql.SQL("").join(sql.SQL("{}, ").format(part) for part in parts)

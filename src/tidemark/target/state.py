@@ -82,7 +82,7 @@ _POLLED = """
 class Phase(Enum):
     """How far a clone is: each phase begins when the one before is complete.
 
-    A clone that polls has a phase for its completion: in it, triggers may exist, and no poll may write any more.
+    A clone that polls has a phase for its completion: triggers may exist in it, so no poll writes.
     """
 
     DEFINITIONS = "definitions"
