@@ -1,4 +1,4 @@
-"""Sources that can only be polled: without logical decoding, standbys, and servers whose transaction IDs wrap around."""
+"""Sources that are polled: without logical decoding, standbys, and servers whose transaction IDs wrap around."""
 
 from __future__ import annotations
 
