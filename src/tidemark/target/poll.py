@@ -98,22 +98,14 @@ class _Pair:
     def whole_part(self) -> Part:
         return Part(self.fingerprint.oid, 0, None, sum(part.size_bytes for part in self.parts))
 
-    def require_expected(self, own: RowDigest) -> bool:
-        """Raise TargetDiffers unless the table is as the last poll, or the copy, left it.
+    @property
+    def key_names(self) -> list[str]:
+        return [self.target.columns[at].name for at in self.target.key]
 
-        A crash of the target empties an unlogged table: it is filled again, and the result is false.
-        """
+    def is_as_left(self, own: RowDigest) -> bool:
+        """Whether the table at the target is as the last poll left it, or has as many rows as the copy left."""
         left = self.state.digest
-        if own == left or (left is None and own.rows == self.state.rows):
-            return True
-        if self.carried.target_unlogged:
-            return False
-        found = f"{own.rows:,} rows" if own.rows != self.state.rows else "other rows"
-        raise TargetDiffers(
-            f"table {self.label} at the target has {found}, and the last poll or the copy left {self.state.rows:,}: "
-            "another application has changed it",
-            RESTORE,
-        )
+        return own == left if left is not None else own.rows == self.state.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,35 +259,43 @@ class _Poll:
         stage = PollStage(pair.target, next(self._numbers), pair.text)
         with self._session.connection.transaction(force_rollback=True):  # no lock is kept on tables without changes
             own = self._digest(pair, stage.hashes())
-        fits = pair.require_expected(own)
+        merging = _Merging(pair, stage, source, own, theirs)
+        as_left = pair.is_as_left(own)
         with translated(f"applying a poll of {pair.label}", Endpoint.TARGET):
-            if pair.target.key:
-                self._merge_rows(_Merging(pair, stage, source, own, theirs), whole=not fits)
+            if not as_left and not pair.carried.target_unlogged:
+                raise self._difference(merging)
+            if pair.target.key:  # a crash of the target empties an unlogged table: it is filled again
+                self._merge_rows(merging, whole=not as_left)
             else:
-                self._merge_contents(_Merging(pair, stage, source, own, theirs))
+                self._merge_contents(merging)
 
     def _merge_rows(self, merging: _Merging, *, whole: bool) -> None:
         pair, stage = merging.pair, merging.stage
-        inserted = _NOTHING
-        if self._received(pair, stage, None if whole else self._condition(pair)):
-            self._run(stage.stage.created(once=True))
-            if self._run(stage.changed()):
-                inserted = self._digest(pair, stage.staged_hashes(INSERTED))
-        elif merging.own == merging.theirs:
+        received = self._received(pair, stage, None if whole else self._condition(pair))
+        if not received and merging.own == merging.theirs:
             return
-        elif not merging.theirs.rows:
+        if not received and not merging.theirs.rows:
             self._delete_all(merging)
             return
-        else:
-            self._run(stage.stage.created(once=True))
+        inserted = self._stage_changed(merging, received)
         if merging.own + inserted != merging.theirs:
-            self._stage_gone(merging, inserted)
+            differing = self._stage_gone(merging, inserted)
+            gone = self._digest(pair, stage.staged_hashes(DELETED))
+            if merging.own + inserted - gone != merging.theirs:
+                raise self._lacking(merging, differing)
         counts = self._counts(stage)
         staged = StagedCounts(counts.get(INSERTED, 0), counts.get(UPDATED, 0), 0, counts.get(DELETED, 0))
         merge_rows(self._session, stage.stage, staged, self.total)
 
-    def _stage_gone(self, merging: _Merging, inserted: RowDigest) -> None:
-        """Stage the deletion of rows that the source does not have; the digests must be explained then."""
+    def _stage_changed(self, merging: _Merging, received: int) -> RowDigest:
+        """Create the stage and stage the received rows that differ; return the digest of those to insert."""
+        stage = merging.stage
+        self._run(stage.stage.created(once=True))
+        changed = self._run(stage.changed()) if received else 0
+        return self._digest(merging.pair, stage.staged_hashes(INSERTED)) if changed else _NOTHING
+
+    def _stage_gone(self, merging: _Merging, inserted: RowDigest) -> DifferingRanges:
+        """Stage the deletion of rows that the source does not have; return the ranges in which keys differ."""
         pair, stage = merging.pair, merging.stage
         rows = _TargetRows(self._session, pair.label, stage.hashes(inserted=True))
         differing = merging.source.differing(rows, max(merging.theirs.rows, merging.own.rows + inserted.rows))
@@ -308,9 +308,7 @@ class _Poll:
             with self._source() as source:
                 pipe_query(source, self._session, pair.carried, query, stage.hashes_copied)
         self._run(stage.gone(differing.all))
-        gone = self._digest(pair, stage.staged_hashes(DELETED))
-        if merging.own + inserted - gone != merging.theirs:
-            raise self._lacking(merging, differing)
+        return differing
 
     def _merge_contents(self, merging: _Merging) -> None:
         pair, stage, own, theirs = merging.pair, merging.stage, merging.own, merging.theirs
@@ -370,24 +368,45 @@ class _Poll:
     def _run(self, statement: sql.Composed) -> int:
         return self._session.connection.execute(statement).rowcount
 
+    def _difference(self, merging: _Merging) -> TargetDiffers:
+        """Return the error for a table that is not as it was left; with the keys that only one server has."""
+        pair, left = merging.pair, merging.pair.state.rows
+        found = f"{merging.own.rows:,} rows" if merging.own.rows != left else "other rows"
+        message = f"table {pair.label} at the target has {found}, and the last poll or the copy left {left:,}"
+        if not pair.target.key:
+            return TargetDiffers(message, RESTORE)
+        inserted = self._stage_changed(merging, self._received(pair, merging.stage, self._condition(pair)))
+        missed = self._missed(merging, self._stage_gone(merging, inserted))
+        more = self._session.connection.execute(merging.stage.deleted_keys()).fetchall()
+        names = ", ".join(pair.key_names)
+        message += f"; it has no row with ({names}) = {shown_keys(missed)}" if missed else ""
+        message += f"; the source has no row with ({names}) = {shown_keys(more)}" if more else ""
+        return TargetDiffers(message, RESTORE)
+
     def _lacking(self, merging: _Merging, differing: DifferingRanges) -> TargetDiffers:
         """Return the error for rows that the source has not changed and the target does not have."""
-        pair = merging.pair
-        found = self._session.connection.execute(merging.stage.missed(differing.all)).fetchall()
-        hashes = [each for (each,) in found]
-        if not hashes:
+        pair, missed = merging.pair, self._missed(merging, differing)
+        if not missed:
             return _unexplained(pair, merging.theirs)
-        names = [pair.target.columns[at].name for at in pair.target.key]
-        query = sql.SQL("select {} from only {} where {} limit 6").format(
-            sql.SQL(", ").join(key_texts(names)), pair.carried.name, pair.text.of_hashes(hashes)
-        )
-        with self._source() as source, translated(f"reading {pair.label}"):
-            keys: list[tuple[Any, ...]] = source.session.connection.execute(query).fetchall()
         return TargetDiffers(
-            f"table {pair.label} at the target has no row with ({', '.join(names)}) = {shown_keys(keys)}, "
+            f"table {pair.label} at the target has no row with ({', '.join(pair.key_names)}) = {shown_keys(missed)}, "
             "and the source did not change it since the last poll",
             RESTORE,
         )
+
+    def _missed(self, merging: _Merging, differing: DifferingRanges) -> list[tuple[Any, ...]]:
+        """The keys of some rows that the source has not changed and the target does not have."""
+        pair = merging.pair
+        found = self._session.connection.execute(merging.stage.missed(differing.all)).fetchall()
+        if not found:
+            return []
+        query = sql.SQL("select {} from only {} where {} limit 6").format(
+            sql.SQL(", ").join(key_texts(pair.key_names)),
+            pair.carried.name,
+            pair.text.of_hashes([each for (each,) in found]),
+        )
+        with self._source() as source, translated(f"reading {pair.label}"):
+            return source.session.connection.execute(query).fetchall()
 
 
 @dataclass(frozen=True, slots=True)

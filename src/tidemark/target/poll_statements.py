@@ -167,6 +167,12 @@ class PollStage:
         """How many changes of each operation the stage has."""
         return sql.SQL("select o::text, count(*) from {} group by 1").format(self.stage.identifier)
 
+    def deleted_keys(self) -> sql.Composed:
+        """The keys of some rows that are to be deleted, as text."""
+        return sql.SQL("select {} from {} where o = {} limit 6").format(
+            _COMMA.join(key_texts(self._keys())), self.stage.identifier, DELETED
+        )
+
     def deleted_all(self) -> sql.Composed:
         """Delete all rows of the table."""
         return sql.SQL("delete from only {}").format(self.table.identifier)

@@ -27,12 +27,16 @@ _COLUMNS = """
            format_type(a.atttypid, a.atttypmod),
            format_type(base.base, case when base.base = a.atttypid then a.atttypmod else base.typmod end),
            case when a.attcollation <> 0 then quote_ident(cn.nspname) || '.' || quote_ident(co.collname) end,
-           a.attgenerated <> '', a.attidentity = 'a', a.attnum
+           a.attgenerated <> '', a.attidentity = 'a', a.attnum,
+           case when a.attgenerated <> '' then array(
+               select d.refobjsubid from pg_attrdef e join pg_depend d on d.objid = e.oid
+               where e.adrelid = c.oid and e.adnum = a.attnum and d.classid = 'pg_attrdef'::regclass
+                 and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid) else '{}' end
     from unnest(%s::text[], %s::text[]) as wanted(schema, name)
     join pg_namespace n on n.nspname = wanted.schema
     join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name and c.relkind in ('r', 'p')
-    join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-    join base on base.oid = a.atttypid
+    left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    left join base on base.oid = a.atttypid
     left join pg_collation co on co.oid = a.attcollation
     left join pg_namespace cn on cn.oid = co.collnamespace
     order by n.nspname, c.relname, a.attnum
@@ -96,15 +100,20 @@ class TargetTable:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table as the target's catalog describes it. `exclusive` are the columns of each unique or exclusive index."""
+    """A table as the target's catalog describes it. `exclusive` are the columns of each unique or exclusive index.
+
+    `inputs` are the columns from which a generated column is computed.
+    """
 
     columns: Mapping[str, TargetColumn]
     exclusive: Mapping[int, frozenset[str]]
+    inputs: Mapping[str, frozenset[str]]
 
     def exclusive_beside(self, key: Iterable[str]) -> frozenset[str]:
         """The columns of unique and exclusion constraints, without those that only identify the row by its key."""
         wanted = frozenset(key)
-        return frozenset(name for names in self.exclusive.values() if names != wanted for name in names)
+        others = frozenset(name for names in self.exclusive.values() if names != wanted for name in names)
+        return others.union(*(self.inputs.get(name, ()) for name in others))
 
 
 def target_table(definition: Fingerprint, names: Sequence[str], found: FoundTable | None) -> TargetTable:
@@ -133,13 +142,30 @@ def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tupl
     wanted = [list(each) for each in zip(*names, strict=True)] or [[], []]
     columns: dict[tuple[str, str], dict[str, TargetColumn]] = defaultdict(dict)
     numbers: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    for schema, table, name, kind, stored, collation, generated, always, attnum in session.rows(_COLUMNS, wanted):
+    inputs: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
+    for schema, table, name, kind, stored, collation, generated, always, attnum, computed_from in session.rows(
+        _COLUMNS, wanted
+    ):
+        if name is None:
+            columns[schema, table] = {}
+            continue
         columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always)
         numbers[schema, table][attnum] = name
+        inputs[schema, table][name] = computed_from
     exclusive: dict[tuple[str, str], dict[int, frozenset[str]]] = defaultdict(dict)
     for schema, table, index, attnums, depending, plain in session.rows(_EXCLUSIVE, wanted):
         known = numbers[schema, table]
         whole_row = not plain and (0 in depending or not depending)
         concerned = set(known) if whole_row else {*attnums, *depending}
         exclusive[schema, table][index] = frozenset(known[each] for each in concerned if each in known)
-    return {each: FoundTable(found, exclusive[each]) for each, found in columns.items()}
+    return {
+        each: FoundTable(
+            found,
+            exclusive[each],
+            {
+                name: frozenset(numbers[each][number] for number in found_inputs if number in numbers[each])
+                for name, found_inputs in inputs[each].items()
+            },
+        )
+        for each, found in columns.items()
+    }
