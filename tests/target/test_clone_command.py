@@ -13,6 +13,7 @@ import pytest
 from harness.database import MIRROR, OWNER, Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
 from tests.target.load import TABLES, database_with_tables, hostile, writing
+from tidemark.errors import ExitCode
 from tidemark.postgres.names import MirrorNames
 
 pytestmark = pytest.mark.full
@@ -52,7 +53,13 @@ def test_a_clone_of_another_version_compares_equal(servers: tuple[Server, Server
             first = run(*clone, "--follow", "--endpos", "current")
         assert first.returncode == 0, first.stderr
         assert "follow" in first.stdout
-        last = run(*clone)
+        target.run("insert into keyed values (-1, 'mine')")
+        source.run("insert into keyed values (-1, 'ours')")
+        stopped = run(*clone)
+        assert stopped.returncode == ExitCode.DIFFERENT
+        assert "Key (id)=(-1) already exists" in stopped.stderr
+        last = run(*clone, "--on-difference", "repair")
+        assert "1 row repaired since it was begun" in last.stdout
         assert last.returncode == 0, last.stderr
         assert "complete" in last.stdout
         compared = run("compare", *both)

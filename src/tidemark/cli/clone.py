@@ -46,6 +46,13 @@ from tidemark.schema.selection import Pattern, Selection
     show_default=True,
     help="Create the schema at TARGET with pg_dump and pg_restore, or use the tables that exist.",
 )
+@click.option(
+    "--on-difference",
+    type=click.Choice(["stop", "repair"]),
+    default="stop",
+    show_default=True,
+    help="Stop at rows of TARGET that do not fit, or repair and report them.",
+)
 @click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
 @click.option(
@@ -59,7 +66,7 @@ from tidemark.schema.selection import Pattern, Selection
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int, folder: Path | None,
+    leave: tuple[Pattern, ...], schema: str, on_difference: str, pg_bin: Path | None, jobs: int, folder: Path | None,
     names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
@@ -94,12 +101,15 @@ def clone(
                     jobs,
                     pg_bin,
                     schema == "copy",
+                    on_difference == "repair",
                 )
                 ended = Clone(options, lambda: started(master, remote, conf)).run(stopping)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=True)
-    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}")
+    rows = "1 row" if ended.repaired == 1 else f"{ended.repaired:,} rows"
+    repaired = f"; {rows} repaired since it was begun" if ended.repaired else ""
+    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}{repaired}")
     return ExitCode.OK if ended.phase is Phase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
 
 

@@ -66,7 +66,8 @@ class CloneOptions:
 
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
-    that the source has when everything is copied.
+    that the source has when everything is copied. With `repairs`, rows of the target that do not fit the changes are
+    repaired.
     """
 
     source: Dsn
@@ -79,6 +80,7 @@ class CloneOptions:
     jobs: int = 2
     pg_bin: Path | None = None
     with_schema: bool = True
+    repairs: bool = False
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
@@ -87,10 +89,11 @@ class CloneOptions:
 
 @dataclass(frozen=True, slots=True)
 class Cloned:
-    """How far a clone came."""
+    """How far a clone came, and how many rows of the target were repaired since it was begun."""
 
     phase: Phase
     applied_lsn: Lsn | None
+    repaired: int = 0
 
 
 class Clone:
@@ -112,7 +115,7 @@ class Clone:
             state = record.read(source) if record.exists else None
         if state is not None and state.phase is Phase.COMPLETE:
             self._leave_source()
-            return Cloned(state.phase, state.applied_lsn)
+            return Cloned(state.phase, state.applied_lsn, state.repaired)
         if state is None:
             with self._source() as session:
                 require_target(read_target_state(session, options.source, options.target, options.selection))
@@ -262,7 +265,8 @@ class Clone:
     def _followed(self, source: Identity) -> Cloned:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
-        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG)
+        repair_from = options.source if options.repairs else None
+        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG, repair_from)
         state, endpos = self._state(source), options.endpos
         _require_end(state, endpos)
         if endpos is None and not options.follows:
@@ -272,9 +276,9 @@ class Clone:
             applied = follow(following, endpos, self._stopping, watch.step)
             watch.check()
         if options.follows or endpos is None or applied < endpos:
-            return Cloned(Phase.FOLLOW, applied)
+            return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
         self._complete(source)
-        return Cloned(Phase.COMPLETE, applied)
+        return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
 
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:

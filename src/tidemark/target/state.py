@@ -22,8 +22,10 @@ from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
+from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
+RECORDED = 1000  # keys of repaired rows, of one table and batch
 _LOCK = zlib.crc32(b"tidemark clone") - (1 << 31)
 _STOP = "Stop the other process, and retry the command."
 _CREATED = (
@@ -56,6 +58,15 @@ _CREATED = (
         primary key (clone, oid, first_page),
         foreign key (clone, oid) references tidemark.tables on delete cascade
     )""",
+    """create table if not exists tidemark.repairs (
+        clone text not null references tidemark.clones on delete cascade,
+        name text not null,
+        lsn pg_lsn not null,
+        rows bigint not null,
+        missing text[] not null,
+        extra text[] not null,
+        repaired_at timestamptz not null default now()
+    )""",
 )
 _CLONE = """
     select system_identifier, database_oid::bigint, database, phase, applied_lsn::text
@@ -64,6 +75,7 @@ _CLONE = """
 _TABLES = """
     select oid::bigint, definition, base_lsn::text, excluded::text[], rows from tidemark.tables where clone = %s
 """
+_REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where clone = %s"
 
 
 class Phase(Enum):
@@ -92,11 +104,12 @@ class ClonedTable:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """The recorded state. `applied_lsn` is None until following begins."""
+    """The recorded state. `applied_lsn` is None until following begins; `repaired` is the number of repaired rows."""
 
     phase: Phase
     applied_lsn: Lsn | None
     tables: Mapping[int, ClonedTable]
+    repaired: int = 0
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -158,7 +171,8 @@ class CloneRecord:
                 f"clone {self.name} at the target is one of database {database!r} of system {system}, not of {source}",
                 "Use that source, or another `--name`.",
             )
-        return CloneState(Phase(phase), Lsn.parse(applied) if applied else None, self._tables())
+        (repaired,) = self._session.row(_REPAIRED, [self.name])
+        return CloneState(Phase(phase), Lsn.parse(applied) if applied else None, self._tables(), repaired)
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
@@ -205,6 +219,13 @@ class CloneRecord:
         )  # fmt: skip
         if changed != 1:
             raise TargetInUse(f"another process has changed the progress of clone {self.name}", _STOP)
+
+    def add_repair(self, repair: TableRepair, lsn: Lsn) -> None:
+        """Record rows that were repaired when the changes up to `lsn` were applied."""
+        self._run(
+            "insert into tidemark.repairs (clone, name, lsn, rows, missing, extra) values (%s, %s, %s, %s, %s, %s)",
+            self.name, repair.table, str(lsn), repair.rows, *repair.named(RECORDED),
+        )  # fmt: skip
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""
