@@ -15,6 +15,7 @@ from harness.postgres import Server
 from tests.target.clones import publish
 from tests.target.load import TABLES, database_with_tables, hostile, writing
 from tests.target.parity import PAIRS, servers
+from tidemark.errors import ExitCode
 
 pytestmark = pytest.mark.full
 
@@ -45,7 +46,13 @@ def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], 
             first = run(*clone, "--follow", "--endpos", "current")
         assert first.returncode == 0, first.stderr
         assert "follow" in first.stdout
-        last = run(*clone)
+        target.run("insert into keyed values (-1, 'mine')")
+        source.run("insert into keyed values (-1, 'ours')")
+        stopped = run(*clone)
+        assert stopped.returncode == ExitCode.DIFFERENT
+        assert "Key (id)=(-1) already exists" in stopped.stderr
+        last = run(*clone, "--on-difference", "repair")
+        assert "1 row repaired since it was begun" in last.stdout
         assert last.returncode == 0, last.stderr
         assert "complete" in last.stdout
         compared = run("compare", *dsns)

@@ -5,43 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness.database import OWNER, Database
-from harness.mirrored import Mirrored, mirrored, receiving
+from harness.mirrored import receiving
 from harness.postgres import Server
 from harness.proxy import Proxy
 from tests.conftest import NEWEST
-from tests.target.load import TABLES, contents, database_with_tables, writing
-from tidemark.clock import Boundary, Lsn
+from tests.target.following import Cloned, cloned_tables
+from tests.target.load import contents, database_with_tables, writing
 from tidemark.errors import SourceAltered, TargetInUse
-from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.identity import Identity, locate
-from tidemark.schema.fingerprint import Fingerprint
-from tidemark.target.follow import Following, FollowOptions, follow
-from tidemark.target.state import CloneRecord, Phase
+from tidemark.target.follow import Following, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
-
-
-@dataclass
-class Cloned:
-    """A source, a target with the same empty tables, and a log from there on."""
-
-    source: Database
-    target: Database
-    mirror: Mirrored
-    identity: Identity
-
-    def options(self, dsn: Dsn | None = None) -> FollowOptions:
-        return FollowOptions(self.identity, dsn or self.target.dsn(OWNER), "c", self.mirror.options.folder)
-
-    def position(self) -> Lsn:
-        return Lsn.parse(self.source.admin("select pg_current_wal_insert_lsn()::text")[0][0])
 
 
 @pytest.fixture
@@ -56,20 +35,7 @@ def target(server: Server) -> Iterator[Database]:
 
 @pytest.fixture
 def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
-    mirror = mirrored(source, tmp_path, *TABLES)
-    with source.session() as session:
-        identity = locate(session, source.dsn(), may_replicate=True).identity
-        definitions = [Fingerprint.of(each, []) for each in read_catalog(session).tables if each.name in TABLES]
-    cloned = Cloned(source, target, mirror, identity)
-    with target.session(OWNER) as session:
-        record = CloneRecord(session, "c")
-        record.create()
-        record.begin(identity)
-        for each in definitions:
-            record.add_table(each)
-            record.set_copied(each.oid, Boundary(Lsn.ZERO), 0)
-        record.set_phase(Phase.FOLLOW)
-    return cloned
+    return cloned_tables(source, target, tmp_path)
 
 
 def test_a_target_follows_under_load(cloned: Cloned, short: bool) -> None:

@@ -16,7 +16,7 @@ from harness.postgres import Server
 from tests.conftest import NEWEST, quick_only
 from tests.target.load import TABLES, contents, database_with_tables, hostile
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import TargetDiffers, UnexpectedSourceError
+from tidemark.errors import TargetDiffers
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.postgres.catalog import read_catalog
@@ -205,6 +205,6 @@ def test_an_extra_row_stops_it_and_is_named(source: Database, target: Database, 
     target.run("insert into keyed values (7, 'mine')")
     source.run("insert into keyed select i from generate_series(1, 10) i")
     upto = following.received()
-    with following.writer(target) as write, pytest.raises(UnexpectedSourceError, match=r"public.keyed.*\(id\)=\(7\)"):
+    with following.writer(target) as write, pytest.raises(TargetDiffers, match=r"public.keyed.*\(id\)=\(7\)"):
         write(Lsn.ZERO, upto, 1 << 20)
     assert target.run("select id, v from keyed") == [(7, "mine")]

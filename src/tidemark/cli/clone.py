@@ -53,6 +53,13 @@ _CURRENT = """
     show_default=True,
     help="Create the schema at TARGET with pg_dump and pg_restore, or use the tables that exist.",
 )
+@click.option(
+    "--on-difference",
+    type=click.Choice(["stop", "repair"]),
+    default="stop",
+    show_default=True,
+    help="Stop at rows of TARGET that do not fit, or repair and report them.",
+)
 @click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
 @click.option(
@@ -67,8 +74,8 @@ _CURRENT = """
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
-    take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, pg_bin: Path | None, jobs: int,
-    folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None, remote: str | None,
+    take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, on_difference: str, pg_bin: Path | None,
+    jobs: int, folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None, remote: str | None,
     conf: tuple[str, ...], quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
@@ -108,6 +115,7 @@ def clone(
                     schema == "copy",
                     mode,
                     interval_s,
+                    on_difference == "repair",
                 )
                 clone = Clone(options, lambda: started(master, remote, conf))
                 if dry_run:
@@ -118,7 +126,9 @@ def clone(
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=True)
-    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}")
+    rows = "1 row" if ended.repaired == 1 else f"{ended.repaired:,} rows"
+    repaired = f"; {rows} repaired since it was begun" if ended.repaired else ""
+    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}{repaired}")
     return ExitCode.OK if ended.phase is Phase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
 
 

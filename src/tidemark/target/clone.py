@@ -72,7 +72,8 @@ class CloneOptions:
 
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
-    that the source has when everything is copied.
+    that the source has when everything is copied. With `repairs`, rows of the target that do not fit the changes are
+    repaired.
 
     Without a `mode`, polls are used only if the source does not support logical decoding. A poll has no `endpos`:
     without `follows`, the clone is completed after one poll.
@@ -90,6 +91,7 @@ class CloneOptions:
     with_schema: bool = True
     mode: Mode | None = None
     interval_s: float = INTERVAL_S
+    repairs: bool = False
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
@@ -98,10 +100,11 @@ class CloneOptions:
 
 @dataclass(frozen=True, slots=True)
 class Cloned:
-    """How far a clone came."""
+    """How far a clone came, and how many rows of the target were repaired since it was begun."""
 
     phase: Phase
     applied_lsn: Lsn | None
+    repaired: int = 0
 
 
 class Clone:
@@ -125,7 +128,7 @@ class Clone:
         if state is not None and state.phase is Phase.COMPLETE:
             if mode is Mode.LOGICAL:
                 self._leave_source()
-            return Cloned(state.phase, state.applied_lsn)
+            return Cloned(state.phase, state.applied_lsn, state.repaired)
         if state is None:
             with self._source() as session:
                 require_target(read_target_state(session, options.source, options.target, options.selection))
@@ -369,7 +372,8 @@ class Clone:
     def _followed(self, source: Identity) -> Cloned:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
-        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG)
+        repair_from = options.source if options.repairs else None
+        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG, repair_from)
         state, endpos = self._state(source), options.endpos
         _require_end(state, endpos)
         if endpos is None and not options.follows:
@@ -379,9 +383,9 @@ class Clone:
             applied = follow(following, endpos, self._stopping, lambda: watch.step(session, state))
             watch.check(session, state)
         if options.follows or endpos is None or applied < endpos:
-            return Cloned(Phase.FOLLOW, applied)
+            return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
         self._complete(source)
-        return Cloned(Phase.COMPLETE, applied)
+        return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
 
     def _polled(self, source: Identity) -> Cloned:
         """Poll until stopped, or once; then complete the clone.

@@ -9,14 +9,13 @@ A comparison can hold the target at an LSN for a moment: a batch that ends above
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-from psycopg import sql
 
 from tidemark.clock import Lsn
 from tidemark.errors import (
@@ -25,20 +24,24 @@ from tidemark.errors import (
     Retry,
     SourceAltered,
     SourceError,
+    TargetDiffers,
     TargetError,
     TargetInUse,
     policy_of,
 )
 from tidemark.log.reader import LogReader
-from tidemark.log.slices import plan
+from tidemark.log.slices import SlicePlan, plan
 from tidemark.logs import fields
+from tidemark.pipeline.copy.snapshots import LOG_WAIT_S
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.relation import Relation, columns_of
+from tidemark.target.differences import Differences
 from tidemark.target.merging import Merged
+from tidemark.target.source_rows import SourceRows, exact_source
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
@@ -51,17 +54,25 @@ _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 _DURABLE = """
     select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
 """
+_NOT_AT_END = (
+    "To repair it, the source is read as of a later position than `--endpos`: run `tidemark clone` with `--follow` and "
+    "without `--endpos` until it is repaired."
+)
 _LOGGER = logging.getLogger("tidemark.target")
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """The log of a source, the target, and the name of the clone there."""
+    """The log of a source, the target, and the name of the clone there.
+
+    Rows of the target that do not fit the changes are repaired from the source `repair_from`, if that is given.
+    """
 
     source: Identity
     target: Dsn
     name: str
     log: Path
+    repair_from: Dsn | None = None
 
 
 class Following:
@@ -73,7 +84,7 @@ class Following:
         self._first, self._recorded, self._hold = self.applied_lsn, state.applied_lsn, state.hold_lsn
         self._reader = LogReader(options.log)
         self._known: dict[Relation, FollowedTable | None] = {}
-        self._begin_writer()
+        self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
         self._reported_at = 0.0
 
@@ -101,10 +112,9 @@ class Following:
             planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
             if planned.transactions:
                 try:
-                    merged = self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+                    planned, merged = self._written(planned, endpos)
                 except Held:
                     self._hold = self._record.hold_lsn()
-                    self._begin_writer()
                     return None
                 self._recorded = planned.upto
             self.applied_lsn = planned.upto
@@ -112,6 +122,52 @@ class Following:
             self.settle()
         self._report()
         return merged
+
+    def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
+        """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
+        try:
+            return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+        except TargetDiffers as error:
+            if self._options.repair_from is None:
+                raise
+            _LOGGER.warning("%s; repairing it", error.message)
+            return self._repaired(self._options.repair_from, error, endpos)
+
+    def _repaired(self, source: Dsn, error: TargetDiffers, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
+        with exact_source(source, self._options.log) as snapshot, snapshot.shared.session("clone") as session:
+            upto = min(snapshot.base.lsn, self._received(snapshot.base.lsn))
+            self._reader.refresh()
+            if endpos is not None and endpos < upto:
+                if self._reader.count(endpos, upto):
+                    raise TargetDiffers(error.message, _NOT_AT_END) from error
+                upto = endpos
+            planned = plan(self._reader, self.applied_lsn, upto, sys.maxsize, SLICE_BYTES)
+            rows = SourceRows(session, {table.name: table.definition for table in self._state.tables.values()})
+
+            def record(_: Session, found: Differences) -> None:
+                for repair in found.repairs():
+                    self._record.add_repair(repair, planned.upto)
+                self._advance(planned.upto)
+
+            merged, found = self._writer.repair(planned, self._options.log, record, rows.read)
+        for repair in found.repairs():
+            _LOGGER.warning("%s", repair, extra=fields(table=repair.table, rows=repair.rows, lsn=planned.upto))
+        return planned, merged
+
+    def _received(self, lsn: Lsn) -> Lsn:
+        """Wait until the log has everything up to `lsn`, also through a restart of the receiver."""
+        deadline = time.monotonic() + LOG_WAIT_S
+        while True:
+            try:
+                return self._receiver().wait(lsn, WAIT_S)
+            except LogBehind:
+                if time.monotonic() > deadline:
+                    raise
+            except ReceiveFailed:
+                self._leave_receiver()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(WAIT_S)
 
     def wait(self) -> None:
         """Wait until there is more, but not for long."""
@@ -148,11 +204,6 @@ class Following:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
-
-    def _begin_writer(self) -> None:
-        """Begin with a new writer, after a batch was rolled back, which may have created temporary tables."""
-        self._session.execute(sql.SQL("discard temp").format(), "dropping temporary tables")
-        self._writer = TargetWriter(self._session, self._followed)
 
     def _advance(self, upto: Lsn) -> None:
         self._record.advance(self._recorded, upto, self._reader.received)

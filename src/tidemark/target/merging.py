@@ -12,10 +12,10 @@ from psycopg import sql
 
 from tidemark.errors import TargetDiffers
 from tidemark.postgres.session import Session
+from tidemark.target.differences import listed
 from tidemark.target.statements import Stage
 
 RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target."
-_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -70,20 +70,14 @@ def merge_contents(session: Session, stage: Stage, gone: int, new: int, merged: 
     merged.inserted += new
 
 
-def shown_keys(keys: list[tuple[str, ...]]) -> str:
-    """The first of some keys, for messages."""
-    listed = ", ".join(f"({', '.join(map(str, key))})" for key in keys[:_SHOWN])
-    return listed + (" and others" if len(keys) > _SHOWN else "")
-
-
 def _difference(session: Session, stage: Stage, operations: str, expected: int, found: int) -> TargetDiffers:
     """Return the error for rows that the target does not have."""
     table = stage.table
     names = ", ".join(table.columns[at].name for at in table.key)
     keys = session.connection.execute(stage.missing(operations)).fetchall()
+    which = f"it has no row with ({names}) = {listed(keys)}" if keys else f"it has several with one ({names})"
     return TargetDiffers(
-        f"table {table.label} at the target has {found:,} of {expected:,} rows that the source changed; "
-        f"it has no row with ({names}) = {shown_keys(keys)}",
+        f"table {table.label} at the target has {found:,} of {expected:,} rows that the source changed; {which}",
         RESTORE,
     )
 

@@ -43,7 +43,8 @@ from tidemark.spark import Stopped
 from tidemark.target.columns import CarriedTable, CopyServer, carried_columns, read_server, require_encodings
 from tidemark.target.compare.catalogs import ServerTables, compared_columns, require_same_texts
 from tidemark.target.copying import has_own_rows
-from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows, shown_keys
+from tidemark.target.differences import listed
+from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
 from tidemark.target.pipe import SourceSide, pipe_query
 from tidemark.target.poll_statements import DELETED, INSERTED, UPDATED, PollStage, key_texts
 from tidemark.target.source_tables import SourceWatch, read_selected
@@ -379,8 +380,8 @@ class _Poll:
         missed = self._missed(merging, self._stage_gone(merging, inserted))
         more = self._session.connection.execute(merging.stage.deleted_keys()).fetchall()
         names = ", ".join(pair.key_names)
-        message += f"; it has no row with ({names}) = {shown_keys(missed)}" if missed else ""
-        message += f"; the source has no row with ({names}) = {shown_keys(more)}" if more else ""
+        message += f"; it has no row with ({names}) = {listed(missed)}" if missed else ""
+        message += f"; the source has no row with ({names}) = {listed(more)}" if more else ""
         return TargetDiffers(message, RESTORE)
 
     def _lacking(self, merging: _Merging, differing: DifferingRanges) -> TargetDiffers:
@@ -389,7 +390,7 @@ class _Poll:
         if not missed:
             return _unexplained(pair, merging.theirs)
         return TargetDiffers(
-            f"table {pair.label} at the target has no row with ({', '.join(pair.key_names)}) = {shown_keys(missed)}, "
+            f"table {pair.label} at the target has no row with ({', '.join(pair.key_names)}) = {listed(missed)}, "
             "and the source did not change it since the last poll",
             RESTORE,
         )

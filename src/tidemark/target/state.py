@@ -28,8 +28,10 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
+from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
+RECORDED = 1000  # keys of repaired rows, of one table and batch
 _LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))
 _STOP = "Stop the other process, and retry the command."
 _CREATED = (
@@ -70,6 +72,15 @@ _CREATED = (
         primary key (clone, oid, first_page),
         foreign key (clone, oid) references tidemark.tables on delete cascade
     )""",
+    """create table if not exists tidemark.repairs (
+        clone text not null references tidemark.clones on delete cascade,
+        name text not null,
+        lsn pg_lsn not null,
+        rows bigint not null,
+        missing text[] not null,
+        extra text[] not null,
+        repaired_at timestamptz not null default now()
+    )""",
 )
 _CLONE = """
     select system_identifier, database_oid::bigint, database, mode, phase, applied_lsn::text, hold_lsn::text, snapshot,
@@ -100,6 +111,7 @@ _POLLED = """
     update tidemark.clones set applied_lsn = %s, snapshot = %s, timeline = %s, changed_at = now()
     where name = %s and snapshot is not distinct from %s
 """
+_REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where clone = %s"
 
 
 class Phase(Enum):
@@ -158,6 +170,7 @@ class CloneState:
     tables: Mapping[int, ClonedTable]
     hold_lsn: Lsn | None = None
     watermark: PollWatermark | None = None
+    repaired: int = 0
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -276,7 +289,8 @@ class CloneRecord:
             )
         applied_lsn = _lsn(applied)
         polled = _watermark(applied_lsn, *watermark)
-        return CloneState(Mode(mode), Phase(phase), applied_lsn, self._tables(), _lsn(hold), polled)
+        (repaired,) = self._session.row(_REPAIRED, [self.name])
+        return CloneState(Mode(mode), Phase(phase), applied_lsn, self._tables(), _lsn(hold), polled, repaired)
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
@@ -357,6 +371,13 @@ class CloneRecord:
                 "update tidemark.tables set rows = %s, digest = %s where clone = %s and oid = %s",
                 digest.rows, digest.total, self.name, oid,
             )  # fmt: skip
+
+    def add_repair(self, repair: TableRepair, lsn: Lsn) -> None:
+        """Record rows that were repaired when the changes up to `lsn` were applied."""
+        self._run(
+            "insert into tidemark.repairs (clone, name, lsn, rows, missing, extra) values (%s, %s, %s, %s, %s, %s)",
+            self.name, repair.table, str(lsn), repair.rows, *repair.named(RECORDED),
+        )  # fmt: skip
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""

@@ -82,8 +82,8 @@ class Stage:
         ]
 
     def deleted(self) -> sql.Composed:
-        """Delete the rows that end or move."""
-        return sql.SQL("delete from only {} t using {} s where s.o in ('d', 'm') and {}").format(
+        """Delete the rows that end or move, or are read from the source again."""
+        return sql.SQL("delete from only {} t using {} s where s.o in ('d', 'm', 'x') and {}").format(
             self.table.identifier, self.identifier, self._same_row()
         )
 
@@ -116,9 +116,7 @@ class Stage:
 
     def deleted_contents(self) -> sql.Composed:
         """Delete as many rows of each content as the stage has, from a table without a key."""
-        names = [sql.SQL("{}").format(sql.Identifier(self.table.columns[at].name)) for at in self.table.written]
-        here = sql.SQL("row({})::text").format(_COMMA.join(names))
-        there = sql.SQL("row({})::text").format(_COMMA.join(self._value(at) for at in self.table.written))
+        here, there = content(self.table), self._content()
         return sql.SQL(
             "delete from only {0} t using ("
             "select x.at from (select ctid as at, {1} as content, row_number() over (partition by {1}) as n"
@@ -135,6 +133,70 @@ class Stage:
         ).format(
             _COMMA.join(keys), self.identifier, sql.Literal(list(operations)), self.table.identifier, self._same_row()
         )
+
+    def unfit(self) -> sql.Composed:
+        """Find changes of rows of which the target has none, or several; unless they delete, give them the operation x.
+
+        Returns the operation, how many rows the target has, the key of the origin and the key of the new row, as text.
+        """
+        origin = [sql.SQL("{}::text").format(self._key(at)) for at in self.table.key]
+        after = [sql.SQL("{}::text").format(self._value(at)) for at in self.table.key]
+        return sql.SQL(
+            "update {0} s set o = case when s.o = 'd' then s.o else 'x' end from ("
+            "select s.ctid as at, count(t.ctid) as n from {0} s left join only {1} t on {2}"
+            " where s.o in ('d', 'm', 'u') group by s.ctid having count(t.ctid) <> 1) y"
+            " where s.ctid = y.at returning s.o::text, y.n, array[{3}], array[{4}]"
+        ).format(self.identifier, self.table.identifier, self._same_row(), _COMMA.join(origin), _COMMA.join(after))
+
+    def moved(self) -> sql.Composed:
+        """Turn all updates into moves."""
+        return sql.SQL("update {} set o = 'm' where o = 'u'").format(self.identifier)
+
+    def replaced(self) -> sql.Composed:
+        """Delete rows that have the key of a row to be put in; returns their keys, as text."""
+        return self._deleted_where_equal("('i', 'm', 'x')", self.table.key)
+
+    def blocking(self, unique: Sequence[int]) -> sql.Composed:
+        """Delete rows whose values in these unique columns are those of a row to be put in; returns their keys."""
+        return self._deleted_where_equal("('i', 'm')", unique)
+
+    def _deleted_where_equal(self, operations: str, columns: Sequence[int]) -> sql.Composed:
+        names = [sql.SQL("t.{}").format(sql.Identifier(self.table.columns[at].name)) for at in columns]
+        same = [sql.SQL("{} = {}").format(name, self._value(at)) for name, at in zip(names, columns, strict=True)]
+        return sql.SQL("delete from only {} t using {} s where s.o in {} and {} returning {}").format(
+            self.table.identifier, self.identifier, sql.SQL(operations), _AND.join(same), _key_texts(self.table)
+        )
+
+    def short_contents(self) -> sql.Composed:
+        """The contents of which the target has fewer rows than are to be deleted, and how many fewer."""
+        return sql.SQL(
+            "select y.content, y.n - count(x.content) from"
+            " (select {} as content, count(*) as n from {} s where s.o = 'd' group by 1) y"
+            " left join (select {} as content from only {}) x on x.content = y.content"
+            " group by y.content, y.n having count(x.content) < y.n"
+        ).format(self._content(), self.identifier, content(self.table), self.table.identifier)
+
+    def contents(self) -> sql.Composed:
+        """The contents of the rows to insert."""
+        return sql.SQL("select {} from {} s where s.o = 'i'").format(self._content(), self.identifier)
+
+    def filled_with_keys(self) -> sql.Composed:
+        """Add rows to delete, by their keys: the parameters are a list of texts for each column of the key."""
+        names = [sql.Identifier(f"k{at}") for at in self.table.key]
+        return self._filled("d", names)
+
+    def filled_with_rows(self) -> sql.Composed:
+        """Add rows to insert: the parameters are a list of texts for each column."""
+        return self._filled("i", [sql.Identifier(f"c{at}") for at in self.table.written])
+
+    def _filled(self, operation: str, names: Sequence[sql.Identifier]) -> sql.Composed:
+        lists = [sql.SQL("%s::text[]")] * len(names)
+        return sql.SQL("insert into {} (o, {}) select {}, x.* from unnest({}) x").format(
+            self.identifier, _COMMA.join(names), sql.Literal(operation), _COMMA.join(lists)
+        )
+
+    def _content(self) -> sql.Composed:
+        return sql.SQL("row({})::text").format(_COMMA.join(self._value(at) for at in self.table.written))
 
     def _same_row(self) -> sql.Composed:
         return _AND.join(
@@ -172,6 +234,50 @@ class Stage:
 
     def _if_sent(self, at: int, condition: sql.Composed) -> sql.Composed:
         return condition if at not in self.marked else sql.SQL("not {} and {}").format(self._is_marked(at), condition)
+
+
+def content(table: TargetTable) -> sql.Composed:
+    """The text of a whole row, which identifies the rows of a table without a key."""
+    names = [sql.Identifier(table.columns[at].name) for at in table.written]
+    return sql.SQL("row({})::text").format(_COMMA.join(names))
+
+
+def contents_deleted(table: TargetTable) -> sql.Composed:
+    """Delete all rows of these contents and return these: the parameter is a list of them."""
+    return sql.SQL("delete from only {0} where {1} = any(%s::text[]) returning {1}").format(
+        table.identifier, content(table)
+    )
+
+
+def rows_at_source(table: TargetTable) -> sql.Composed:
+    """The rows of the source that have these keys, or contents, as text: the parameters are a list for each column.
+
+    `format` calls the output function of a type, as the stream does; a cast to text would cut spaces off `bpchar`.
+    """
+    names = [sql.SQL("t.{}").format(sql.Identifier(table.columns[at].name)) for at in table.written]
+    values = [sql.SQL("case when {0} is distinct from null then format('%%s', {0}) end").format(name) for name in names]
+    listed = _COMMA.join(values)
+    if not table.key:
+        return sql.SQL("select {} from only {} t where row({})::text = any(%s::text[])").format(
+            listed, table.identifier, _COMMA.join(names)
+        )
+    wanted = [sql.Identifier(f"k{at}") for at in table.key]
+    same = [
+        sql.SQL("t.{} = x.{}::{}").format(sql.Identifier(table.columns[at].name), name, sql.SQL(table.columns[at].type))
+        for at, name in zip(table.key, wanted, strict=True)
+    ]
+    return sql.SQL("select {} from only {} t join unnest({}) as x({}) on {}").format(
+        listed,
+        table.identifier,
+        _COMMA.join([sql.SQL("%s::text[]")] * len(wanted)),
+        _COMMA.join(wanted),
+        _AND.join(same),
+    )
+
+
+def _key_texts(table: TargetTable) -> sql.Composed:
+    names = [sql.SQL("t.{}::text").format(sql.Identifier(table.columns[at].name)) for at in table.key]
+    return sql.SQL("array[{}]").format(_COMMA.join(names))
 
 
 def copied_into(table: TargetTable) -> sql.Composed:

@@ -54,6 +54,14 @@ _EXCLUSIVE = """
     join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name
     join pg_index i on i.indrelid = c.oid and (i.indisunique or i.indisexclusion)
 """
+_UNIQUE = """
+    select array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality as k(attnum, n)
+                 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                 where k.n <= i.indnkeyatts)
+    from pg_index i join pg_class c on c.oid = i.indrelid join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = %s and c.relname = %s
+      and i.indisunique and i.indimmediate and i.indpred is null and i.indexprs is null
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +177,10 @@ def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tupl
         )
         for each, found in columns.items()
     }
+
+
+def unique_columns(session: Session, table: TargetTable) -> list[tuple[int, ...]]:
+    """Return the columns of each unique index whose conflicts can be found by equal values of written columns."""
+    places = {table.columns[at].name: at for at in table.written}
+    found = [names for (names,) in session.rows(_UNIQUE, [table.schema, table.name])]
+    return [tuple(places[name] for name in names) for names in found if all(name in places for name in names)]

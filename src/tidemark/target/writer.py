@@ -2,28 +2,37 @@
 
 The numbers of rows that a merge deletes and updates must be those of the changes: another number means that another
 application has changed the target. The progress is recorded in the same transaction, so every change is applied once.
+
+A batch that repairs the target finds every row before it is changed. Rows that do not exist once are left out, and rows
+that are in the way are deleted. At the end, all of these get the state that the source has there.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from psycopg import pq, sql
 
 from tidemark.clock import Boundary
+from tidemark.errors import SourceError, TargetDiffers
 from tidemark.log.mapped import located
 from tidemark.log.slices import SlicePlan
 from tidemark.pgoutput.changes import BINARY, LocatedChanges
 from tidemark.pgoutput.frames import TRUNCATE
 from tidemark.pgoutput.scan import Format, RowCells
-from tidemark.postgres.session import Session
+from tidemark.postgres.libpq import libpq
+from tidemark.postgres.session import Session, results_of
 from tidemark.postgres.sqlstate import error_for, translated
 from tidemark.schema.relation import Relation
-from tidemark.target.merging import Merged, StagedCounts, merge_contents, merge_rows
+from tidemark.target.differences import Differences, Name, TableDifferences
+from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
 from tidemark.target.net import (
     DELETED,
     INSERTED,
@@ -35,12 +44,14 @@ from tidemark.target.net import (
     net_rows,
 )
 from tidemark.target.rows import HEADER, TRAILER, inserted_rows, staged_contents, staged_rows
-from tidemark.target.statements import Stage, can_be_copied, copied_into, truncated
-from tidemark.target.tables import TargetTable
+from tidemark.target.statements import Stage, can_be_copied, contents_deleted, copied_into, truncated
+from tidemark.target.tables import TargetTable, unique_columns
 from tidemark.values.cells import UNCHANGED
 from tidemark.values.kernels import Bytes, Ints, Longs
 
 MOST_STAGES = 64
+READ_TOGETHER = 1000  # rows that are read from the source at a time
+_IN_THE_WAY = ("23505", "23P01")  # unique_violation, exclusion_violation
 _DEFERRED = sql.SQL("set constraints all deferred")
 _BOTH = Format.TEXT | Format.BINARY
 
@@ -51,6 +62,10 @@ class FollowedTable:
 
     target: TargetTable
     base: Boundary
+
+
+# Reads the rows of the source, as texts, that have these keys or contents.
+ReadRows = Callable[[TargetTable, Sequence[Name]], list[tuple[str | None, ...]]]
 
 
 @dataclass(slots=True)
@@ -71,9 +86,46 @@ class TargetWriter:
         self._session, self._tables = session, tables
         self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], Stage] = {}
         self._numbers = count(1)
+        self._differences: Differences | None = None
 
     def write(self, plan: SlicePlan, log: Path, record: Callable[[Session], None]) -> Merged:
-        """Apply the transactions of a plan in one transaction; `record` records the progress in it."""
+        """Apply the transactions of a plan in one transaction; `record` records the progress in it.
+
+        Raises TargetDiffers if the target does not have the rows that the changes expect.
+        """
+        stages = dict(self._stages)
+        try:
+            return self._write(plan, log, record)
+        except SourceError as error:
+            self._stages = stages
+            if error.sqlstate in _IN_THE_WAY:
+                raise TargetDiffers(error.message, RESTORE) from error
+            raise
+        except BaseException:
+            self._stages = stages  # the others were created in the transaction, which is rolled back
+            raise
+
+    def repair(
+        self, plan: SlicePlan, log: Path, record: Callable[[Session, Differences], None], read: ReadRows
+    ) -> tuple[Merged, Differences]:
+        """Apply the transactions of a plan like `write`, but repair the rows that they concern and return these.
+
+        `read` reads the source exactly as of the end of the plan. Raises TargetDiffers if a row that is in the way
+        cannot be identified.
+        """
+        found = self._differences = Differences()
+
+        def settle(session: Session) -> None:
+            for each in found:
+                self._settle(each, read)
+            record(session, found)
+
+        try:
+            return self.write(plan, log, settle), found
+        finally:
+            self._differences = None
+
+    def _write(self, plan: SlicePlan, log: Path, record: Callable[[Session], None]) -> Merged:
         merged = Merged()
         with translated("applying changes at the target"), self._session.connection.transaction():
             if len(plan.slices) > 1:  # a slice can end where a deferrable constraint does not hold yet
@@ -115,10 +167,12 @@ class TargetWriter:
         fill_from_old_rows(changes)
         merged.changes += len(changes)
         with translated(f"applying changes of {waiting.table.label}"):
-            if waiting.table.key:
-                self._merge_rows(waiting.table, changes, texts, merged)
-            else:
+            if not waiting.table.key:
                 self._merge_contents(waiting.table, changes, texts, merged)
+            elif self._differences is not None and set(waiting.table.key) <= set(waiting.table.written):
+                self._merge_differing(self._differences.of(waiting.table), changes, texts, merged)
+            else:
+                self._merge_rows(waiting.table, changes, texts, merged)
 
     def _merge_rows(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
         net = net_rows(changes, np.array(table.key, np.int64))
@@ -135,6 +189,12 @@ class TargetWriter:
     def _merge_staged(
         self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int], merged: Merged
     ) -> None:
+        stage = self._staged(table, changes, net, texts)
+        counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
+        merge_rows(self._session, stage, StagedCounts(*counts[INSERTED:]), merged)
+        self._empty(stage)
+
+    def _staged(self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int]) -> Stage:
         last = net.last[net.last >= 0]
         unsent = (changes.new_lengths[:, last] == UNCHANGED).any(axis=1)
         marked = frozenset(at for at in table.written if unsent[at])
@@ -143,8 +203,66 @@ class TargetWriter:
             changes, net, np.array(table.key, np.int64), np.array(table.written, np.int64), marks=bool(marked)
         )
         self._copy(stage.copied(), rows, f"staging changes of {table.label}")
-        counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
-        merge_rows(self._session, stage, StagedCounts(*counts[INSERTED:]), merged)
+        return stage
+
+    def _merge_differing(
+        self, found: TableDifferences, changes: TableChanges, texts: frozenset[int], merged: Merged
+    ) -> None:
+        """Merge changes of a table that may not have the rows that they expect."""
+        net = net_rows(changes, np.array(found.table.key, np.int64))
+        if not (net.operations != NOTHING).any():
+            return
+        stage = self._staged(found.table, changes, _some(net, net.operations != NOTHING), texts)
+        for operation, present, origin, after in self._rows(stage.unfit()):
+            found.add_unfit(operation, present, tuple(origin), tuple(after))
+        for statement in (stage.moved(), *stage.fetched()):
+            self._count(statement)
+        merged.deleted += self._count(stage.deleted())
+        merged.inserted += self._put_in(stage, found)
+
+    def _put_in(self, stage: Stage, found: TableDifferences) -> int:
+        """Put in the rows of a stage, and delete those that are in the way; return how many were put in."""
+        found.add_extra(tuple(key) for (key,) in self._rows(stage.replaced()))
+        for unique in unique_columns(self._session, stage.table):
+            keys = [tuple(key) for (key,) in self._rows(stage.blocking(unique))]
+            found.add_extra(keys)
+            found.unknown.update(keys)
+        inserted = self._count(stage.inserted())
+        self._empty(stage)
+        return inserted
+
+    def _settle(self, found: TableDifferences, read: ReadRows) -> None:
+        """Give the rows whose state is not known the state that they have at the source."""
+        table, settled = found.table, set[Name]()
+        with translated(f"repairing {table.label}"):
+            while unknown := found.unknown - settled:  # a row of the source can show another one that is in its way
+                names_in_order = sorted(unknown)
+                for first in range(0, len(unknown), READ_TOGETHER):
+                    names = names_in_order[first : first + READ_TOGETHER]
+                    rows = read(table, names)
+                    if table.key:
+                        self._settle_rows(found, names, rows)
+                    else:
+                        self._settle_contents(found, names, rows)
+                settled |= unknown
+
+    def _settle_rows(self, found: TableDifferences, keys: Sequence[Name], rows: Sequence[Sequence[str | None]]) -> None:
+        stage = self._stage(found.table, frozenset(found.table.written), frozenset())
+        self._session.connection.execute(stage.filled_with_keys(), _columns(keys))
+        self._count(stage.deleted())
+        if rows:
+            self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
+        self._put_in(stage, found)
+
+    def _settle_contents(
+        self, found: TableDifferences, contents: Sequence[Name], rows: Sequence[Sequence[str | None]]
+    ) -> None:
+        stage = self._stage(found.table, frozenset(found.table.written), frozenset())
+        deleted = self._session.connection.execute(contents_deleted(found.table), _columns(contents)).fetchall()
+        if rows:
+            self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
+        self._count(stage.inserted())
+        found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
         self._empty(stage)
 
     def _merge_contents(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
@@ -155,6 +273,10 @@ class TargetWriter:
         rows = staged_contents(changes, net, np.array(table.written, np.int64))
         self._copy(stage.copied(), rows, f"staging changes of {table.label}")
         gone, new = int(-net.counts[net.counts < 0].sum()), int(net.counts[net.counts > 0].sum())
+        if gone and self._differences is not None:
+            self._differences.of(table).add_short(self._rows(stage.short_contents()))
+            merged.deleted += self._count(stage.deleted_contents())
+            gone = 0
         merge_contents(self._session, stage, gone, new, merged)
         self._empty(stage)
 
@@ -178,18 +300,26 @@ class TargetWriter:
         """Run a statement; return how many rows it concerned."""
         return 0 if statement is None else self._session.connection.execute(statement).rowcount
 
+    def _rows(self, statement: sql.Composed) -> list[Any]:
+        return self._session.connection.execute(statement).fetchall()
+
     def _copy(self, statement: sql.Composed, rows: Bytes, doing: str) -> None:
         """Send rows in the binary format of COPY."""
-        pgconn = self._session.connection.pgconn
+        pgconn: Any = self._session.connection.pgconn
         _require(pgconn.exec_(statement.as_bytes(self._session.connection)), pq.ExecStatus.COPY_IN, doing)
+        # By ctypes: psycopg's functions would keep other threads from running while the server reads.
+        library, connection = libpq(), ctypes.c_void_p(pgconn.pgconn_ptr)
         pgconn.nonblocking = 0  # libpq would buffer everything otherwise
         try:
             for piece in (HEADER, rows.data, TRAILER):
-                pgconn.put_copy_data(piece)
-            pgconn.put_copy_end()
-            results = list(iter(pgconn.get_result, None))
+                data = np.frombuffer(piece, np.uint8)
+                library.PQputCopyData(connection, ctypes.c_void_p(data.ctypes.data), len(data))
+            library.PQputCopyEnd(connection, None)
+            results = list(results_of(pgconn))
         finally:
             pgconn.nonblocking = 1
+        if not results:
+            raise error_for(None, doing, "the connection was closed")
         for result in results:
             _require(result, pq.ExecStatus.COMMAND_OK, doing)
 
@@ -198,6 +328,10 @@ def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None
     if result.status != status:
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         raise error_for(state.decode() if state else None, doing, result.get_error_message())
+
+
+def _columns(rows: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _some(net: NetRows, chosen: np.ndarray) -> NetRows:

@@ -1,0 +1,65 @@
+"""Rows of the source, read by their keys in a snapshot that is exactly as of one position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.errors import SourceAltered, SourceBusy
+from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot
+from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.session import Session
+from tidemark.postgres.shared import require_same, table_label
+from tidemark.postgres.sqlstate import translated
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.target.differences import Name
+from tidemark.target.statements import rows_at_source
+from tidemark.target.tables import TargetTable
+
+ATTEMPTS = 50
+
+
+@contextmanager
+def exact_source(dsn: Dsn, log: Path) -> Iterator[CopySnapshot]:
+    """A snapshot of the source whose position excludes no commit: it shows exactly the commits up to there.
+
+    One that was taken while transactions committed may exclude some; then another one is taken.
+    """
+    for _ in range(ATTEMPTS):
+        with copy_snapshot(dsn, log) as snapshot:
+            if not snapshot.base.excluded:
+                yield snapshot
+                return
+    raise SourceBusy(f"none of {ATTEMPTS} snapshots of the source was exactly as of one LSN", "Retry the command.")
+
+
+class SourceRows:
+    """Reads rows in a snapshot, of tables that must have these definitions in it."""
+
+    def __init__(self, session: Session, definitions: Mapping[str, Fingerprint]) -> None:
+        self._session, self._definitions = session, definitions
+        self._found: dict[str, Fingerprint] | None = None
+
+    def read(self, table: TargetTable, names: Sequence[Name]) -> list[tuple[str | None, ...]]:
+        """Return the rows with these keys, or with these contents if the table has no key; values are texts."""
+        self._require_unaltered(table)
+        query, columns = rows_at_source(table), [list(column) for column in zip(*names, strict=True)]
+        with translated(f"reading rows of {table.label} at the source"):
+            return self._session.connection.execute(query, columns).fetchall()
+
+    def _require_unaltered(self, table: TargetTable) -> None:
+        """Refuse a table that was altered: its rows in the snapshot may not be those that the stream describes."""
+        if self._found is None:
+            tables = (Fingerprint.of(each, ()) for each in read_catalog(self._session).tables)
+            self._found = {table_label(each): each for each in tables}
+        found = self._found.get(table.label)
+        change = compare(self._definitions[table.label], found)
+        if found is None or change.effect is not Effect.SAME:
+            raise SourceAltered(
+                f"table {table.label} at the target differs and cannot be repaired, because it was altered at the "
+                f"source: {change.reasons[0] if change.reasons else 'its definition is another one'}",
+                "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target.",
+            )
+        require_same(self._session, found)
