@@ -19,14 +19,14 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.target.copying import CopyRecorder, TableCopied, TableFailed, copy_tables
+from tidemark.target.copying import CopyRecorder, FilledTable, TableFailed, copy_tables
 
 _TABLES = """
     select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where c.relkind = 'r' and n.nspname not in ('pg_catalog', 'information_schema', 'tidemark') order by 1
 """
 
-Results = dict[str, TableCopied | TableFailed]
+Results = dict[str, FilledTable | TableFailed]
 
 
 @dataclass

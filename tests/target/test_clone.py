@@ -21,6 +21,7 @@ from tests.target.load import TABLES, contents, database_with_tables, hostile, w
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
+from tidemark.pipeline.events import State, StateChanged, SyncEvent, SyncProgress, TableCopied
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone, CloneOptions
 from tidemark.target.state import Phase
@@ -72,9 +73,16 @@ def following_for(target: Database, seconds: float) -> Callable[[], bool]:
 
 
 def test_a_database_is_cloned_under_load(source: Database, target: Database, options: CloneOptions) -> None:
+    events: list[SyncEvent] = []
     with writing(source, 2):
-        followed = Clone(replace(options, follows=True), lambda: None)
+        followed = Clone(replace(options, follows=True), lambda: None, events.append)
         assert followed.run(following_for(target, 2)).phase is Phase.FOLLOW
+    assert {each.table for each in events if isinstance(each, TableCopied)} == {f"public.{name}" for name in TABLES}
+    assert [each.state for each in events if isinstance(each, StateChanged)][-2:] == [State.COPYING, State.FOLLOWING]
+    last = [each for each in events if isinstance(each, SyncProgress)][-1]
+    assert (last.state, last.copies.tables_copied) == (State.FOLLOWING, len(TABLES))
+    assert last.applied_lsn > Lsn.ZERO
+    assert last.lag_bytes is not None
     ended = Clone(options, lambda: None).run()
     assert ended.phase is Phase.COMPLETE
     assert contents(target) == contents(source)

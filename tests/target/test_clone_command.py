@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,9 +44,12 @@ def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], 
         pg_bin = max(both, key=lambda server: server.install.major).install.home / "bin"
         clone = ("clone", *dsns, "--name", source.name, "--state", tmp_path, "--pg-bin", pg_bin)
         with writing(source, 3):
-            first = run(*clone, "--follow", "--endpos", "current")
+            first = run(*clone, "--follow", "--endpos", "current", "--json")
         assert first.returncode == 0, first.stderr
-        assert "follow" in first.stdout
+        events = [json.loads(line) for line in first.stdout.splitlines()]
+        assert {each["table"] for each in events if each["event"] == "copied"} == {f"public.{name}" for name in TABLES}
+        assert (events[-1]["event"], events[-1]["phase"]) == ("ended", "follow")
+        assert run(*clone, "--follow", "--endpos", "current").returncode == 0
         target.run("insert into keyed values (-1, 'mine')")
         source.run("insert into keyed values (-1, 'ours')")
         stopped = run(*clone)

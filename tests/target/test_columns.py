@@ -14,7 +14,7 @@ from tests.target.copies import Pair, pair_of, tables
 from tidemark.errors import TargetTableUnfit
 from tidemark.postgres.catalog import read_catalog
 from tidemark.target.columns import CopyServer, carried_columns, read_server
-from tidemark.target.copying import TableCopied, TableFailed
+from tidemark.target.copying import FilledTable, TableFailed
 
 pytestmark = [pytest.mark.full, NEWEST]
 
@@ -95,7 +95,7 @@ def test_a_table_that_does_not_fit_is_refused_with_what_resolves_it(pair: Pair, 
         (fix,) = re.findall("`(.*)`", result.error.hint)
         pair.target.run(fix)
         (result,) = pair.copy("T t").values()
-        assert isinstance(result, TableCopied)
+        assert isinstance(result, FilledTable)
         order = "id, v, m, p, twice"
         rows = f"select row({order})::text from {NAME}"
         assert pair.target.admin(rows) == pair.source.admin(rows)

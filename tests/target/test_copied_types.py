@@ -12,7 +12,7 @@ from harness.postgres import Install, Server, installs, start_server
 from tests.pgoutput.corpus import ARRAYS, AS_TEXT, SCALARS
 from tests.target.copies import Pair, Results, pair_of
 from tidemark.errors import RowRejected, UnsupportedServer, UntranslatableText
-from tidemark.target.copying import TableCopied, TableFailed
+from tidemark.target.copying import FilledTable, TableFailed
 
 pytestmark = pytest.mark.quick
 
@@ -125,7 +125,7 @@ def create(pair: Pair, table: str, corpus: dict[str, list[str]]) -> None:
 
 def formats(results: Results) -> dict[str, str]:
     return {
-        name: "binary" if each.binary else "text" for name, each in results.items() if isinstance(each, TableCopied)
+        name: "binary" if each.binary else "text" for name, each in results.items() if isinstance(each, FilledTable)
     }
 
 
@@ -264,10 +264,10 @@ def test_bytes_without_an_encoding_are_copied_if_they_are_valid_at_the_target(se
                 "insert into bad_as_text values (convert_from('\\xe4', 'SQL_ASCII'), 'int4')",
             )
             results = pair.copy()
-            assert isinstance(results["good"], TableCopied)
+            assert isinstance(results["good"], FilledTable)
             for name in ("bad", "bad_as_text"):
                 result = results[name]
-                assert isinstance(result, TableCopied) == valid
+                assert isinstance(result, FilledTable) == valid
                 if isinstance(result, TableFailed):
                     assert isinstance(result.error, UntranslatableText)
                     assert f"copy of public.{name}, at the target" in result.error.message

@@ -20,7 +20,7 @@ from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import Stopped
 from tidemark.target import copying
-from tidemark.target.copying import TableCopied, TableFailed, copy_tables
+from tidemark.target.copying import FilledTable, TableFailed, copy_tables
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
@@ -39,7 +39,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(results: dict[str, Any]) -> dict[str, int]:
-    return {name: each.rows for name, each in results.items() if isinstance(each, TableCopied)}
+    return {name: each.rows for name, each in results.items() if isinstance(each, FilledTable)}
 
 
 def test_all_kinds_of_tables_are_copied_by_tasks(pair: Pair, spark: SparkSession) -> None:

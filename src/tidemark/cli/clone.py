@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,28 +10,26 @@ import click
 
 from tidemark.cli.options import (
     DirectoryType,
+    json_option,
     name_option,
     quiet_option,
     selection_options,
     source_argument,
     target_argument,
 )
+from tidemark.cli.showing import display
 from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.cli.sync import EndType, interval_option, mode_option
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
-from tidemark.logs import be_quiet
+from tidemark.pipeline.events import as_json as plain_event
 from tidemark.pipeline.plan import CURRENT
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.schema.selection import Pattern, Selection
-
-_CURRENT = """
-    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text
-"""
 
 
 @click.command()
@@ -41,7 +40,7 @@ _CURRENT = """
     "--endpos",
     type=EndType(),
     metavar="LSN|current",
-    help="End when every commit up to this LSN is applied; without --follow the clone is completed there.",
+    help="End when every commit up to this LSN is applied; current is the position after the copy.",
 )
 @mode_option
 @interval_option
@@ -71,12 +70,13 @@ _CURRENT = """
 @click.option("--dry-run", is_flag=True, help="Check both servers, print the plan and stop.")
 @name_option
 @spark_options
+@json_option("Print events as JSON lines on standard output.")
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
     take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, on_difference: str, pg_bin: Path | None,
     jobs: int, folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None, remote: str | None,
-    conf: tuple[str, ...], quiet: bool,
+    conf: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
 
@@ -93,12 +93,10 @@ def clone(
     Tidemark keeps its own tables at TARGET in schema tidemark. Only Tidemark may write to TARGET until the clone is
     complete.
     """
-    if quiet:
-        be_quiet()
     names = names or _default_names(source)
     with StopSignals() as stopping:
         try:
-            with stopping.deferred():
+            with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping, name="clone") as shown:
                 from tidemark.target.clone import Clone, CloneOptions  # deferred: these import Spark
                 from tidemark.target.state import Phase
 
@@ -109,7 +107,8 @@ def clone(
                     folder or _default_folder(names),
                     Selection(take, leave),
                     follows,
-                    _end(source, endpos),
+                    endpos if isinstance(endpos, Lsn) else None,
+                    endpos == CURRENT,
                     jobs,
                     pg_bin,
                     schema == "copy",
@@ -117,7 +116,7 @@ def clone(
                     interval_s,
                     on_difference == "repair",
                 )
-                clone = Clone(options, lambda: started(master, remote, conf))
+                clone = Clone(options, lambda: started(master, remote, conf), shown.emit)
                 if dry_run:
                     for line in clone.describe():
                         click.echo(line)
@@ -128,7 +127,8 @@ def clone(
             return stopping.exit_code(has_end=True)
     rows = "1 row" if ended.repaired == 1 else f"{ended.repaired:,} rows"
     repaired = f"; {rows} repaired since it was begun" if ended.repaired else ""
-    click.echo(f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}{repaired}")
+    line = f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}{repaired}"
+    click.echo(json.dumps(plain_event(ended)) if as_json else line)
     return ExitCode.OK if ended.phase is Phase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
 
 
@@ -142,10 +142,3 @@ def _default_names(source: Dsn) -> MirrorNames:
 def _default_folder(names: MirrorNames) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "tidemark" / names.mirror
-
-
-def _end(source: Dsn, endpos: Lsn | str | None) -> Lsn | None:
-    if endpos != CURRENT:
-        return endpos if isinstance(endpos, Lsn) else None
-    with Session.open(source, "clone") as session:
-        return Lsn.parse(session.row(_CURRENT)[0])

@@ -1,4 +1,4 @@
-"""Display of the events of a running sync: a live status on a terminal, otherwise log lines, or JSON for programs."""
+"""Display of the events of a running sync or clone: a live status on a terminal, otherwise log lines, or JSON."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Display(ABC):
 class LogDisplay(Display):
     """Logs each event, and the progress once a minute. Even if it is quiet, the end is logged."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, name: str = "sync") -> None:
         super().__init__()
-        self._logger = logging.getLogger(f"{ROOT}.sync")
+        self._logger = logging.getLogger(f"{ROOT}.{name}")
         self._end_level = self._logger.getEffectiveLevel()
         if quiet:
             be_quiet()
@@ -152,8 +152,8 @@ def _print(plain: dict[str, Any]) -> None:
 class TerminalDisplay(LogDisplay):
     """Logs events above a live status: state, position, lag, rate, last fold, and a bar for each table being copied."""
 
-    def __init__(self, stopping: Callable[[], bool]) -> None:
-        super().__init__()
+    def __init__(self, stopping: Callable[[], bool], name: str) -> None:
+        super().__init__(name=name)
         from rich.console import Console  # deferred: only a terminal needs it
         from rich.live import Live
 
@@ -228,10 +228,10 @@ def _copy_bars(progress: SyncProgress) -> list[RenderableType]:
     return [grid, *more]
 
 
-def display(*, as_json: bool, quiet: bool, stopping: Callable[[], bool]) -> Display:
-    """Return the display for these options and the current standard error."""
+def display(*, as_json: bool, quiet: bool, stopping: Callable[[], bool], name: str = "sync") -> Display:
+    """Return the display for these options of the command `name` and the current standard error."""
     if as_json:
         return JsonDisplay()
     if quiet or is_json() or not sys.stderr.isatty():
-        return LogDisplay(quiet=quiet)
-    return TerminalDisplay(stopping)
+        return LogDisplay(quiet=quiet, name=name)
+    return TerminalDisplay(stopping, name)

@@ -68,6 +68,14 @@ class Reporter:
         """Report the progress of a pipeline that polls."""
         self._progress(_copies(progress), lsn, None, None, None, None)
 
+    def clone(self, progress: CopyProgress, applied: Lsn, received: Lsn | None, changes: int = 0) -> None:
+        """Report the progress of a clone, and the number of changes that were applied since the last report."""
+        if changes:
+            self._changes.append((time.monotonic(), changes))
+        if time.monotonic() >= self._next:
+            lag_bytes = max(0, received - applied) if received is not None else None
+            self._progress(_copies(progress), applied, received, None, lag_bytes, None)
+
     def _progress(
         self,
         copies: Copies,

@@ -10,11 +10,13 @@ Changes come from the stream, or from polls where logical decoding is not availa
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -26,10 +28,12 @@ from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot, locked_snapshot
+from tidemark.pipeline.events import Emit, ModeSelected, PollApplied, State, TableCopied
 from tidemark.pipeline.plan import INTERVAL_S, require_interval
 from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.pipeline.publishing import require_published
+from tidemark.pipeline.reporting import PROGRESS_S, Reporter
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
@@ -46,11 +50,12 @@ from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
-from tidemark.target.copying import TableCopied, TableFailed, copy_tables, has_own_rows
+from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
 from tidemark.target.definitions import restore_stage
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
-from tidemark.target.follow import FollowOptions, follow
+from tidemark.target.follow import Following, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
+from tidemark.target.merging import Merged
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
@@ -72,8 +77,8 @@ class CloneOptions:
 
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
-    that the source has when everything is copied. With `repairs`, rows of the target that do not fit the changes are
-    repaired.
+    that the source has when everything is copied. With `once`, it ends at that position in either case. With `repairs`,
+    rows of the target that do not fit the changes are repaired.
 
     Without a `mode`, polls are used only if the source does not support logical decoding. A poll has no `endpos`:
     without `follows`, the clone is completed after one poll.
@@ -86,6 +91,7 @@ class CloneOptions:
     selection: Selection = field(default_factory=Selection)
     follows: bool = False
     endpos: Lsn | None = None
+    once: bool = False
     jobs: int = 2
     pg_bin: Path | None = None
     with_schema: bool = True
@@ -102,18 +108,22 @@ class CloneOptions:
 class Cloned:
     """How far a clone came, and how many rows of the target were repaired since it was begun."""
 
+    event: ClassVar[str] = "ended"
+
     phase: Phase
     applied_lsn: Lsn | None
     repaired: int = 0
 
 
 class Clone:
-    """Clones a source. `spark` is called if there are rows to copy."""
+    """Clones a source. `spark` is called if there are rows to copy, and events are emitted as by a pipeline."""
 
     def __init__(
-        self, options: CloneOptions, spark: Callable[[], SparkSession | None], progress: CopyProgress | None = None
+        self, options: CloneOptions, spark: Callable[[], SparkSession | None], emit: Emit = lambda _: None
     ) -> None:
-        self._options, self._spark, self.progress = options, spark, progress or CopyProgress()
+        self._options, self._spark, self._progress = options, spark, CopyProgress()
+        self._reporter = Reporter(emit)
+        self._emit = self._reporter.emit
         self._stopping: Callable[[], bool] = lambda: False
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Cloned:
@@ -173,7 +183,7 @@ class Clone:
             with self._source() as session:
                 choice = choose_mode(session, options.source, options.names, options.selection)
             mode, why = choice.mode, choice.why
-            _LOGGER.info("mode %s: %s", mode.value, why, extra=fields(mode=mode.value))
+            self._emit(ModeSelected(mode, why))
         assert mode is not None  # noqa: S101
         if mode is Mode.POLL:
             if options.endpos is not None:
@@ -325,18 +335,16 @@ class Clone:
         spark = self._spark() if any(has_own_rows(each) for each in wanted) else None
         failed: list[TableFailed] = []
         results = copy_tables(
-            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self.progress, self._stopping
+            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self._progress, self._stopping
         )
-        for result in self._until_stopped(results):
+        for result in self._reported(results):
             if isinstance(result, TableFailed):
                 failed.append(result)
                 continue
             table = result.fingerprint
             record.set_copied(table.oid, snapshot.base, result.rows, watermark)
             name = f"{table.schema}.{table.name}"
-            message = "table %s: copied %s rows, as of %s"
-            extra = fields(table=name, rows=result.rows, lsn=snapshot.base.lsn)
-            _LOGGER.info(message, name, f"{result.rows:,}", snapshot.base.lsn, extra=extra)
+            self._emit(TableCopied(name, snapshot.base.lsn, result.rows, self._progress.seconds(table.oid)))
         for failure in failed:
             if not isinstance(failure.error, TableChanged):
                 raise failure.error
@@ -363,11 +371,24 @@ class Clone:
         with taken as snapshot:
             yield snapshot, None
 
-    def _until_stopped(self, results: Iterator[TableCopied | TableFailed]) -> Iterator[TableCopied | TableFailed]:
+    def _reported(self, results: Iterator[FilledTable | TableFailed]) -> Iterator[FilledTable | TableFailed]:
+        """The results of a copy, whose progress is reported meanwhile."""
+        done = threading.Event()
+
+        def report() -> None:
+            while not done.wait(PROGRESS_S):
+                self._reporter.clone(self._progress, Lsn.ZERO, None)
+
+        self._reporter.enter(State.COPYING)
+        thread = threading.Thread(target=report, name="progress", daemon=True)
+        thread.start()
         try:
             yield from results
         except CopyStopped as error:
             raise Stopped("stopped during the copy; run the command again to continue") from error
+        finally:
+            done.set()
+            thread.join()
 
     def _followed(self, source: Identity) -> Cloned:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
@@ -376,11 +397,18 @@ class Clone:
         following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG, repair_from)
         state, endpos = self._state(source), options.endpos
         _require_end(state, endpos)
-        if endpos is None and not options.follows:
+        if endpos is None and (options.once or not options.follows):
             endpos = self._position()
         with self._source() as session:
             watch = SourceWatch(options.selection)
-            applied = follow(following, endpos, self._stopping, lambda: watch.step(session, state))
+
+            def observe(now: Following, merged: Merged | None) -> None:
+                watch.step(session, state)
+                changes = merged.changes if merged is not None else 0
+                self._reporter.clone(self._progress, now.applied_lsn, now.received_lsn, changes)
+
+            self._reporter.enter(State.FOLLOWING)
+            applied = follow(following, endpos, self._stopping, observe)
             watch.check(session, state)
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
@@ -398,13 +426,21 @@ class Clone:
                 options.source, options.target, options.names.mirror, options.selection, options.jobs
             )
             with TargetPoller(how, self._stopping) as poller:
-                Polling(poller.step, None, options.interval_s, self._stopping).run(_log_poll, once=not options.follows)
+                self._reporter.enter(State.POLLING)
+                polling = Polling(poller.step, None, options.interval_s, self._stopping)
+                polling.run(self._report_poll, once=options.once or not options.follows)
             if options.follows or self._stopping():
                 return Cloned(Phase.FOLLOW, self._state(source).applied_lsn)
             with self._recorded() as record:
                 record.set_phase(Phase.COMPLETION)
         self._complete(source)
         return Cloned(Phase.COMPLETE, self._state(source).applied_lsn)
+
+    def _report_poll(self, polled: TargetPolled) -> None:
+        merged = polled.merged
+        changes = merged.inserted + merged.updated + merged.deleted
+        self._emit(PollApplied(polled.lsn, polled.tables, changes, 0, reconciled=True))
+        self._reporter.clone(self._progress, polled.lsn, None)
 
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:
@@ -479,15 +515,6 @@ class Clone:
     def _position(self) -> Lsn:
         with self._source() as session:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
-
-
-def _log_poll(polled: TargetPolled) -> None:
-    merged = polled.merged
-    _LOGGER.info(
-        "polled %d tables, as of %s: %s rows inserted, %s updated, %s deleted",
-        polled.tables, polled.lsn, f"{merged.inserted:,}", f"{merged.updated:,}", f"{merged.deleted:,}",
-        extra=fields(lsn=polled.lsn, inserted=merged.inserted, updated=merged.updated, deleted=merged.deleted),
-    )  # fmt: skip
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:

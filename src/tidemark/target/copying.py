@@ -76,7 +76,7 @@ class CopyRecorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TableCopied:
+class FilledTable:
     """A table of which all rows are at the target."""
 
     fingerprint: Fingerprint
@@ -150,7 +150,7 @@ def copy_tables(
     recorder: CopyRecorder,
     progress: CopyProgress | None = None,
     stopping: Callable[[], bool] = lambda: False,
-) -> Iterator[TableCopied | TableFailed]:
+) -> Iterator[FilledTable | TableFailed]:
     """Copy tables, up to `jobs` parts at a time; yield the result of each table when it is complete or has failed.
 
     Tables that store no rows are skipped. Without a Spark session, or if only one session can use the snapshot, the
@@ -224,7 +224,7 @@ class _Copying:
         self._unlogged: list[int] = []  # complete, unless the target crashes before the others are
         self._ended = threading.Event()
 
-    def results(self) -> Iterator[TableCopied | TableFailed]:
+    def results(self) -> Iterator[FilledTable | TableFailed]:
         for oid, parts in self._plan.missing.items():
             size = sum(part.size_bytes for part in parts)
             self._progress.planned(oid, self._plan.tables[oid].label, size, len(parts))
@@ -242,7 +242,7 @@ class _Copying:
             self._ended.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _taken(self, done: Iterable[Future[list[_CopiedPart | _FailedPart]]]) -> Iterator[TableCopied | TableFailed]:
+    def _taken(self, done: Iterable[Future[list[_CopiedPart | _FailedPart]]]) -> Iterator[FilledTable | TableFailed]:
         for result in (each for future in done for each in future.result()):
             oid = result.part.oid
             if isinstance(result, _CopiedPart):
@@ -254,18 +254,18 @@ class _Copying:
             elif oid not in self._failed:
                 yield self._fail(oid, result.error)
 
-    def _complete(self, oid: int) -> Iterator[TableCopied | TableFailed]:
+    def _complete(self, oid: int) -> Iterator[FilledTable | TableFailed]:
         if self._plan.tables[oid].target_unlogged and self._plan.rows[oid]:
             self._unlogged.append(oid)
         else:
             yield self._done(oid)
 
-    def _done(self, oid: int) -> TableCopied:
+    def _done(self, oid: int) -> FilledTable:
         table = self._plan.tables[oid]
         self._progress.done(oid)
-        return TableCopied(table.fingerprint, self._plan.rows[oid], table.binary)
+        return FilledTable(table.fingerprint, self._plan.rows[oid], table.binary)
 
-    def _kept(self) -> Iterator[TableCopied | TableFailed]:
+    def _kept(self) -> Iterator[FilledTable | TableFailed]:
         """The results of unlogged tables, when all others are complete."""
         for oid in self._unlogged:
             try:

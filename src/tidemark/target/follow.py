@@ -169,6 +169,11 @@ class Following:
                     raise
                 time.sleep(WAIT_S)
 
+    @property
+    def received_lsn(self) -> Lsn:
+        """The LSN up to which the log has all changes, as last read."""
+        return self._reader.received
+
     def wait(self) -> None:
         """Wait until there is more, but not for long."""
         if self._hold is not None and self.applied_lsn >= self._hold:
@@ -252,7 +257,7 @@ def follow(
     options: FollowOptions,
     endpos: Lsn | None,
     stopping: Callable[[], bool],
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[Following, Merged | None], None] = lambda _, __: None,
 ) -> Lsn:
     """Follow until `endpos` is applied or it is stopped; return the applied LSN. `watch` is called after each batch.
 
@@ -264,9 +269,10 @@ def follow(
             with Following.open(options) as following:
                 had_lock = True
                 while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
-                    if following.step(endpos) is None:
+                    merged = following.step(endpos)
+                    if merged is None:
                         following.wait()
-                    watch()
+                    watch(following, merged)
                     pause_s = FIRST_PAUSE_S
                 following.settle()
                 return following.applied_lsn
