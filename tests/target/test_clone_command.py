@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,8 @@ import pytest
 
 from harness.database import MIRROR, OWNER, Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
-from tests.target.load import TABLES, database_with_tables, hostile, writing
+from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
+from tests.target.polled import copied, options_of, poller_of
 from tidemark.postgres.names import MirrorNames
 
 pytestmark = pytest.mark.full
@@ -68,3 +70,23 @@ def _publish(source: Database) -> None:
         f"with (publish = 'insert, update, delete, truncate'{generated})",
         f"grant select on all sequences in schema public to {MIRROR}",
     )
+
+
+def test_a_clone_of_another_version_by_polls_compares_equal(servers: tuple[Server, Server], tmp_path: Path) -> None:
+    before, after = servers
+    target = create_database(after)
+    for source in database_with_tables(before):
+        chance = Random(6)  # noqa: S311 - to be repeated
+        options = options_of(source, target, tmp_path)
+        pg_bin = max(servers, key=lambda server: server.install.major).install.home / "bin"
+        options = replace(options, pg_bin=pg_bin)
+        copied(options, target)
+        with source.connect() as connection, poller_of(options) as poller:
+            connection.autocommit = True
+            for _ in range(5):
+                hostile(connection, chance, 100)
+                assert poller.step() is not None
+                assert contents(target) == contents(source)
+            assert poller.step() is None
+        compared = run("compare", source.dsn().reveal(), target.dsn(OWNER).reveal())
+        assert compared.returncode == 0, compared.stdout

@@ -20,7 +20,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged
+from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged, UnsupportedServer
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
@@ -36,12 +36,14 @@ from tidemark.postgres.identity import Identity, locate
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.publication import drop_statement
 from tidemark.postgres.session import Session
+from tidemark.postgres.shared import table_label
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.supervision import Receiving
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
+from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
@@ -315,6 +317,8 @@ class Clone:
         if mode is Mode.POLL:
             with open_poll_snapshot(options.source) as seen:
                 seen.wait_until_durable()
+                if seen.on_standby:
+                    _require_logged(read_selected(seen.session, options.selection))
                 watermark = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
                 yield CopySnapshot(Boundary(seen.lsn), seen.shared), watermark
             return
@@ -432,6 +436,16 @@ def _log_poll(polled: TargetPolled) -> None:
         polled.tables, polled.lsn, f"{merged.inserted:,}", f"{merged.updated:,}", f"{merged.deleted:,}",
         extra=fields(lsn=polled.lsn, inserted=merged.inserted, updated=merged.updated, deleted=merged.deleted),
     )  # fmt: skip
+
+
+def _require_logged(definitions: Mapping[int, Fingerprint]) -> None:
+    """Refuse unlogged tables: a standby does not have their rows."""
+    for table in definitions.values():
+        if table.persistence is Persistence.UNLOGGED:
+            raise UnsupportedServer(
+                f"unlogged table {table_label(table)} cannot be read on a standby",
+                "Connect to the primary, or leave the table out with `--exclude`.",
+            )
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:
