@@ -90,6 +90,24 @@ def test_a_standby_is_polled_and_its_primary_after_it(start: Start, server: Serv
     target.drop()
 
 
+def test_a_standby_that_lags_does_not_take_the_target_back(start: Start, server: Server, tmp_path: Path) -> None:
+    source, target = create_database(start(own_identity=True, wal_level="replica")), create_database(server)
+    source.run("create table bag (n int)", "insert into bag values (1)")
+    primary = options_of(source, target, tmp_path)
+    with standby_of(source) as there:
+        wait_for(there, source)
+        there.server.sql("select pg_wal_replay_pause()")
+        copied(primary, target)
+        source.run("insert into bag values (2)")
+        with poller_of(primary) as poller:
+            poller.step()
+        with poller_of(replace(primary, source=there.dsn())) as poller:
+            with pytest.raises(SourceBusy, match="the standby has replayed"):
+                poller.step()
+    assert target.run("select count(*) from bag") == [(2,)]
+    target.drop()
+
+
 def test_rows_on_both_sides_of_the_wrap(start: Start, server: Server, tmp_path: Path) -> None:
     at_source = start(own_identity=True, wal_level="replica", autovacuum=False)
     source, target = database(at_source), create_database(server)

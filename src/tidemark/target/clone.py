@@ -134,7 +134,8 @@ class Clone:
     def _mode(self) -> Mode:
         """The mode: that of the clone if it exists, as requested, or as the source supports it."""
         options = self._options
-        with self._recorded() as record:
+        with self._target() as session:
+            record = CloneRecord(session, options.names.mirror)
             recorded = record.mode if record.exists else None
         if recorded is not None and options.mode not in (None, recorded):
             raise InvalidValue(

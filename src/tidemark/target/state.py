@@ -6,6 +6,7 @@ it holds an advisory lock at the target, and each step expects the progress that
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 
 SCHEMA = "tidemark"
 _LOCK = zlib.crc32(b"tidemark clone") - (1 << 31)
+LOCK_WAIT_S, _LOOK_S = 1.0, 0.05
 _STOP = "Stop the other process, and retry the command."
 _CREATED = (
     "create schema if not exists tidemark",
@@ -154,13 +156,15 @@ class CloneRecord:
         self._session, self.name = session, name
 
     def lock(self) -> None:
-        """Take the lock of the clone until the session ends; raise TargetInUse if another session has it."""
-        (taken,) = self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])
-        if not taken:
-            raise TargetInUse(
-                f"another process writes clone {self.name} at the target",
-                _STOP,
-            )
+        """Take the lock of the clone until the session ends; raise TargetInUse if another session has it.
+
+        A server releases the lock of a session some time after its client has closed it, or was killed.
+        """
+        until = time.monotonic() + LOCK_WAIT_S
+        while not self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])[0]:
+            if time.monotonic() > until:
+                raise TargetInUse(f"another process writes clone {self.name} at the target", _STOP)
+            time.sleep(_LOOK_S)
 
     def create(self) -> None:
         """Create the schema and its tables, unless they exist."""
