@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,8 +15,9 @@ import pytest
 from harness.database import OWNER, create_database
 from harness.postgres import Server
 from tests.target.clones import publish
-from tests.target.load import TABLES, database_with_tables, hostile, writing
+from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tests.target.parity import PAIRS, servers
+from tests.target.polled import copied, options_of, poller_of
 from tidemark.errors import ExitCode
 
 pytestmark = pytest.mark.full
@@ -62,3 +64,23 @@ def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], 
         compared = run("compare", *dsns)
         assert compared.returncode == 0, compared.stdout
         assert compared.stdout.count("equal ") >= len(TABLES)
+
+
+def test_a_clone_of_another_version_by_polls_compares_equal(both: tuple[Server, Server], tmp_path: Path) -> None:
+    before, after = both
+    target = create_database(after)
+    for source in database_with_tables(before):
+        chance = Random(6)  # noqa: S311 - to be repeated
+        options = options_of(source, target, tmp_path)
+        pg_bin = max(both, key=lambda server: server.install.major).install.home / "bin"
+        options = replace(options, pg_bin=pg_bin)
+        copied(options, target)
+        with source.connect() as connection, poller_of(options) as poller:
+            connection.autocommit = True
+            for _ in range(5):
+                hostile(connection, chance, 100)
+                assert poller.step() is not None
+                assert contents(target) == contents(source)
+            assert poller.step() is None
+        compared = run("compare", source.dsn().reveal(), target.dsn(OWNER).reveal())
+        assert compared.returncode == 0, compared.stdout

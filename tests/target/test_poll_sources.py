@@ -16,7 +16,8 @@ from tests.conftest import NEWEST, Start
 from tests.pipeline.poll.test_wraparound import STEPS, WRAP, move, next_id, write
 from tests.target.copies import Pair
 from tests.target.polled import copied, options_of, poller_of
-from tidemark.errors import SourceBusy
+from tidemark.errors import SourceBusy, UnsupportedServer
+from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone
 from tidemark.target.state import Phase
 
@@ -89,6 +90,24 @@ def test_a_standby_is_polled_and_its_primary_after_it(start: Start, server: Serv
     target.drop()
 
 
+def test_a_standby_that_lags_does_not_take_the_target_back(start: Start, server: Server, tmp_path: Path) -> None:
+    source, target = create_database(start(own_identity=True, wal_level="replica")), create_database(server)
+    source.run("create table bag (n int)", "insert into bag values (1)")
+    primary = options_of(source, target, tmp_path)
+    with standby_of(source) as there:
+        wait_for(there, source)
+        there.server.sql("select pg_wal_replay_pause()")
+        copied(primary, target)
+        source.run("insert into bag values (2)")
+        with poller_of(primary) as poller:
+            poller.step()
+        with poller_of(replace(primary, source=there.dsn())) as poller:
+            with pytest.raises(SourceBusy, match="the standby has replayed"):
+                poller.step()
+    assert target.run("select count(*) from bag") == [(2,)]
+    target.drop()
+
+
 def test_rows_on_both_sides_of_the_wrap(start: Start, server: Server, tmp_path: Path) -> None:
     at_source = start(own_identity=True, wal_level="replica", autovacuum=False)
     source, target = database(at_source), create_database(server)
@@ -118,6 +137,41 @@ def test_rows_on_both_sides_of_the_wrap(start: Start, server: Server, tmp_path: 
         move(at_source, "--epoch=5")
         write(source, n := n + 1)
         polled()
+    target.drop()
+
+
+def test_encodings_can_differ(server: Server, tmp_path: Path) -> None:
+    source, target = create_database(server, "LATIN1"), create_database(server, "UTF8")
+    source.run("create table t (k text primary key, v text)", "create table bag (v text)")
+    source.run("insert into t values (chr(228), chr(246)), ('a', 'b')", "insert into bag values (chr(223)), (chr(223))")
+    options = options_of(source, target, tmp_path)
+    copied(options, target)
+    with poller_of(options) as poller:
+        for statement in (
+            "update t set k = chr(252) where k = chr(228); delete from t where k = 'a'",
+            "update bag set v = chr(229) where ctid = (select min(ctid) from bag)",
+            "update t set v = v || chr(230); insert into bag values ('')",
+        ):
+            source.run(statement)
+            assert poller.step() is not None
+            Pair(source, target).require_equal()
+    source.drop()
+    target.drop()
+
+
+def test_an_unlogged_table_of_a_standby_is_refused_and_can_be_excluded(
+    start: Start, server: Server, tmp_path: Path
+) -> None:
+    source, target = database(start(own_identity=True, wal_level="replica")), create_database(server)
+    source.run("create unlogged table gone (n int)")
+    with standby_of(source) as there:
+        wait_for(there, source)
+        options = replace(options_of(source, target, tmp_path), source=there.dsn())
+        with pytest.raises(UnsupportedServer, match=r"unlogged table public.gone cannot be read on a standby"):
+            copied(options, target)
+        assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+        copied(replace(options, selection=Selection((), (Pattern("gone"),))), target)
+    assert target.run("select count(*) from t") == source.run("select count(*) from t")
     target.drop()
 
 

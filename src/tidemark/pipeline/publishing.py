@@ -63,7 +63,7 @@ def require_published(options: Publishing, *, strict: bool = False) -> None:
             raise first.error()
         raise NotPermitted(
             f"the source does not meet the requirements of logical decoding:\n{script(left)}",
-            "Have the owner of the database run the SQL above, or poll the source with `tidemark sync --mode poll`.",
+            "Have the owner of the database run the SQL above, or poll the source with `--mode poll`.",
         )
     if left.steps:
         _warn_missing(script(left))

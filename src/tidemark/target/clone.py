@@ -22,7 +22,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged
+from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged, UnsupportedServer
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
@@ -40,6 +40,7 @@ from tidemark.postgres.identity import Identity, locate
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.publication import drop_statement
 from tidemark.postgres.session import Session
+from tidemark.postgres.shared import table_label
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
@@ -168,7 +169,8 @@ class Clone:
     def _choice(self) -> Choice:
         """The mode: that of the clone if it exists, as requested, or as the source supports it."""
         options = self._options
-        with self._recorded() as record:
+        with self._target() as session:
+            record = CloneRecord(session, options.names.mirror)
             recorded = record.mode if record.exists else None
         if recorded is not None and options.mode not in (None, recorded):
             raise InvalidValue(
@@ -364,6 +366,8 @@ class Clone:
         if mode is Mode.POLL:
             with open_poll_snapshot(options.source) as seen:
                 seen.wait_until_durable()
+                if seen.on_standby:
+                    _require_logged(read_selected(seen.session, options.selection))
                 watermark = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
                 yield CopySnapshot(Boundary(seen.lsn), seen.shared), watermark
             return
@@ -515,6 +519,16 @@ class Clone:
     def _position(self) -> Lsn:
         with self._source() as session:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+
+
+def _require_logged(definitions: Mapping[int, Fingerprint]) -> None:
+    """Refuse unlogged tables: a standby does not have their rows."""
+    for table in definitions.values():
+        if table.persistence is Persistence.UNLOGGED:
+            raise UnsupportedServer(
+                f"unlogged table {table_label(table)} cannot be read on a standby",
+                "Connect to the primary, or leave the table out with `--exclude`.",
+            )
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:

@@ -239,6 +239,9 @@ class _Poll:
 
     def merged(self, pairs: list[_Pair]) -> Mapping[int, RowDigest]:
         """Write the changes of all tables; return the digests of those that are not as recorded."""
+        for last in {self._watermark(pair) for pair in pairs}:
+            if last is not None:
+                self._seen.unfollowable(last)  # raises an error if a standby is behind the target
         digests = {}
         with ThreadPoolExecutor(1, "digest") as reading:
             sources = [
@@ -333,9 +336,12 @@ class _Poll:
         """Delete all rows. A TRUNCATE would also empty the table for readers with an earlier snapshot."""
         self.total.deleted += self._run(merging.stage.deleted_all())
 
+    def _watermark(self, pair: _Pair) -> PollWatermark | None:
+        return self._state.watermark or pair.state.watermark
+
     def _condition(self, pair: _Pair) -> sql.Composed | None:
         """The condition for rows that may have changed; None if that is not known."""
-        last = self._state.watermark or pair.state.watermark
+        last = self._watermark(pair)
         why = self._seen.unfollowable(last) if last is not None else "it was not polled before"
         if last is None or why is not None:
             _LOGGER.info("table %s: reading all rows: %s", pair.label, why, extra=fields(table=pair.label, reason=why))

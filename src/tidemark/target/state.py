@@ -8,6 +8,7 @@ Another process can hold the clone at an LSN (`CloneHold`): no change above it i
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
 RECORDED = 1000  # keys of repaired rows, of one table and batch
+LOCK_WAIT_S, _LOOK_S = 1.0, 0.05
 _LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))
 _STOP = "Stop the other process, and retry the command."
 _CREATED = (
@@ -237,13 +239,15 @@ class CloneRecord:
         self._session, self.name = session, name
 
     def lock(self) -> None:
-        """Take the lock of the clone; raise TargetInUse if another session has it. The end of the session releases it.
+        """Take the lock of the clone until `unlock`; raise TargetInUse if another session has it.
 
-        A server can notice that end late, so `unlock` is called first.
+        A server releases the lock of a session some time after its client has closed it, or was killed.
         """
-        (taken,) = self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])
-        if not taken:
-            raise TargetInUse(f"another process writes clone {self.name} at the target", _STOP)
+        until = time.monotonic() + LOCK_WAIT_S
+        while not self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])[0]:
+            if time.monotonic() > until:
+                raise TargetInUse(f"another process writes clone {self.name} at the target", _STOP)
+            time.sleep(_LOOK_S)
 
     def unlock(self) -> None:
         """Release the lock, if the connection still exists."""
