@@ -53,6 +53,13 @@ from tidemark.schema.selection import Pattern, Selection
     show_default=True,
     help="Stop at rows of TARGET that do not fit, or repair and report them.",
 )
+@click.option(
+    "--on-ddl",
+    type=click.Choice(["carry", "stop"]),
+    default="carry",
+    show_default=True,
+    help="Carry added, dropped, renamed and widened columns to TARGET, or stop at them.",
+)
 @click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
 @click.option(
@@ -66,8 +73,9 @@ from tidemark.schema.selection import Pattern, Selection
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, take: tuple[Pattern, ...],
-    leave: tuple[Pattern, ...], schema: str, on_difference: str, pg_bin: Path | None, jobs: int, folder: Path | None,
-    names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...], quiet: bool,
+    leave: tuple[Pattern, ...], schema: str, on_difference: str, on_ddl: str, pg_bin: Path | None, jobs: int,
+    folder: Path | None, names: MirrorNames | None, master: str | None, remote: str | None, conf: tuple[str, ...],
+    quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
 
@@ -102,6 +110,7 @@ def clone(
                     pg_bin,
                     schema == "copy",
                     on_difference == "repair",
+                    on_ddl == "carry",
                 )
                 ended = Clone(options, lambda: started(master, remote, conf)).run(stopping)
         except Stopped as error:

@@ -38,20 +38,22 @@ from tidemark.receive.supervision import Receiving
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.selection import Selection
 from tidemark.spark import Stopped as CopyStopped
+from tidemark.target.alterations import AlteredTable, obstacle
 from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.copying import TableCopied, TableFailed, copy_tables, has_own_rows
-from tidemark.target.definitions import restore_stage
+from tidemark.target.definitions import restore_stage, stage_text
 from tidemark.target.dependents import selected_tables
-from tidemark.target.follow import FollowOptions, follow
+from tidemark.target.follow import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.probes import read_target_state
 from tidemark.target.programs import Programs, find_programs
 from tidemark.target.rights import require_target
 from tidemark.target.sequences import read_sequences, set_sequences
+from tidemark.target.source_rows import read_altered
 from tidemark.target.stages import Stage
-from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase
+from tidemark.target.state import ClonedTable, CloneRecord, CloneState, PartRecorder, Phase
 
 SCHEMA, LOG = "schema", "log"
 WATCH_S = 5.0
@@ -67,7 +69,7 @@ class CloneOptions:
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
     that the source has when everything is copied. With `repairs`, rows of the target that do not fit the changes are
-    repaired.
+    repaired; with `carries`, changes of columns at the source are made at the target too.
     """
 
     source: Dsn
@@ -81,6 +83,7 @@ class CloneOptions:
     pg_bin: Path | None = None
     with_schema: bool = True
     repairs: bool = False
+    carries: bool = True
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
@@ -266,19 +269,29 @@ class Clone:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
         repair_from = options.source if options.repairs else None
-        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG, repair_from)
-        state, endpos = self._state(source), options.endpos
-        _require_end(state, endpos)
-        if endpos is None and not options.follows:
-            endpos = self._position()
+        carrying = Carrying(options.source, self._later) if options.carries else None
+        following = FollowOptions(
+            source, options.target, options.names.mirror, options.folder / LOG, repair_from, carrying
+        )
+        endpos = options.endpos
+        _require_end(self._state(source), endpos)
         with self._source() as session:
-            watch = _Watch(session, state, options.selection)
+            watch = _Watch(session, lambda: self._state(source), options.selection, carrying)
+            watch.check()
+            if endpos is None and not options.follows:
+                endpos = self._position()
             applied = follow(following, endpos, self._stopping, watch.step)
             watch.check()
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
+        if carrying is not None:
+            _require_carried(self._state(source), carrying.altered, applied)
         self._complete(source)
         return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
+
+    def _later(self) -> str:
+        """The SQL that completes the clone."""
+        return stage_text(self._programs(), self._archive(), Stage.LAST) if self._options.with_schema else ""
 
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:
@@ -344,8 +357,11 @@ class Clone:
 class _Watch:
     """Notices that tables were altered at the source, also where the stream has no trace of it."""
 
-    def __init__(self, session: Session, state: CloneState, selection: Selection) -> None:
-        self._session, self._state, self._selection = session, state, selection
+    def __init__(
+        self, session: Session, read_state: Callable[[], CloneState], selection: Selection, carrying: Carrying | None
+    ) -> None:
+        self._session, self._read_state, self._selection = session, read_state, selection
+        self._carrying = carrying
         self._next = time.monotonic() + WATCH_S
         self._new: frozenset[str] = frozenset()
 
@@ -356,14 +372,30 @@ class _Watch:
             self._next = time.monotonic() + WATCH_S
 
     def check(self) -> None:
-        """Raise SourceAltered if a table is no longer as it was copied; name new tables, which are not cloned."""
+        """Raise SourceAltered if a table was altered in a way that is not carried; name tables that are not cloned."""
+        state = self._read_state()
         with self._session.transaction():
             definitions = _selected(self._session, self._selection)
-        _require_unaltered(self._state, definitions)
-        new = frozenset(f"{d.schema}.{d.name}" for oid, d in definitions.items() if oid not in self._state.tables)
+            if self._carrying is None:
+                _require_unaltered(state, definitions, CARRY_OR_CLONE_AGAIN)
+            else:
+                self._find_altered(state, definitions, self._carrying.altered)
+        new = frozenset(f"{d.schema}.{d.name}" for oid, d in definitions.items() if oid not in state.tables)
         for name in sorted(new - self._new):
             _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
         self._new |= new
+
+    def _find_altered(
+        self, state: CloneState, definitions: Mapping[int, Fingerprint], altered: dict[int, AlteredTable]
+    ) -> None:
+        altered.clear()
+        for oid, table in state.tables.items():
+            if table.definition != definitions.get(oid):
+                found = read_altered(self._session, definitions[oid]) if oid in definitions else None
+                reason = obstacle(table.definition, found)
+                if found is None or reason:
+                    raise _altered(table, reason or "it was dropped")
+                altered[oid] = found
 
 
 def _definitions(snapshot: CopySnapshot, selection: Selection) -> dict[int, Fingerprint]:
@@ -388,12 +420,24 @@ def _require_end(state: CloneState, endpos: Lsn | None) -> None:
         raise InvalidValue(f"--endpos {endpos} is before {least}, up to which the target has changes", _LATER)
 
 
-def _require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
+def _require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint], hint: str = CLONE_AGAIN) -> None:
     """Raise an error if a table is not what it was when its definition was created at the target."""
     for oid, table in state.tables.items():
         found = compare(table.definition, definitions.get(oid))
         if found.effect is not Effect.SAME:
+            raise _altered(table, found.reasons[0], hint)
+
+
+def _require_carried(state: CloneState, altered: Mapping[int, AlteredTable], applied: Lsn) -> None:
+    """Raise an error if a table was altered at the source and it is not known whether that was before the end."""
+    for oid, found in altered.items():
+        table = state.tables[oid]
+        if compare(table.definition, found.definition).effect is not Effect.SAME:
             raise SourceAltered(
-                f"table {table.name} was altered at the source since it was cloned: {found.reasons[0]}",
-                "Drop what was cloned, and schema tidemark, at the target, and clone again.",
+                f"table {table.name} was altered at the source, possibly after {applied}, where the clone is to end",
+                "Retry the command, with a later `--endpos` or none.",
             )
+
+
+def _altered(table: ClonedTable, reason: str, hint: str = CLONE_AGAIN) -> SourceAltered:
+    return SourceAltered(f"table {table.name} was altered at the source since it was cloned: {reason}", hint)

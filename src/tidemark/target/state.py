@@ -6,6 +6,7 @@ it holds an advisory lock at the target, and each step expects the progress that
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
+LOCK_WAIT_S = 2.0
 RECORDED = 1000  # keys of repaired rows, of one table and batch
 _LOCK = zlib.crc32(b"tidemark clone") - (1 << 31)
 _STOP = "Stop the other process, and retry the command."
@@ -133,13 +135,15 @@ class CloneRecord:
         self._session, self.name = session, name
 
     def lock(self) -> None:
-        """Take the lock of the clone until the session ends; raise TargetInUse if another session has it."""
-        (taken,) = self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])
-        if not taken:
-            raise TargetInUse(
-                f"another process writes clone {self.name} at the target",
-                _STOP,
-            )
+        """Take the lock of the clone until the session ends; raise TargetInUse if another session has it.
+
+        A server takes a moment to end a session that was closed, so the lock is tried for a while.
+        """
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while not self._session.row("select pg_try_advisory_lock(%s, hashtext(%s))", [_LOCK, self.name])[0]:
+            if time.monotonic() > deadline:
+                raise TargetInUse(f"another process writes clone {self.name} at the target", _STOP)
+            time.sleep(LOCK_WAIT_S / 20)
 
     def create(self) -> None:
         """Create the schema and its tables, unless they exist."""
