@@ -210,6 +210,36 @@ def test_an_altered_table_stops_it(source: Database, target: Database, options: 
 
 
 @pytest.mark.full
+def test_columns_are_changed_while_a_clone_follows(source: Database, target: Database, options: CloneOptions) -> None:
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0)).phase is Phase.FOLLOW
+    source.run(
+        "truncate only_key",
+        "alter table keyed add x int default 3, drop n",
+        "insert into keyed values (1000, 'new', 4)",
+        "alter table summed rename a to b",
+        "alter table plain add y text default 'unused'",
+    )
+    with pytest.raises(SourceAltered, match=r"was altered at the source .*(?s:.)*--on-ddl carry"):
+        Clone(replace(options, carries=False), lambda: None).run()
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 7)).phase is Phase.FOLLOW
+    source.run("alter table only_key add z int default 1", "insert into only_key values (1, 2)")
+    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert contents(target) == contents(source)
+    assert target.run("select count(*) from keyed where x = 3") == source.run("select count(*) from keyed where x = 3")
+
+
+@pytest.mark.full
+def test_a_column_of_a_foreign_key_is_not_dropped_while_a_clone_follows(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    source.run("update paired set c = null", "alter table paired add foreign key (c) references keyed")
+    Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
+    source.run("alter table paired drop c", "insert into paired values (100, 'x')")
+    with pytest.raises(SourceAltered, match=r"column 'c' of table public.paired was renamed or dropped .* foreign key"):
+        Clone(options, lambda: None).run()
+
+
+@pytest.mark.full
 def test_selected_tables_are_cloned(source: Database, target: Database, options: CloneOptions) -> None:
     chosen = Selection((Pattern("keyed"), Pattern("large")))
     source.admin(f"alter publication {options.names.publication} set table keyed, large")

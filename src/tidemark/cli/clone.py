@@ -59,6 +59,13 @@ from tidemark.schema.selection import Pattern, Selection
     show_default=True,
     help="Stop at rows of TARGET that do not fit, or repair and report them.",
 )
+@click.option(
+    "--on-ddl",
+    type=click.Choice(["carry", "stop"]),
+    default="carry",
+    show_default=True,
+    help="Carry added, dropped, renamed and widened columns to TARGET, or stop at them.",
+)
 @click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
 @click.option(
@@ -74,9 +81,9 @@ from tidemark.schema.selection import Pattern, Selection
 @quiet_option
 def clone(
     source: Dsn, target: Dsn, follows: bool, endpos: Lsn | str | None, mode: Mode | None, interval_s: float,
-    take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, on_difference: str, pg_bin: Path | None,
-    jobs: int, folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None, remote: str | None,
-    conf: tuple[str, ...], as_json: bool, quiet: bool,
+    take: tuple[Pattern, ...], leave: tuple[Pattern, ...], schema: str, on_difference: str, on_ddl: str,
+    pg_bin: Path | None, jobs: int, folder: Path | None, dry_run: bool, names: MirrorNames | None, master: str | None,
+    remote: str | None, conf: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> ExitCode:  # fmt: skip
     """Copy database SOURCE into TARGET, and follow its changes.
 
@@ -115,6 +122,7 @@ def clone(
                     mode,
                     interval_s,
                     on_difference == "repair",
+                    on_ddl == "carry",
                 )
                 clone = Clone(options, lambda: started(master, remote, conf), shown.emit)
                 if dry_run:

@@ -52,7 +52,7 @@ from tidemark.spark import Stopped as CopyStopped
 from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
-from tidemark.target.definitions import restore_stage
+from tidemark.target.definitions import restore_stage, stage_text
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.follow import Following, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
@@ -63,7 +63,7 @@ from tidemark.target.probes import read_target_state
 from tidemark.target.programs import Programs, find_programs
 from tidemark.target.rights import require_target
 from tidemark.target.sequences import read_sequences, set_sequences
-from tidemark.target.source_tables import SourceWatch, read_selected, require_unaltered
+from tidemark.target.source_tables import Carrying, SourceWatch, read_selected, require_carried, require_unaltered
 from tidemark.target.stages import Stage
 from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
 
@@ -79,7 +79,8 @@ class CloneOptions:
     `folder` is a local directory for the log and the dumped schema. With `follows`, the clone follows its source until
     `endpos`, or until it is stopped, and can be continued; without, it is completed at `endpos`, or at the position
     that the source has when everything is copied. With `once`, it ends at that position in either case. With `repairs`,
-    rows of the target that do not fit the changes are repaired.
+    rows of the target that do not fit the changes are repaired; with `carries`, changes of columns at the source are
+    made at the target too.
 
     Without a `mode`, polls are used only if the source does not support logical decoding. A poll has no `endpos`:
     without `follows`, the clone is completed after one poll.
@@ -99,6 +100,7 @@ class CloneOptions:
     mode: Mode | None = None
     interval_s: float = INTERVAL_S
     repairs: bool = False
+    carries: bool = True
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
@@ -398,24 +400,31 @@ class Clone:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
         repair_from = options.source if options.repairs else None
-        following = FollowOptions(source, options.target, options.names.mirror, options.folder / LOG, repair_from)
-        state, endpos = self._state(source), options.endpos
-        _require_end(state, endpos)
-        if endpos is None and (options.once or not options.follows):
-            endpos = self._position()
+        carrying = Carrying(options.source, self._later) if options.carries else None
+        following = FollowOptions(
+            source, options.target, options.names.mirror, options.folder / LOG, repair_from, carrying
+        )
+        endpos = options.endpos
+        _require_end(self._state(source), endpos)
         with self._source() as session:
-            watch = SourceWatch(options.selection)
+            watch = SourceWatch(options.selection, carrying)
+            watch.check(session, self._state(source))
+            if endpos is None and (options.once or not options.follows):
+                endpos = self._position()
 
             def observe(now: Following, merged: Merged | None) -> None:
-                watch.step(session, state)
+                if watch.is_due:
+                    watch.check(session, self._state(source))
                 changes = merged.changes if merged is not None else 0
                 self._reporter.clone(self._progress, now.applied_lsn, now.received_lsn, changes)
 
             self._reporter.enter(State.FOLLOWING)
             applied = follow(following, endpos, self._stopping, observe)
-            watch.check(session, state)
+            watch.check(session, self._state(source))
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
+        if carrying is not None:
+            require_carried(self._state(source), carrying.altered, applied)
         self._complete(source)
         return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
 
@@ -445,6 +454,10 @@ class Clone:
         changes = merged.inserted + merged.updated + merged.deleted
         self._emit(PollApplied(polled.lsn, polled.tables, changes, 0, reconciled=True))
         self._reporter.clone(self._progress, polled.lsn, None)
+
+    def _later(self) -> str:
+        """The SQL that completes the clone."""
+        return stage_text(self._programs(), self._archive(), Stage.LAST) if self._options.with_schema else ""
 
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:

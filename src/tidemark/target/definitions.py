@@ -79,6 +79,19 @@ def restore_stage(
             _set_owners(session, archive, wanted, tables)
 
 
+def stage_text(programs: Programs, archive: Archive, stage: Stage) -> str:
+    """Return the SQL of the entries of a stage, without comments and settings."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-restore-") as folder:
+        listed = Path(folder) / "list"
+        listed.write_text("".join(f"{entry.dump_id};\n" for entry in _of_stage(archive, stage, None)))
+        command: list[str | Path] = [programs.pg_restore, "--file=-", f"--use-list={listed}", archive.dump]
+        ended = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    if ended.returncode != 0:
+        raise _failed(archive, ended.stderr.decode(errors="replace"), tolerant=False)
+    lines = ended.stdout.decode(errors="surrogateescape").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("--", "SET ", "SELECT pg_catalog.set_config")))
+
+
 def _session(target: Dsn) -> Session:
     return Session.open(target, "definitions", _PATIENT, server=Endpoint.TARGET)
 

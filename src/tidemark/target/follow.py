@@ -9,13 +9,16 @@ A comparison can hold the target at an LSN for a moment: a batch that ends above
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from psycopg import sql
 
 from tidemark.clock import Lsn
 from tidemark.errors import (
@@ -36,12 +39,15 @@ from tidemark.pipeline.copy.snapshots import LOG_WAIT_S
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.postgres.sqlstate import Endpoint
+from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.receive.client import ReceiveClient
+from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.relation import Relation, columns_of
+from tidemark.target.alterations import AlteredTable, alterations, described, gone_names, obstacle
 from tidemark.target.differences import Differences
 from tidemark.target.merging import Merged
-from tidemark.target.source_rows import SourceRows, exact_source
+from tidemark.target.source_rows import ATTEMPTS, SourceRows, exact_source, read_definition
+from tidemark.target.source_tables import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
@@ -54,6 +60,8 @@ _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 _DURABLE = """
     select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
 """
+# A table with pending checks of deferred constraints cannot be altered.
+_NOTHING_PENDING = ("set constraints all immediate", "set constraints all deferred")
 _NOT_AT_END = (
     "To repair it, the source is read as of a later position than `--endpos`: run `tidemark clone` with `--follow` and "
     "without `--endpos` until it is repaired."
@@ -65,7 +73,8 @@ _LOGGER = logging.getLogger("tidemark.target")
 class FollowOptions:
     """The log of a source, the target, and the name of the clone there.
 
-    Rows of the target that do not fit the changes are repaired from the source `repair_from`, if that is given.
+    Rows of the target that do not fit the changes are repaired from the source `repair_from`, if that is given. Changes
+    of columns are carried if `carrying` is given.
     """
 
     source: Identity
@@ -73,17 +82,20 @@ class FollowOptions:
     name: str
     log: Path
     repair_from: Dsn | None = None
+    carrying: Carrying | None = None
 
 
 class Following:
     """One connection to the target, and what it has of the log."""
 
     def __init__(self, options: FollowOptions, session: Session, state: CloneState, record: CloneRecord) -> None:
-        self._options, self._session, self._state, self._record = options, session, state, record
+        self._options, self._session, self._record = options, session, record
         self.applied_lsn = state.needed_lsn or Lsn.ZERO
         self._first, self._recorded, self._hold = self.applied_lsn, state.applied_lsn, state.hold_lsn
         self._reader = LogReader(options.log)
+        self._tables = dict(state.tables)
         self._known: dict[Relation, FollowedTable | None] = {}
+        self._carried: list[str] = []
         self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
         self._reported_at = 0.0
@@ -111,27 +123,57 @@ class Following:
         if upto > self.applied_lsn:
             planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
             if planned.transactions:
+                tables = dict(self._tables)
                 try:
                     planned, merged = self._written(planned, endpos)
                 except Held:
+                    self._take_back(tables)
                     self._hold = self._record.hold_lsn()
                     return None
                 self._recorded = planned.upto
             self.applied_lsn = planned.upto
+            self._report_carried()
+        self.carry_altered()
         if self._hold is not None and self._recorded != self._hold:
             self.settle()
         self._report()
         return merged
 
+    def carry_altered(self) -> None:
+        """Alter tables of which no change was received since they were altered at the source.
+
+        A table that was only rewritten, as by TRUNCATE, gets a new recorded definition.
+        """
+        altered = self._options.carrying.altered if self._options.carrying is not None else {}
+        for oid in [oid for oid, table in altered.items() if table.lsn <= self.applied_lsn]:
+            found = altered.pop(oid)
+            table = self._tables.get(oid)
+            if table is None:
+                continue
+            with translated("altering a table at the target"), self._session.connection.transaction():
+                if compare(table.definition, found.definition).effect is Effect.SAME:
+                    self._redefine(table, found.definition)
+                else:
+                    self._alter(table, found, found.definition)
+        self._report_carried()
+
     def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
         """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
+        tables = dict(self._tables)
         try:
             return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
         except TargetDiffers as error:
             if self._options.repair_from is None:
                 raise
+            self._take_back(tables)
             _LOGGER.warning("%s; repairing it", error.message)
             return self._repaired(self._options.repair_from, error, endpos)
+
+    def _take_back(self, tables: Mapping[int, ClonedTable]) -> None:
+        """Restore the definitions of before a batch that was rolled back."""
+        self._tables = dict(tables)
+        self._known.clear()
+        self._carried.clear()
 
     def _repaired(self, source: Dsn, error: TargetDiffers, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
         with exact_source(source, self._options.log) as snapshot, snapshot.shared.session("clone") as session:
@@ -142,7 +184,7 @@ class Following:
                     raise TargetDiffers(error.message, _NOT_AT_END) from error
                 upto = endpos
             planned = plan(self._reader, self.applied_lsn, upto, sys.maxsize, SLICE_BYTES)
-            rows = SourceRows(session, {table.name: table.definition for table in self._state.tables.values()})
+            rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
 
             def record(_: Session, found: Differences) -> None:
                 for repair in found.repairs():
@@ -236,9 +278,71 @@ class Following:
 
     def _followed(self, relation: Relation) -> FollowedTable | None:
         if relation not in self._known:
-            table = self._state.tables.get(relation.oid)
+            table = self._tables.get(relation.oid)
+            if table is not None and columns_of(relation, table.definition) is None:
+                table = self._carry(relation, table)
             self._known[relation] = followed_table(self._session, relation, table) if table is not None else None
         return self._known[relation]
+
+    def _carry(self, relation: Relation, table: ClonedTable) -> ClonedTable:
+        """Alter a table as its description in the stream requires; return it unchanged if that is not possible."""
+        carrying = self._options.carrying
+        if carrying is None or table.base is None:
+            return table
+        with Session.open(carrying.source, "clone") as session:
+            for _ in range(ATTEMPTS):  # a commit is received slightly before it is visible
+                found = read_definition(session, relation.oid)
+                if compare(table.definition, found.definition if found else None).effect is not Effect.SAME:
+                    break
+                time.sleep(FIRST_PAUSE_S)
+        reason = obstacle(table.definition, found)
+        definition = described(relation, table.definition, found.definition) if found and not reason else None
+        if found is None or definition is None:
+            why = reason or "it was altered several times, and the definition in between is not known"
+            raise SourceAltered(f"table {table.name} was altered at the source: {why}", CLONE_AGAIN)
+        carrying.altered.pop(relation.oid, None)
+        return self._alter(table, found, definition)
+
+    def _alter(self, table: ClonedTable, found: AlteredTable, definition: Fingerprint) -> ClonedTable:
+        """Change the columns of a table, and its recorded definition, in the current transaction."""
+        self._require_unused(table, definition)
+        statements = [each.as_string(None) for each in alterations(table.definition, definition, found.columns)]
+        text = "; ".join(statements)
+        try:
+            for statement in (*_NOTHING_PENDING, *statements):
+                self._session.execute(sql.SQL("{}").format(sql.SQL(statement)), f"altering {table.name}")
+        except SourceError as error:
+            if policy_of(error).retry is not Retry.NEVER:
+                raise
+            raise SourceAltered(
+                f"table {table.name} was altered at the source, and the target cannot be altered: {error.message}",
+                f"Remove the cause at the target, and retry the command, which runs `{text}`.",
+            ) from error
+        self._carried.append(f"table {table.name} was altered as at the source: {text}")
+        self._known = {each: known for each, known in self._known.items() if each.oid != definition.oid}
+        return self._redefine(table, definition)
+
+    def _redefine(self, table: ClonedTable, definition: Fingerprint) -> ClonedTable:
+        self._record.add_table(definition)
+        self._tables[definition.oid] = replace(table, definition=definition)
+        return self._tables[definition.oid]
+
+    def _require_unused(self, table: ClonedTable, definition: Fingerprint) -> None:
+        """Refuse to rename or drop a column that the statements which complete the clone may use."""
+        gone = gone_names(table.definition, definition)
+        text = self._options.carrying.later() if gone and self._options.carrying is not None else ""
+        for name in gone:
+            if re.search(rf"(?<!\w){re.escape(name.replace(chr(34), 2 * chr(34)))}(?!\w)", text):
+                raise SourceAltered(
+                    f"column {name!r} of table {table.name} was renamed or dropped at the source, and a foreign key, "
+                    "trigger, policy or privilege that is created when the clone is completed may use it",
+                    CLONE_AGAIN,
+                )
+
+    def _report_carried(self) -> None:
+        for message in self._carried:
+            _LOGGER.warning("%s; constraints and indexes of columns that were added are not carried", message)
+        self._carried.clear()
 
 
 def followed_table(session: Session, relation: Relation, table: ClonedTable) -> FollowedTable:
@@ -247,7 +351,7 @@ def followed_table(session: Session, relation: Relation, table: ClonedTable) -> 
     if table.base is None or columns_of(relation, definition) is None:
         raise SourceAltered(
             f"table {table.name} was altered at the source after it was copied",
-            "Drop what was cloned, and schema tidemark, at the target, and clone again.",
+            CARRY_OR_CLONE_AGAIN,
         )
     names = [column.name for column in relation.columns]
     return FollowedTable(target_table(definition, names, read_tables(session, [name]).get(name)), table.base)
@@ -274,6 +378,7 @@ def follow(
                         following.wait()
                     watch(following, merged)
                     pause_s = FIRST_PAUSE_S
+                following.carry_altered()
                 following.settle()
                 return following.applied_lsn
         except (SourceError, TargetError) as error:

@@ -47,7 +47,7 @@ from tidemark.target.differences import listed
 from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
 from tidemark.target.pipe import SourceSide, pipe_query
 from tidemark.target.poll_statements import DELETED, INSERTED, UPDATED, PollStage, key_texts
-from tidemark.target.source_tables import SourceWatch, read_selected
+from tidemark.target.source_tables import SourceWatch, read_selected, require_unaltered
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, PollWatermark
 from tidemark.target.tables import FoundTable, TargetTable, read_tables, target_table
 
@@ -190,7 +190,8 @@ class TargetPoller:
         there, here = ServerTables.read(seen.session), ServerTables.read(session)
         require_same_texts(there, here)
         definitions = read_selected(seen.session, self._options.selection, there.catalog)
-        self._watch.require(state, definitions)
+        require_unaltered(state, definitions)
+        self._watch.name_new(state, definitions)
         servers = read_server(seen.session), read_server(session)
         require_encodings(*servers)
         wanted = {oid: definitions[oid] for oid in state.tables if has_own_rows(definitions[oid])}

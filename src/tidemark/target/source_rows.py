@@ -1,4 +1,4 @@
-"""Rows of the source, read by their keys in a snapshot that is exactly as of one position."""
+"""What is read from the source while a target follows it: rows by their keys, and definitions of altered tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered, SourceBusy
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot
 from tidemark.postgres.catalog import read_catalog
@@ -14,11 +15,23 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.shared import require_same, table_label
 from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
+from tidemark.target.alterations import AlteredTable, ColumnText
 from tidemark.target.differences import Name
 from tidemark.target.statements import rows_at_source
 from tidemark.target.tables import TargetTable
 
 ATTEMPTS = 50
+# The value of older rows is in an array: its text has another delimiter than that of text[] for a few types.
+_COLUMN_TEXTS = """
+    select a.attnum, format_type(a.atttypid, a.atttypmod),
+           case when a.attcollation <> t.typcollation then quote_ident(n.nspname) || '.' || quote_ident(c.collname) end,
+           pg_get_expr(d.adbin, d.adrelid),
+           case when a.atthasmissing and t.typdelim = ',' then (a.attmissingval::text::text[])[1] end
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+    left join pg_collation c on c.oid = a.attcollation left join pg_namespace n on n.oid = c.collnamespace
+    left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum and a.attgenerated = ''
+    where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
+"""
 
 
 @contextmanager
@@ -63,3 +76,17 @@ class SourceRows:
                 "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target.",
             )
         require_same(self._session, found)
+
+
+def read_altered(session: Session, definition: Fingerprint) -> AlteredTable:
+    """Read the columns of a table with this definition as SQL. Must run in the transaction that read the definition."""
+    texts = {attnum: ColumnText(*row) for attnum, *row in session.rows(_COLUMN_TEXTS, [definition.oid])}
+    (position,) = session.row("select pg_current_wal_insert_lsn()::text")
+    return AlteredTable(definition, texts, Lsn.parse(position))
+
+
+def read_definition(session: Session, oid: int) -> AlteredTable | None:
+    """Read the present definition of a table; None if it does not exist."""
+    with session.transaction():
+        found = next((table for table in read_catalog(session).tables if table.oid == oid), None)
+        return read_altered(session, Fingerprint.of(found, ())) if found is not None else None

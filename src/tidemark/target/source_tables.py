@@ -1,22 +1,29 @@
-"""The tables of the source that are cloned: which ones, and whether they still are what was cloned."""
+"""The tables of the source that are cloned: which ones, and whether they were altered since."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered
 from tidemark.postgres.catalog import read_catalog
+from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Catalog
+from tidemark.target.alterations import AlteredTable, obstacle
 from tidemark.target.dependents import selected_tables
-from tidemark.target.state import CloneState
+from tidemark.target.source_rows import read_altered
+from tidemark.target.state import ClonedTable, CloneState
 
 WATCH_S = 5.0
+CLONE_AGAIN = "Drop what was cloned, and schema tidemark, at the target, and clone again."
+CARRY_OR_CLONE_AGAIN = f"If only columns were added, dropped or renamed, use `--on-ddl carry`. Otherwise: {CLONE_AGAIN}"
 _EXTENDED = "select objid::bigint from pg_depend where classid = 'pg_class'::regclass and deptype = 'e'"
 _LOGGER = logging.getLogger("tidemark.target")
 
@@ -30,41 +37,83 @@ def read_selected(session: Session, selection: Selection, catalog: Catalog | Non
     return {table.oid: Fingerprint.of(table, ()) for table in tables if chosen is None or table.oid in chosen}
 
 
-def require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
+@dataclass(frozen=True, slots=True)
+class Carrying:
+    """How changes of columns are carried.
+
+    `source` is read when the stream describes a table that was altered. `later` returns the SQL that completes the
+    clone, which has the names of columns as of the copy. `altered` are tables that were altered and whose changes, if
+    there are any, may not have been received yet: `SourceWatch` adds them.
+    """
+
+    source: Dsn
+    later: Callable[[], str] = lambda: ""
+    altered: dict[int, AlteredTable] = field(default_factory=dict)
+
+
+def require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint], hint: str = CLONE_AGAIN) -> None:
     """Raise an error if a table is not what it was when its definition was created at the target."""
     for oid, table in state.tables.items():
         found = compare(table.definition, definitions.get(oid))
         if found.effect is not Effect.SAME:
+            raise _altered(table, found.reasons[0], hint)
+
+
+def require_carried(state: CloneState, altered: Mapping[int, AlteredTable], applied: Lsn) -> None:
+    """Raise an error if a table was altered at the source and it is not known whether that was before the end."""
+    for oid, found in altered.items():
+        table = state.tables[oid]
+        if compare(table.definition, found.definition).effect is not Effect.SAME:
             raise SourceAltered(
-                f"table {table.name} was altered at the source since it was cloned: {found.reasons[0]}",
-                "Drop what was cloned, and schema tidemark, at the target, and clone again.",
+                f"table {table.name} was altered at the source, possibly after {applied}, where the clone is to end",
+                "Retry the command, with a later `--endpos` or none.",
             )
 
 
 class SourceWatch:
     """Notices that tables were altered at the source, also where the stream has no trace of it, and names new ones."""
 
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-        self._next = time.monotonic() + WATCH_S
+    def __init__(self, selection: Selection, carrying: Carrying | None = None) -> None:
+        self._selection, self._carrying = selection, carrying
+        self._next = 0.0
         self._new: frozenset[str] = frozenset()
 
-    def step(self, session: Session, state: CloneState) -> None:
-        """Check if it is time."""
-        if time.monotonic() >= self._next:
-            self.check(session, state)
-            self._next = time.monotonic() + WATCH_S
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for the next check."""
+        return time.monotonic() >= self._next
 
     def check(self, session: Session, state: CloneState) -> None:
-        """Read the definitions and compare them."""
+        """Raise SourceAltered if a table was altered in a way that is not carried; name tables that are not cloned."""
         with session.transaction():
             definitions = read_selected(session, self._selection)
-        self.require(state, definitions)
+            if self._carrying is None:
+                require_unaltered(state, definitions, CARRY_OR_CLONE_AGAIN)
+            else:
+                _find_altered(session, state, definitions, self._carrying.altered)
+        self.name_new(state, definitions)
+        self._next = time.monotonic() + WATCH_S
 
-    def require(self, state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
-        """Raise SourceAltered if a table is no longer as it was copied; name new tables, which are not cloned."""
-        require_unaltered(state, definitions)
+    def name_new(self, state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
+        """Name new tables, which are not cloned."""
         new = frozenset(table_label(each) for oid, each in definitions.items() if oid not in state.tables)
         for name in sorted(new - self._new):
             _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
         self._new |= new
+
+
+def _find_altered(
+    session: Session, state: CloneState, definitions: Mapping[int, Fingerprint], altered: dict[int, AlteredTable]
+) -> None:
+    altered.clear()
+    for oid, table in state.tables.items():
+        if table.definition != definitions.get(oid):
+            found = read_altered(session, definitions[oid]) if oid in definitions else None
+            reason = obstacle(table.definition, found)
+            if found is None or reason:
+                raise _altered(table, reason or "it was dropped", CLONE_AGAIN)
+            altered[oid] = found
+
+
+def _altered(table: ClonedTable, reason: str, hint: str) -> SourceAltered:
+    return SourceAltered(f"table {table.name} was altered at the source since it was cloned: {reason}", hint)

@@ -140,7 +140,10 @@ class TargetWriter:
         return merged
 
     def _take(self, changes: LocatedChanges, waiting: dict[int, _Waiting], merged: Merged) -> None:
-        """Add changes to those that wait for their merge."""
+        """Add changes to those that wait for their merge; if the table was altered, merge those of before first."""
+        earlier = waiting.get(changes.relation.oid)
+        if earlier is not None and earlier.parts[-1].relation != changes.relation:
+            self._merge(waiting.pop(changes.relation.oid), merged)
         followed = self._tables(changes.relation)
         if followed is None:
             return
