@@ -139,6 +139,7 @@ ROUNDS = (
 )
 
 
+@pytest.mark.full
 def test_odd_tables(server: Server, target: Database, tmp_path: Path) -> None:
     source = create_database(server)
     source.run(*ODD)
@@ -215,6 +216,7 @@ def test_what_a_poll_cannot_do_is_refused(target: Database, options: CloneOption
     assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
 
 
+@pytest.mark.full
 def test_tables_are_as_of_one_snapshot(server: Server, target: Database, tmp_path: Path, short: bool) -> None:
     source = create_database(server)
     source.run(
