@@ -83,6 +83,7 @@ def test_the_command_compares_at_one_lsn_while_the_clone_follows(
         target.run("insert into keyed values (-1, 'lost')")
 
 
+@pytest.mark.full
 def test_nothing_needs_to_be_written_at_the_source(options: CloneOptions, capsys: pytest.CaptureFixture[str]) -> None:
     with followed(options):
         (clone,) = clones(options)
@@ -123,6 +124,7 @@ def test_a_comparison_that_is_killed_holds_nothing(source: Database, target: Dat
         eventually(lambda: target.run("select count(*) from keyed") == [(2,)])
 
 
+@pytest.mark.full
 def test_a_clone_that_no_process_follows_is_compared_as_it_is(
     source: Database, target: Database, options: CloneOptions, command: Command
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_clone_that_no_process_follows_is_compared_as_it_is(
     assert target.run("select * from fast") == [(1,)]
 
 
+@pytest.mark.full
 def test_a_clone_that_is_not_copied_yet_is_refused(options: CloneOptions, target: Database) -> None:
     with followed(options):
         pass
