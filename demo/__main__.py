@@ -1,4 +1,4 @@
-"""`make demo`: a database under load is checked, prepared, mirrored, read at exact positions and compared."""
+"""`make demo`: a database under load is checked, prepared, mirrored, read at exact positions, compared and cloned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demo.clone import clone_live
 from demo.heading import print_heading
 from demo.mirror import check_log, compare_answers, copy_live, follow_live, mirroring, prepare, prove
 from demo.source import check_and_prepare, compare_snapshots_with_lsns
@@ -40,6 +41,7 @@ def main() -> None:
             check_log(shown)
             compare_answers(shown, running)
             prove(shown, running)
+        clone_live(database, Path(directory), shown.spark)
         shown.spark.stop()
     if sys.stdin.isatty() and sys.stdout.isatty():
         print_heading(f"The server runs until you press Enter: psql '{server.dsn('postgres', database.name)}'")
