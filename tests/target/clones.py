@@ -50,7 +50,7 @@ def followed(options: CloneOptions) -> Iterator[None]:
     thread = threading.Thread(target=clone)
     thread.start()
     try:
-        eventually(lambda: failed or any(each.is_followed for each in clones(options)), 120)
+        eventually(lambda: failed or any(each.is_followed and each.applied_lsn for each in clones(options)), 120)
         yield
     finally:
         stop.set()

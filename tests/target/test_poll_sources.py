@@ -181,7 +181,7 @@ def test_the_command_polls_and_compares_equal(start: Start, server: Server, tmp_
     both = source.dsn().reveal(), target.dsn(OWNER).reveal()
     pg_bin = str(source.server.install.home / "bin")
     clone = ("clone", *both, "--name", source.name, "--state", str(tmp_path), "--pg-bin", pg_bin)
-    refused = run(*clone, "--endpos", "current")
+    refused = run(*clone, "--endpos", "0/10")
     assert refused.returncode != 0
     assert "needs mode logical: " in refused.stderr
     done = run(*clone)

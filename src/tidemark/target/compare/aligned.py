@@ -24,6 +24,7 @@ from tidemark.target.compare.servers import open_snapshots
 from tidemark.target.state import CloneHold, CloneSummary, Phase, read_clones
 
 _PAUSE_S = 0.01
+_START_S = 3.0  # a process that begins to follow, or lost its connection, is not connected for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,16 @@ def _clone_at(source: Dsn, target: Dsn) -> CloneSummary | None:
         Session.open(target, "compare", server=Endpoint.TARGET) as session,
         Session.open(source, "compare") as there,
     ):
-        clones = read_clones(session)
-        if not clones:
+        if not read_clones(session):
             return None
-        identity = locate(there, source, may_replicate=True).identity
-        clones = [clone for clone in clones if clone.is_of(identity)]
+        identity = locate(there, source, may_replicate=False).identity
+        deadline = time.monotonic() + _START_S
+        while True:
+            clones = [clone for clone in read_clones(session) if clone.is_of(identity)]
+            starting = [clone for clone in clones if clone.phase is Phase.FOLLOW and not clone.is_written]
+            if not starting or time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE_S)
     for clone in clones:
         if clone.phase not in (Phase.FOLLOW, Phase.COMPLETE):
             raise TargetBehind(
