@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.database import OWNER, Database, create_database
+from harness.database import OWNER, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST
@@ -32,13 +32,6 @@ def source(server: Server) -> Iterator[Database]:
     for database in database_with_tables(server):
         database.run("insert into keyed values (1, 'one')", "create unlogged table fast (id int primary key)")
         yield database
-
-
-@pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    database = create_database(server)
-    yield database
-    database.drop()
 
 
 @pytest.fixture

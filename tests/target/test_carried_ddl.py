@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from harness.database import Database
 from harness.mirrored import eventually, receiving
-from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.target.following import Cloned, cloned_tables
-from tests.target.load import contents, database_with_tables
+from tests.target.following import Cloned
+from tests.target.load import contents
 from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered
 from tidemark.schema.fingerprint import Effect, compare
@@ -32,21 +28,6 @@ COLUMNS = """
     where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
     order by c.relname, a.attnum
 """
-
-
-@pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
-    return cloned_tables(source, target, tmp_path)
 
 
 def carried(cloned: Cloned, carrying: Carrying | None = None) -> Lsn:

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from harness.database import MIRROR, Database, create_database
+from harness.database import MIRROR, Database
 from harness.postgres import Server
 from tests.conftest import NEWEST
 from tests.target.clones import clone_options
@@ -44,13 +44,6 @@ def source(server: Server) -> Iterator[Database]:
             connection.autocommit = True
             hostile(connection, Random(1), 200)  # noqa: S311 - to be repeated
         yield database
-
-
-@pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    database = create_database(server)
-    yield database
-    database.drop()
 
 
 @pytest.fixture

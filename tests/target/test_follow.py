@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from harness.database import OWNER, Database
+from harness.database import OWNER
 from harness.mirrored import receiving
-from harness.postgres import Server
 from harness.proxy import Proxy
 from tests.conftest import NEWEST
-from tests.target.following import Cloned, cloned_tables
-from tests.target.load import contents, database_with_tables, writing
+from tests.target.following import Cloned
+from tests.target.load import contents, writing
 from tidemark.errors import SourceAltered, TargetInUse
 from tidemark.postgres.dsn import Dsn
 from tidemark.target.follow import Following, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
-
-
-@pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
-    return cloned_tables(source, target, tmp_path)
 
 
 def test_a_target_follows_under_load(cloned: Cloned, short: bool) -> None:

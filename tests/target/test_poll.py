@@ -37,13 +37,6 @@ def source(server: Server) -> Iterator[Database]:
 
 
 @pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    database = create_database(server)
-    yield database
-    database.drop()
-
-
-@pytest.fixture
 def options(source: Database, target: Database, tmp_path: Path) -> CloneOptions:
     return options_of(source, target, tmp_path)
 
@@ -211,6 +204,8 @@ def test_what_another_application_writes_stops_a_poll(
 def test_what_a_poll_cannot_do_is_refused(target: Database, options: CloneOptions) -> None:
     with pytest.raises(InvalidValue, match=r"--endpos 0/10 needs mode logical: as requested by --mode"):
         Clone(replace(options, endpos=Lsn(16)), lambda: None).run()
+    with pytest.raises(InvalidValue, match=r"--on-difference repair needs mode logical"):
+        Clone(replace(options, repairs=True), lambda: None).run()
     with pytest.raises(InvalidValue, match="polling interval too short: 1 s"):
         Clone(replace(options, interval_s=1), lambda: None).run()
     assert target.admin("select to_regnamespace('tidemark')") == [(None,)]

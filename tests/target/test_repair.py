@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from harness.database import Database
 from harness.mirrored import eventually, receiving
-from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.target.following import Cloned, cloned_tables
-from tests.target.load import TABLES, contents, database_with_tables, hostile
+from tests.target.following import Cloned
+from tests.target.load import TABLES, contents, hostile
 from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered, TargetDiffers
 from tidemark.target.follow import FollowOptions, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
 Repaired = tuple[str, int, list[str], list[str]]
-
-
-@pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
-
-
-@pytest.fixture
-def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
-    return cloned_tables(source, target, tmp_path)
 
 
 def repairing(cloned: Cloned) -> FollowOptions:

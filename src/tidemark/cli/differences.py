@@ -44,8 +44,11 @@ def servers_line(source: Dsn, target: Dsn, taken: ComparedSnapshots) -> str:
     """Return the first line of a comparison of two servers."""
     if taken.lsn is not None:
         return f"comparing {source} with {target} at {taken.lsn}"
-    behind = taken.clone is not None and taken.clone.phase is not Phase.COMPLETE
-    note = f" as they are: no process follows the source for clone {taken.clone.name}" if taken.clone and behind else ""
+    clone, note = taken.clone, ""
+    if clone is not None and clone.may_follow:
+        note = f" as they are: no process follows the source for clone {clone.name}"
+    elif clone is not None and clone.phase is not Phase.COMPLETE:
+        note = f" as they are: clone {clone.name} is as of its last poll"
     return f"comparing {source} with {target}{note}"
 
 

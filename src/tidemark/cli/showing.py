@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tidemark.clock import Lsn
 from tidemark.logs import ROOT, be_quiet, fields_of, is_json, redirected
 from tidemark.pipeline.events import State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
 from tidemark.receive.options import PROCESS
@@ -193,9 +194,9 @@ def status_lines(state: State, progress: SyncProgress | None, running_s: float) 
 
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(state.value, style="bold")
-    if progress is None:
+    if progress is None or progress.applied_lsn == Lsn.ZERO:
         line.append(f"  {format_duration(round(running_s))}")
-        return [line]
+        return [line, *(_copy_bars(progress) if progress is not None else [])]
     parts = [str(progress.applied_lsn)]
     if progress.lag:
         parts.append(f"lag {progress.lag}")

@@ -202,7 +202,8 @@ class Copies:
 class SyncProgress:
     """The current position and lag. `source_lsn` is the position of the source when it was last read.
 
-    Every commit at or below `applied_lsn` can be read. Values that are not known yet are None.
+    Every commit at or below `applied_lsn` can be read; it is 0/0 while a clone has nothing but copies. Values that are
+    not known yet are None.
     """
 
     event: ClassVar[str] = "progress"
@@ -222,6 +223,8 @@ class SyncProgress:
     def __str__(self) -> str:
         lag = f", lag {self.lag}" if self.lag else ""
         copies = f"; {self.copies}" if self.copies.tables_copied < self.copies.tables_total else ""
+        if self.applied_lsn == Lsn.ZERO:
+            return f"{self.state.value}{copies}"
         return f"{self.state.value}: {self.applied_lsn}{lag}, {self.changes_per_s:,.0f} changes/s{copies}"
 
     @property

@@ -193,6 +193,9 @@ class Clone:
             if options.endpos is not None:
                 hint = "Omit `--endpos`: without `--follow`, the clone is completed after one poll."
                 raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {why}", hint)
+            if options.repairs:
+                hint = "Run `tidemark compare SOURCE TARGET` to list differences, and undo them at the target."
+                raise InvalidValue(f"--on-difference repair needs mode logical: {why}", hint)
             require_interval(options.interval_s)
         return Choice(mode, why)
 
@@ -314,7 +317,7 @@ class Clone:
     ) -> list[Fingerprint]:
         """Copy the tables that are not copied yet in this snapshot; return those that were truncated meanwhile."""
         state = record.existing(source)
-        require_unaltered(state, definitions)
+        require_unaltered(state.tables, definitions)
         wanted = [definitions[oid] for oid, table in state.tables.items() if table.base is None]
         for each in wanted:
             record.add_table(each)
@@ -408,23 +411,23 @@ class Clone:
         _require_end(self._state(source), endpos)
         with self._source() as session:
             watch = SourceWatch(options.selection, carrying)
-            watch.check(session, self._state(source))
+            watch.check(session, self._state(source).tables)
             if endpos is None and (options.once or not options.follows):
                 endpos = self._position()
 
             def observe(now: Following, merged: Merged | None) -> None:
                 if watch.is_due:
-                    watch.check(session, self._state(source))
+                    watch.check(session, now.tables)
                 changes = merged.changes if merged is not None else 0
                 self._reporter.clone(self._progress, now.applied_lsn, now.received_lsn, changes)
 
             self._reporter.enter(State.FOLLOWING)
             applied = follow(following, endpos, self._stopping, observe)
-            watch.check(session, self._state(source))
+            watch.check(session, self._state(source).tables)
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
         if carrying is not None:
-            require_carried(self._state(source), carrying.altered, applied)
+            require_carried(self._state(source).tables, carrying.altered, applied)
         self._complete(source)
         return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
 
@@ -484,7 +487,7 @@ class Clone:
             with self._snapshot(state.mode, changed) as (snapshot, _):
                 with snapshot.shared.session("clone") as session:
                     definitions = read_selected(session, self._options.selection)
-                require_unaltered(state, definitions)
+                require_unaltered(state.tables, definitions)
                 changed = self._copy_rows(record, snapshot, [definitions[oid] for oid in oids])
                 oids = [table.oid for table in changed]
 

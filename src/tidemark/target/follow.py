@@ -212,6 +212,11 @@ class Following:
                 time.sleep(WAIT_S)
 
     @property
+    def tables(self) -> Mapping[int, ClonedTable]:
+        """The tables of the clone, with the definitions that they have at the target."""
+        return self._tables
+
+    @property
     def received_lsn(self) -> Lsn:
         """The LSN up to which the log has all changes, as last read."""
         return self._reader.received
@@ -262,7 +267,7 @@ class Following:
         self.settle()
         self._reported_at = time.monotonic()
         try:
-            self._receiver().applied(self.applied_lsn)
+            self._receiver().applied(self._recorded or self._first)
         except ReceiveFailed:
             self._leave_receiver()
 

@@ -190,8 +190,8 @@ class TargetPoller:
         there, here = ServerTables.read(seen.session), ServerTables.read(session)
         require_same_texts(there, here)
         definitions = read_selected(seen.session, self._options.selection, there.catalog)
-        require_unaltered(state, definitions)
-        self._watch.name_new(state, definitions)
+        require_unaltered(state.tables, definitions)
+        self._watch.name_new(state.tables, definitions)
         servers = read_server(seen.session), read_server(session)
         require_encodings(*servers)
         wanted = {oid: definitions[oid] for oid in state.tables if has_own_rows(definitions[oid])}

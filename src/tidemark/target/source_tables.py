@@ -19,7 +19,7 @@ from tidemark.schema.table import Catalog
 from tidemark.target.alterations import AlteredTable, obstacle
 from tidemark.target.dependents import selected_tables
 from tidemark.target.source_rows import read_altered
-from tidemark.target.state import ClonedTable, CloneState
+from tidemark.target.state import ClonedTable
 
 WATCH_S = 5.0
 CLONE_AGAIN = "Drop what was cloned, and schema tidemark, at the target, and clone again."
@@ -51,18 +51,20 @@ class Carrying:
     altered: dict[int, AlteredTable] = field(default_factory=dict)
 
 
-def require_unaltered(state: CloneState, definitions: Mapping[int, Fingerprint], hint: str = CLONE_AGAIN) -> None:
+def require_unaltered(
+    tables: Mapping[int, ClonedTable], definitions: Mapping[int, Fingerprint], hint: str = CLONE_AGAIN
+) -> None:
     """Raise an error if a table is not what it was when its definition was created at the target."""
-    for oid, table in state.tables.items():
+    for oid, table in tables.items():
         found = compare(table.definition, definitions.get(oid))
         if found.effect is not Effect.SAME:
             raise _altered(table, found.reasons[0], hint)
 
 
-def require_carried(state: CloneState, altered: Mapping[int, AlteredTable], applied: Lsn) -> None:
+def require_carried(tables: Mapping[int, ClonedTable], altered: Mapping[int, AlteredTable], applied: Lsn) -> None:
     """Raise an error if a table was altered at the source and it is not known whether that was before the end."""
     for oid, found in altered.items():
-        table = state.tables[oid]
+        table = tables[oid]
         if compare(table.definition, found.definition).effect is not Effect.SAME:
             raise SourceAltered(
                 f"table {table.name} was altered at the source, possibly after {applied}, where the clone is to end",
@@ -83,30 +85,33 @@ class SourceWatch:
         """Whether it is time for the next check."""
         return time.monotonic() >= self._next
 
-    def check(self, session: Session, state: CloneState) -> None:
+    def check(self, session: Session, tables: Mapping[int, ClonedTable]) -> None:
         """Raise SourceAltered if a table was altered in a way that is not carried; name tables that are not cloned."""
         with session.transaction():
             definitions = read_selected(session, self._selection)
             if self._carrying is None:
-                require_unaltered(state, definitions, CARRY_OR_CLONE_AGAIN)
+                require_unaltered(tables, definitions, CARRY_OR_CLONE_AGAIN)
             else:
-                _find_altered(session, state, definitions, self._carrying.altered)
-        self.name_new(state, definitions)
+                _find_altered(session, tables, definitions, self._carrying.altered)
+        self.name_new(tables, definitions)
         self._next = time.monotonic() + WATCH_S
 
-    def name_new(self, state: CloneState, definitions: Mapping[int, Fingerprint]) -> None:
+    def name_new(self, tables: Mapping[int, ClonedTable], definitions: Mapping[int, Fingerprint]) -> None:
         """Name new tables, which are not cloned."""
-        new = frozenset(table_label(each) for oid, each in definitions.items() if oid not in state.tables)
+        new = frozenset(table_label(each) for oid, each in definitions.items() if oid not in tables)
         for name in sorted(new - self._new):
             _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
         self._new |= new
 
 
 def _find_altered(
-    session: Session, state: CloneState, definitions: Mapping[int, Fingerprint], altered: dict[int, AlteredTable]
+    session: Session,
+    tables: Mapping[int, ClonedTable],
+    definitions: Mapping[int, Fingerprint],
+    altered: dict[int, AlteredTable],
 ) -> None:
     altered.clear()
-    for oid, table in state.tables.items():
+    for oid, table in tables.items():
         if table.definition != definitions.get(oid):
             found = read_altered(session, definitions[oid]) if oid in definitions else None
             reason = obstacle(table.definition, found)

@@ -208,7 +208,12 @@ class CloneSummary:
     @property
     def is_followed(self) -> bool:
         """Whether a process applies the stream to it now."""
-        return self.mode is Mode.LOGICAL and self.phase is Phase.FOLLOW and self.is_written
+        return self.may_follow and self.is_written
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether a process can apply the stream to it: it is copied, and not completed or polled."""
+        return self.mode is Mode.LOGICAL and self.phase is Phase.FOLLOW
 
     def is_of(self, source: Identity) -> bool:
         """Whether it is a clone of this source."""

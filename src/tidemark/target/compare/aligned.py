@@ -31,7 +31,7 @@ _START_S = 3.0  # a process that begins to follow, or lost its connection, is no
 class ComparedSnapshots:
     """A snapshot of each server, and the clone at the target, if there is one, whose tables are compared.
 
-    Both are at `lsn`. If that is None, no process follows the source, and each server is read as it is.
+    Both are at `lsn`. If that is None, no process applies the stream, and each server is read as it is.
     """
 
     source: SharedSnapshot
@@ -91,12 +91,11 @@ def _clone_at(source: Dsn, target: Dsn) -> CloneSummary | None:
         deadline = time.monotonic() + _START_S
         while True:
             clones = [clone for clone in read_clones(session) if clone.is_of(identity)]
-            starting = [clone for clone in clones if clone.phase is Phase.FOLLOW and not clone.is_written]
-            if not starting or time.monotonic() > deadline:
+            if not any(clone.may_follow and not clone.is_written for clone in clones) or time.monotonic() > deadline:
                 break
             time.sleep(_PAUSE_S)
     for clone in clones:
-        if clone.phase not in (Phase.FOLLOW, Phase.COMPLETE):
+        if clone.phase not in (Phase.FOLLOW, Phase.COMPLETION, Phase.COMPLETE):
             raise TargetBehind(
                 f"clone {clone.name} is in phase {clone.phase.value}: not all of its tables are copied",
                 "Run `tidemark clone SOURCE TARGET`, and compare when `tidemark status TARGET` reports phase follow.",
