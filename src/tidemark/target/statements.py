@@ -252,6 +252,7 @@ def contents_deleted(table: TargetTable) -> sql.Composed:
 def rows_at_source(table: TargetTable) -> sql.Composed:
     """The rows of the source that have these keys, or contents, as text: the parameters are a list for each column.
 
+    Each row is returned once, also if several of the texts are equal as keys, such as 1.0 and 1.00.
     `format` calls the output function of a type, as the stream does; a cast to text would cut spaces off `bpchar`.
     """
     names = [sql.SQL("t.{}").format(sql.Identifier(table.columns[at].name)) for at in table.written]
@@ -266,7 +267,7 @@ def rows_at_source(table: TargetTable) -> sql.Composed:
         sql.SQL("t.{} = x.{}::{}").format(sql.Identifier(table.columns[at].name), name, sql.SQL(table.columns[at].type))
         for at, name in zip(table.key, wanted, strict=True)
     ]
-    return sql.SQL("select {} from only {} t join unnest({}) as x({}) on {}").format(
+    return sql.SQL("select {} from only {} t where exists (select from unnest({}) as x({}) where {})").format(
         listed,
         table.identifier,
         _COMMA.join([sql.SQL("%s::text[]")] * len(wanted)),
