@@ -19,12 +19,15 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import TargetDiffers
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
+from tidemark.pgoutput import events, frames, scan
+from tidemark.pgoutput.assembly import Assembler
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.relation import Relation
+from tidemark.target import net, rows
 from tidemark.target.merging import Merged
 from tidemark.target.tables import TargetTable, read_tables
-from tidemark.target.writer import FollowedTable, TargetWriter
+from tidemark.target.writer import FollowedTable, TargetWriter, compile_kernels
 
 pytestmark = [pytest.mark.quick, NEWEST]
 
@@ -98,6 +101,30 @@ def test_changes_leave_the_target_equal(
         merged = write(Lsn.ZERO, upto, batch_bytes)
     assert contents(target) == contents(source)
     assert sum(each.changes for each in merged) > 100
+
+
+def test_what_is_compiled_ahead_is_what_a_batch_uses(source: Database, target: Database, tmp_path: Path) -> None:
+    Assembler.compile()
+    compile_kernels()
+    following = Following(source, tmp_path)
+    source.run(
+        "insert into keyed select g, 'v' from generate_series(1, 9) g",
+        "update keyed set id = id + 100, v = 'w' where id > 5",
+        "delete from keyed where id = 1",
+        "insert into plain values (1, 'b', 2)",
+        "update plain set a = 2",
+    )
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 30)
+    assert contents(target) == contents(source)
+    kernels = [
+        (events, "classify"), (frames, "_walk"), (scan, "_classify"), (scan, "_walk"), (net, "_net_rows"),
+        (net, "_net_contents"), (rows, "_encode"),
+    ]  # fmt: skip
+    assert {name: len(getattr(module, name).signatures) for module, name in kernels} == dict.fromkeys(
+        (name for _, name in kernels), 1
+    )
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidemark.pgoutput.events import NO_END, NOBODY, STATE, FrameEventKind, classify
-from tidemark.pgoutput.frames import HEAD, TWO_PHASE
+from tidemark.pgoutput.frames import HEAD, TWO_PHASE, framed
 from tidemark.pgoutput.messages import refuse_two_phase
 from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, SAID, Assembled
 from tidemark.values.failure import bad_message
@@ -49,6 +49,11 @@ class Assembler:
         self._plain = Open()
         self._state = np.zeros(len(STATE), np.int64)
         self._events = np.empty((EVENTS, 7), np.int64)
+
+    @staticmethod
+    def compile() -> None:
+        """Compile what `feed` needs, or load it from the cache, so that the first block does not wait for it."""
+        classify(framed(()), 0, 0, NO_END, np.zeros(len(STATE), np.int64), np.empty((0, 7), np.int64))
 
     def feed(self, buffer: Bytes, where: Where) -> Assembled:
         """Process the frames of a buffer and return the transactions that they commit, in commit order."""

@@ -20,6 +20,7 @@ import numpy as np
 from tidemark.clock import Lsn, Xid8
 from tidemark.errors import SourceError
 from tidemark.log.writer import NO_ENDPOS, Appended, LogWriter
+from tidemark.pgoutput.assembly import Assembler
 from tidemark.receive.options import BUFFER_BYTES, BUFFERS
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 from tidemark.values.kernels import Bytes, read_only
@@ -151,6 +152,7 @@ class Writing:
 
     def _run(self) -> None:
         try:
+            Assembler.compile()
             while (job := self._next()) is not None:
                 job()
                 if self._due():

@@ -66,6 +66,7 @@ from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import Carrying, SourceWatch, read_selected, require_carried, require_unaltered
 from tidemark.target.stages import Stage
 from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
+from tidemark.target.writer import compile_kernels
 
 SCHEMA, LOG = "schema", "log"
 _LATER = "Use a later `--endpos`, or none."
@@ -258,6 +259,9 @@ class Clone:
         state = record.read(source) if record.exists else None
         if state is not None:
             keep()
+        compile_ahead = compile_kernels if mode is Mode.LOGICAL else lambda: None
+        compiling = threading.Thread(target=compile_ahead, name="compile")
+        compiling.start()
         changed: Sequence[Fingerprint] = ()
         while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
             with self._snapshot(mode, changed) as (snapshot, watermark):
@@ -273,6 +277,7 @@ class Clone:
         if state.phase is Phase.INDEXES:
             for stage in (Stage.KEYS, Stage.INDEXES):
                 self._restore(stage)
+            compiling.join()
             record.set_phase(Phase.FOLLOW)
 
     def _define(

@@ -32,7 +32,6 @@ from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
-LOCK_WAIT_S = 2.0
 RECORDED = 1000  # keys of repaired rows, of one table and batch
 LOCK_WAIT_S, _LOOK_S = 1.0, 0.05
 _LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))

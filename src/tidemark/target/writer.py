@@ -25,8 +25,8 @@ from tidemark.errors import SourceError, TargetDiffers
 from tidemark.log.mapped import located
 from tidemark.log.slices import SlicePlan
 from tidemark.pgoutput.changes import BINARY, LocatedChanges
-from tidemark.pgoutput.frames import TRUNCATE
-from tidemark.pgoutput.scan import Format, RowCells
+from tidemark.pgoutput.frames import TRUNCATE, framed, windows
+from tidemark.pgoutput.scan import Format, RowCells, find_values, scan
 from tidemark.postgres.libpq import libpq
 from tidemark.postgres.session import Session, results_of
 from tidemark.postgres.sqlstate import error_for, translated
@@ -74,6 +74,22 @@ class _Waiting:
 
     table: TargetTable
     parts: list[LocatedChanges] = field(default_factory=list)
+
+
+def compile_kernels() -> None:
+    """Compile what a writer needs, or load it from the cache, so that the first batch does not wait for it."""
+    nowhere, none = np.zeros(1, np.int64), np.empty(0, np.int64)
+    buffer = framed(())
+    for _ in windows(buffer, nowhere, nowhere, 1, 1):
+        pass
+    messages = scan(buffer, none, none, streamed=False)
+    cells = find_values(messages, 1)
+    changes = TableChanges(
+        buffer, messages.letters, cells.new_offsets, cells.new_lengths, cells.old_offsets, cells.old_lengths,
+        np.empty(0, np.bool_),
+    )  # fmt: skip
+    staged_rows(changes, net_rows(changes, nowhere), nowhere, nowhere, marks=False)
+    net_contents(changes)
 
 
 class TargetWriter:
