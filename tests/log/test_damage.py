@@ -141,10 +141,10 @@ def test_a_torn_tail_of_zeros_or_of_other_bytes_is_cut(tmp_path: Path, opening: 
 def test_every_bit_flipped_of_the_last_block_is_damage_or_cuts_it(
     tmp_path: Path, opening: Opening, synced: bool, short: bool
 ) -> None:
-    """In the quick tier every bit of every third byte."""
+    """In the quick tier every bit of every fifth byte."""
     small = write(tmp_path / "log", synced=synced)
     last = small.blocks(small.segment)[-1]
-    for _, world in small.flipped(small.segment, last.offset, last.end, 3 if short else 1):
+    for _, world in small.flipped(small.segment, last.offset, last.end, 5 if short else 1):
         if synced:
             assert opening.refused(world, small.segment, last.offset)
         else:

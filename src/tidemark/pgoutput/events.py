@@ -51,8 +51,10 @@ _OUTSIDE, _PLAIN, _STREAM = range(3)
 NO_END = 2**63 - 1
 NOBODY, SOMEONE = -2, -1  # values of an event's xid: outside of any transaction, inside a plain transaction
 
+# Of one type: numba would compile `_emit` for every combination of literals, which takes seconds.
+_ZERO, _NOBODY, _SOMEONE = np.int64(0), np.int64(NOBODY), np.int64(SOMEONE)
 _E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (
-    int(kind) for kind in FrameEventKind
+    np.int64(kind) for kind in FrameEventKind
 )
 
 
@@ -72,7 +74,7 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
     Return the number of events, the offset to continue from, the offset of a malformed frame or OK, and whether the
     scan stopped at a commit above `endpos`.
     """
-    count, begun, beyond = 0, at, False
+    count, begun, beyond = _ZERO, at, False
     while at < end:
         if count + 2 >= len(events):
             break
@@ -109,42 +111,44 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
             if mode != _OUTSIDE or length != 6 or buffer[body + 5] > 1:
                 return count, at, at, False
             state[_MODE], state[_XID], state[_CHANGES] = _STREAM, np.int64(be32(buffer, body + 1)), 0
-            count = _emit(events, count, _E_START, at, stop, 0, state[_XID], 0, buffer[body + 5])
+            count = _emit(events, count, _E_START, at, stop, _ZERO, state[_XID], _ZERO, np.int64(buffer[body + 5]))
             begun = stop
         elif letter == STREAM_STOP:
             if mode != _STREAM or length != 1:
                 return count, at, at, False
-            count = _emit(events, count, _E_STOP, begun, at, state[_CHANGES], state[_XID], 0, 0)
+            count = _emit(events, count, _E_STOP, begun, at, state[_CHANGES], state[_XID], _ZERO, _ZERO)
             state[_MODE] = _OUTSIDE
         elif letter == STREAM_COMMIT:
             if mode != _OUTSIDE or length != 30 or buffer[body + 5]:
                 return count, at, at, False
+            top = np.int64(be32(buffer, body + 1))
             lsn, micros = np.int64(be64(buffer, body + 14)), np.int64(be64(buffer, body + 22))
             if lsn < 0:
                 return count, at, at, False
             if lsn > endpos:
                 beyond = True
                 break
-            count = _emit(events, count, _E_STREAM_COMMIT, at, stop, 0, np.int64(be32(buffer, body + 1)), lsn, micros)
+            count = _emit(events, count, _E_STREAM_COMMIT, at, stop, _ZERO, top, lsn, micros)
         elif letter == STREAM_ABORT:
             if mode != _OUTSIDE or (length != 9 and length != 25):
                 return count, at, at, False
             top, sub = np.int64(be32(buffer, body + 1)), np.int64(be32(buffer, body + 5))
-            count = _emit(events, count, _E_ABORT, at, stop, 0, top, 0, sub)
+            count = _emit(events, count, _E_ABORT, at, stop, _ZERO, top, _ZERO, sub)
         elif letter == RELATION:
             skip = 5 if mode == _STREAM else 1
             if length < skip + 4:
                 return count, at, at, False
-            owner = NOBODY if mode == _OUTSIDE else (SOMEONE if mode == _PLAIN else state[_XID])
-            count = _emit(events, count, _E_RELATION, at, stop, 0, owner, 0, np.int64(be32(buffer, body + skip)))
+            owner = _NOBODY if mode == _OUTSIDE else (_SOMEONE if mode == _PLAIN else state[_XID])
+            oid = np.int64(be32(buffer, body + skip))
+            count = _emit(events, count, _E_RELATION, at, stop, _ZERO, owner, _ZERO, oid)
         elif letter == MESSAGE:
             if mode == _OUTSIDE:
-                count = _emit(events, count, _E_SAID, at, stop, 0, NOBODY, 0, 0)
+                count = _emit(events, count, _E_SAID, at, stop, _ZERO, _NOBODY, _ZERO, _ZERO)
         elif letter != ORIGIN and letter != TYPE:
             return count, at, at, False
         at = stop
     if state[_MODE] != _OUTSIDE and at > begun:
-        owner = state[_XID] if state[_MODE] == _STREAM else np.int64(SOMEONE)
-        count = _emit(events, count, _E_EXTENT, begun, at, state[_CHANGES], owner, 0, 0)
+        owner = state[_XID] if state[_MODE] == _STREAM else _SOMEONE
+        count = _emit(events, count, _E_EXTENT, begun, at, state[_CHANGES], owner, _ZERO, _ZERO)
         state[_CHANGES] = 0
     return count, at, OK, beyond
