@@ -1,4 +1,4 @@
-"""Memory of processes, such as Spark's JVM and its Python workers, as Linux reports it."""
+"""Memory and CPU time of processes, such as Spark's JVM and its Python workers, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def resident_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def tree_cpu_s(pid: int) -> float:
+    """CPU time of a process and all that it started, also of those that have ended."""
+    return _cpu_s(pid) + sum(tree_cpu_s(each) for each in _children(pid))
+
+
 def children(pid: int) -> dict[int, str]:
     """The child processes of a process: the name of the program by PID."""
     return {each: _name(each) for each in _children(pid)}
@@ -45,6 +50,15 @@ def children(pid: int) -> dict[int, str]:
 
 def _children(pid: int) -> list[int]:
     return [int(each.name) for each in PROC.glob("[0-9]*") if _parent(each) == pid]
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a process, and of its children that have ended."""
+    try:
+        found = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # the process has ended
+    return sum(map(int, found[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _parent(process: Path) -> int | None:

@@ -1,8 +1,11 @@
-"""`make bench-replicate`: a table of 13 columns copied into another PostgreSQL, against other ways to do that.
+"""`make bench-replicate`: a table copied into another PostgreSQL and changes applied there, against other ways.
 
-Every way starts with an empty target and ends with the primary key. Alternately: Tidemark's copy, by Spark tasks, from
-the snapshot on; `psql` with binary COPY, piped into `psql`; `pg_dump -Fc` piped into `pg_restore`; and the initial copy
-of a subscription with `binary = true`. The first turn is a warm-up. ROWS= and TURNS= make it smaller.
+A table of 13 columns is copied first. Every way starts with an empty target and ends with the primary key. Alternately:
+Tidemark's copy, by Spark tasks, from the snapshot on; `psql` with binary COPY, piped into `psql`; `pg_dump -Fc` piped
+into `pg_restore`; and the initial copy of a subscription with `binary = true`. The first turn is a warm-up.
+
+`bench.following` describes how changes are applied. ROWS=, TRANSACTIONS=, BIG= and TURNS= make it smaller; ONLY=copy or
+ONLY=follow runs one part.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from bench.backlog import SETTINGS
 from bench.figures import report
+from bench.following import follow_figures, lag_figures
 from bench.lineitem import TABLE, VALUES
 from harness.database import OWNER, Database, add_roles, create_database
 from harness.postgres import Server, installs, start_server
@@ -30,6 +34,7 @@ from tidemark.target.copying import TableFailed, copy_tables
 
 ROWS = int(os.environ.get("ROWS", "3000000"))
 TURNS = int(os.environ.get("TURNS", "5"))
+ONLY = os.environ.get("ONLY")
 JOBS, WARMING, REST_S = 4, 1, 1.0
 DEFINITION = TABLE.replace(" primary key", " not null")
 KEY = "alter table lineitem add primary key (id)"
@@ -42,7 +47,11 @@ def main() -> None:
     servers = [start_server(installs()[18], SETTINGS, own_identity=True) for _ in range(2)]
     for server in servers:
         add_roles(server)
-    figures = copy_figures(spark, *servers)
+    figures: dict[str, float] = {}
+    if ONLY != "follow":
+        figures |= copy_figures(spark, *servers)
+    if ONLY != "copy":
+        figures |= follow_figures(*servers) | lag_figures(*servers)
     report("replicate", figures)
     for server in servers:
         server.remove()
