@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from harness.database import OWNER
-from harness.mirrored import receiving
+from harness.mirrored import eventually, receiving
 from harness.proxy import Proxy
+from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST
 from tests.target.following import Cloned
 from tests.target.load import contents, writing
-from tidemark.errors import SourceAltered, TargetInUse
+from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse
+from tidemark.log.segment import segment_path
 from tidemark.postgres.dsn import Dsn
+from tidemark.target import follow as following
 from tidemark.target.follow import Following, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
@@ -73,3 +77,38 @@ def test_what_the_log_no_longer_has_is_durable_at_the_target(cloned: Cloned) -> 
     cloned.target.admin(f"alter role {OWNER} in database {cloned.target.name} set synchronous_commit = off")
     with Following.open(cloned.options()) as following:
         assert following._session.row("select current_setting('synchronous_commit')") == ("local",)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("keep_s", [3600.0, 0.0], ids=["kept", "removed"])
+def test_a_standby_that_is_promoted_while_it_is_behind_is_caught_up(
+    cloned: Cloned, monkeypatch: pytest.MonkeyPatch, keep_s: float
+) -> None:
+    """If the log no longer has what the standby lacks, that is said."""
+    monkeypatch.setattr(following, "KEEP_S", keep_s)
+    monkeypatch.setattr(following, "REPORT_S", 0.0)
+    folder = cloned.mirror.options.folder
+    cloned.source.run("insert into large values (1, 'before', 1)")
+    with (
+        receiving(cloned.mirror, replace(cloned.mirror.options, segment_bytes=1 << 16)),
+        standby_of(cloned.target) as standby,
+    ):
+        follow(cloned.options(), cloned.position(), lambda: False)
+        wait_for(standby, cloned.target)
+        standby.admin("alter system set primary_conninfo = ''", "select pg_reload_conf()")
+        eventually(lambda: not standby.admin("select from pg_stat_wal_receiver"))
+        for number in range(2, 40):
+            cloned.source.run(f"insert into large values ({number}, repeat('x', 10000), {number})")
+            follow(cloned.options(), cloned.position(), lambda: False)
+        with Following.open(cloned.options()) as again:
+            eventually(lambda: not again.step() and (keep_s > 0 or not segment_path(folder, 1).exists()))
+        assert segment_path(folder, 1).exists() is (keep_s > 0)
+        standby.server.promote()
+        assert standby.run("select count(*) from large") == [(1,)]
+        options = cloned.options(standby.dsn(OWNER))
+        if keep_s > 0:
+            follow(options, cloned.position(), lambda: False)
+            assert contents(standby) == contents(cloned.source)
+        else:
+            with pytest.raises(LogTrimmed, match=r"the target has lost changes.*promoted while it was behind"):
+                follow(options, cloned.position(), lambda: False)

@@ -1,7 +1,8 @@
 """Following: the received log is applied to the target, whole transactions in commit order, until it is stopped.
 
 The progress is recorded at the target, in the transactions that make it. So after a crash or a lost connection, also
-between COMMIT and its answer, following continues from there. The receiver may remove what the target has.
+between COMMIT and its answer, following continues from there. The receiver may remove what the target has had for an
+hour, so a standby of the target that is promoted while it is behind is caught up too.
 
 A comparison can hold the target at an LSN for a moment: a batch that ends above it is rolled back and planned again.
 """
@@ -12,6 +13,7 @@ import logging
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from psycopg import sql
 from tidemark.clock import Lsn
 from tidemark.errors import (
     LogBehind,
+    LogTrimmed,
     ReceiveFailed,
     Retry,
     SourceAltered,
@@ -55,6 +58,7 @@ from tidemark.target.writer import FollowedTable, TargetWriter
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
+KEEP_S = 3600.0  # how long the log is kept, up to its budget, after it was applied
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # The log is removed when the target has it, so what the target has must survive a crash of the target.
 _DURABLE = """
@@ -99,6 +103,7 @@ class Following:
         self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
         self._reported_at = 0.0
+        self._reports = deque([(time.monotonic(), Lsn.ZERO)])
 
     @classmethod
     def open(cls, options: FollowOptions) -> Self:
@@ -162,6 +167,12 @@ class Following:
         tables = dict(self._tables)
         try:
             return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+        except LogTrimmed as error:
+            raise LogTrimmed(
+                f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
+                "target has lost changes, such as a standby that was promoted while it was behind",
+                CLONE_AGAIN,
+            ) from error
         except TargetDiffers as error:
             if self._options.repair_from is None:
                 raise
@@ -267,9 +278,18 @@ class Following:
         self.settle()
         self._reported_at = time.monotonic()
         try:
-            self._receiver().applied(self._recorded or self._first)
+            self._receiver().applied(self._recorded or self._first, self._kept())
         except ReceiveFailed:
             self._leave_receiver()
+
+    def _kept(self) -> Lsn:
+        """The LSN above which the log is kept: what the target had `KEEP_S` ago."""
+        now = time.monotonic()
+        if now >= self._reports[-1][0] + KEEP_S / 60:
+            self._reports.append((now, self._recorded or self._first))
+        while len(self._reports) > 1 and self._reports[1][0] <= now - KEEP_S:
+            self._reports.popleft()
+        return self._reports[0][1]
 
     def _receiver(self) -> ReceiveClient:
         if self._client is None:
