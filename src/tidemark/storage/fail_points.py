@@ -39,6 +39,21 @@ confirmed              the flushed LSN was reported to the server
 connection lost        before the next attempt
 archived               a segment is in the archive, and this is recorded
 ended                  endpos was reached or the receiver was stopped, and the parent is not notified yet
+
+Of a process that clones a database:
+
+clone recorded         the target has the record of the clone, and nothing of the database
+definitions created    the tables exist, and are not recorded
+table copied           the rows of one table are copied, and this is recorded
+keys created           primary keys and unique constraints exist, the other indexes do not
+indexes created        all indexes exist, and this is not recorded
+batch written          changes are written and not committed
+batch committed        changes and the progress are committed, and the receiver is not notified
+poll written           what a poll found is written and not committed
+poll committed         what a poll found and the watermark are committed
+constraints created    foreign keys, triggers and privileges exist, sequences have no values
+sequences set          everything is as at the source, and this is not recorded
+clone completed        the clone is complete, its slot and its publication still exist
 """
 
 from __future__ import annotations
@@ -92,7 +107,24 @@ class ReceiveFailPoint(Enum):
     ENDED = "ended"
 
 
-AnyFailPoint: TypeAlias = FailPoint | ReceiveFailPoint
+class CloneFailPoint(Enum):
+    """A fail point of a process that clones a database."""
+
+    RECORDED = "clone recorded"
+    DEFINED = "definitions created"
+    TABLE_COPIED = "table copied"
+    KEYS_CREATED = "keys created"
+    INDEXES_CREATED = "indexes created"
+    BATCH_WRITTEN = "batch written"
+    BATCH_COMMITTED = "batch committed"
+    POLL_WRITTEN = "poll written"
+    POLL_COMMITTED = "poll committed"
+    CONSTRAINTS_CREATED = "constraints created"
+    SEQUENCES_SET = "sequences set"
+    COMPLETED = "clone completed"
+
+
+AnyFailPoint: TypeAlias = FailPoint | ReceiveFailPoint | CloneFailPoint
 _attached: list[Callable[[AnyFailPoint], None]] = []
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged, UnsupportedServer
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
-from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot, locked_snapshot
 from tidemark.pipeline.events import Emit, ModeSelected, PollApplied, State, TableCopied
@@ -49,26 +47,24 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
-from tidemark.target.archive import Archive, dump_schema, open_archive
+from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
-from tidemark.target.definitions import restore_stage, stage_text
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.follow import Following, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.merging import Merged
-from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
-from tidemark.target.programs import Programs, find_programs
 from tidemark.target.rights import require_target
+from tidemark.target.schema import CloneSchema
 from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import Carrying, SourceWatch, read_selected, require_carried, require_unaltered
 from tidemark.target.stages import Stage
 from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
 from tidemark.target.writer import compile_kernels
 
-SCHEMA, LOG = "schema", "log"
+LOG = "log"
 _LATER = "Use a later `--endpos`, or none."
 _LOGGER = logging.getLogger("tidemark.target")
 
@@ -129,6 +125,9 @@ class Clone:
         self._reporter = Reporter(emit)
         self._emit = self._reporter.emit
         self._stopping: Callable[[], bool] = lambda: False
+        self._schema = CloneSchema(
+            options.source, options.target, options.folder, options.jobs, options.pg_bin, options.with_schema
+        )
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Cloned:
         """Clone, or continue to, until the end that the options give, or until it is stopped."""
@@ -166,7 +165,7 @@ class Clone:
         yield from source_lines(options.source, options.names, options.selection, choice)
         if options.with_schema:
             chosen = tables if options.selection != Selection() else None
-            yield from schema_lines(options.source, options.target, self._programs(), chosen)
+            yield from schema_lines(options.source, options.target, self._schema.programs(), chosen)
         yield from sizes
 
     def _choice(self) -> Choice:
@@ -275,8 +274,10 @@ class Clone:
                     record.set_phase(Phase.INDEXES)
             state = record.existing(source)
         if state.phase is Phase.INDEXES:
-            for stage in (Stage.KEYS, Stage.INDEXES):
-                self._restore(stage)
+            self._schema.create(Stage.KEYS)
+            fail_point(CloneFailPoint.KEYS_CREATED)
+            self._schema.create(Stage.INDEXES)
+            fail_point(CloneFailPoint.INDEXES_CREATED)
             compiling.join()
             record.set_phase(Phase.FOLLOW)
 
@@ -289,28 +290,18 @@ class Clone:
         definitions: Mapping[int, Fingerprint],
     ) -> None:
         """Create the definitions at the target; nothing is created if it lacks something that they need."""
-        options = self._options
-        if options.with_schema:
-            chosen = definitions if options.selection != Selection() else None
-            archive = dump_schema(
-                self._programs(), options.source, snapshot.shared.name, options.folder / SCHEMA, chosen
-            )
-            self._require_room(archive)
+        chosen = definitions if self._options.selection != Selection() else None
+        begun = record.exists and record.read(source) is not None
+        self._schema.dump(snapshot.shared.name, chosen, begun=begun)
         record.create()
         if record.read(source) is None:
             record.begin(source, mode)
-        if options.with_schema:
-            self._restore(Stage.DEFINITIONS)
+        fail_point(CloneFailPoint.RECORDED)
+        self._schema.create(Stage.DEFINITIONS)
+        fail_point(CloneFailPoint.DEFINED)
         for each in definitions.values():
             record.add_table(each)
         record.set_phase(Phase.COPY)
-
-    def _require_room(self, archive: Archive) -> None:
-        with self._target() as session:
-            needs = missing_at_target(session, archive)
-        needs.require()
-        for entry in needs.superuser:
-            _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
 
     def _copy(
         self,
@@ -355,6 +346,7 @@ class Clone:
                 continue
             table = result.fingerprint
             record.set_copied(table.oid, snapshot.base, result.rows, watermark)
+            fail_point(CloneFailPoint.TABLE_COPIED)
             name = f"{table.schema}.{table.name}"
             self._emit(TableCopied(name, snapshot.base.lsn, result.rows, self._progress.seconds(table.oid)))
         for failure in failed:
@@ -408,7 +400,7 @@ class Clone:
         """Apply changes up to the end; complete the clone there unless it is to be followed."""
         options = self._options
         repair_from = options.source if options.repairs else None
-        carrying = Carrying(options.source, self._later) if options.carries else None
+        carrying = Carrying(options.source, self._schema.last_sql) if options.carries else None
         following = FollowOptions(
             source, options.target, options.names.mirror, options.folder / LOG, repair_from, carrying
         )
@@ -463,24 +455,21 @@ class Clone:
         self._emit(PollApplied(polled.lsn, polled.tables, changes, 0, reconciled=True))
         self._reporter.clone(self._progress, polled.lsn, None)
 
-    def _later(self) -> str:
-        """The SQL that completes the clone."""
-        return stage_text(self._programs(), self._archive(), Stage.LAST) if self._options.with_schema else ""
-
     def _state(self, source: Identity) -> CloneState:
         with self._target() as session:
             return CloneRecord(session, self._options.names.mirror).existing(source)
 
     def _complete(self, source: Identity) -> None:
         """Create what is created last, set the sequences, and remove what the clone needed at the source."""
-        options = self._options
         with self._recorded() as record:
             self._copy_unlogged_again(record, record.existing(source))
-            if options.with_schema:
-                self._restore(Stage.LAST)
+            self._schema.create(Stage.LAST)
+            fail_point(CloneFailPoint.CONSTRAINTS_CREATED)
             self._copy_large_objects_again()
             self._set_sequences()
+            fail_point(CloneFailPoint.SEQUENCES_SET)
             record.set_phase(Phase.COMPLETE)
+            fail_point(CloneFailPoint.COMPLETED)
 
     def _copy_unlogged_again(self, record: CloneRecord, state: CloneState) -> None:
         """Copy the unlogged tables as they are now: the stream has no changes of them. Polls find their changes."""
@@ -502,10 +491,8 @@ class Clone:
             remove_large_objects(target, copy_large_objects(source, target).extra)
 
     def _set_sequences(self) -> None:
-        options = self._options
-        wanted = self._archive().sequences if options.with_schema else None
         with self._source() as source, self._target() as target:
-            set_sequences(target, read_sequences(source, wanted))
+            set_sequences(target, read_sequences(source, self._schema.sequences()))
 
     def _leave_source(self) -> None:
         """Drop the slot and the publications at the source; what the role may not drop is named."""
@@ -517,25 +504,6 @@ class Clone:
                     session.execute(drop_statement(name), f"dropping publication {name}")
                 except SourceError as error:
                     _LOGGER.warning("%s; drop it when nothing else uses it", error.message)
-
-    def _restore(self, stage: Stage) -> None:
-        options = self._options
-        if options.with_schema:
-            begin, archive = time.monotonic(), self._archive()
-            with self._target() as session:
-                keep_owners = may_set_owners(session, archive)
-                without = {entry.dump_id for entry in missing_at_target(session, archive).superuser}
-            restore_stage(
-                self._programs(), options.target, archive, stage, options.jobs, keep_owners=keep_owners, without=without
-            )
-            _LOGGER.info("%s created in %.1f s", stage.value, time.monotonic() - begin, extra=fields(stage=stage.value))
-
-    def _archive(self) -> Archive:
-        return open_archive(self._options.folder / SCHEMA)
-
-    def _programs(self) -> Programs:
-        with self._source() as source, self._target() as target:
-            return find_programs(source.version_num, target.version_num, self._options.pg_bin)
 
     def _position(self) -> Lsn:
         with self._source() as session:

@@ -42,6 +42,7 @@ _NEW_SETTING = 17  # pg_restore sets transaction_timeout, which servers have sin
 _IGNORED = re.compile(r"^pg_restore: warning: errors ignored on restore: (\d+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^pg_restore: from TOC entry (\d+);")
 _ALTERED = {"statistics object": "statistics", "foreign-data wrapper": "foreign data wrapper"}
+_PREAMBLE = ("--", "SET ", "SELECT pg_catalog.set_config", "\\restrict ", "\\unrestrict ")
 _NEVER_ALTERED = frozenset({"index", "extension"})
 
 _running: set[str] = set()
@@ -79,17 +80,18 @@ def restore_stage(
             _set_owners(session, archive, wanted, tables)
 
 
-def stage_text(programs: Programs, archive: Archive, stage: Stage) -> str:
-    """Return the SQL of the entries of a stage, without comments and settings."""
+def sql_of(programs: Programs, archive: Archive, stage: Stage | None = None) -> str:
+    """Return the SQL of the entries of a stage, or of all, without comments and settings."""
+    entries = archive.entries if stage is None else _of_stage(archive, stage, None)
     with tempfile.TemporaryDirectory(prefix="tidemark-restore-") as folder:
         listed = Path(folder) / "list"
-        listed.write_text("".join(f"{entry.dump_id};\n" for entry in _of_stage(archive, stage, None)))
+        listed.write_text("".join(f"{entry.dump_id};\n" for entry in entries))
         command: list[str | Path] = [programs.pg_restore, "--file=-", f"--use-list={listed}", archive.dump]
         ended = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     if ended.returncode != 0:
         raise _failed(archive, ended.stderr.decode(errors="replace"), tolerant=False)
     lines = ended.stdout.decode(errors="surrogateescape").splitlines()
-    return "\n".join(line for line in lines if not line.startswith(("--", "SET ", "SELECT pg_catalog.set_config")))
+    return "\n".join(line for line in lines if not line.startswith(_PREAMBLE))
 
 
 def _session(target: Dsn) -> Session:

@@ -46,6 +46,7 @@ from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.relation import Relation, columns_of
+from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.alterations import AlteredTable, alterations, described, gone_names, obstacle
 from tidemark.target.differences import Differences
 from tidemark.target.merging import Merged
@@ -136,6 +137,7 @@ class Following:
                     self._hold = self._record.hold_lsn()
                     return None
                 self._recorded = planned.upto
+                fail_point(CloneFailPoint.BATCH_COMMITTED)
             self.applied_lsn = planned.upto
             self._report_carried()
         self.carry_altered()
@@ -269,6 +271,7 @@ class Following:
         self.close()
 
     def _advance(self, upto: Lsn) -> None:
+        fail_point(CloneFailPoint.BATCH_WRITTEN)
         self._record.advance(self._recorded, upto, self._reader.received)
 
     def _report(self) -> None:

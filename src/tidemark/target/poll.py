@@ -40,6 +40,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Table
 from tidemark.spark import Stopped
+from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.columns import CarriedTable, CopyServer, carried_columns, read_server, require_encodings
 from tidemark.target.compare.catalogs import ServerTables, compared_columns, require_same_texts
 from tidemark.target.copying import has_own_rows
@@ -182,7 +183,9 @@ class TargetPoller:
             poll = _Poll(session, seen, state, self._options.jobs, self._stopping)
             digests = poll.merged(pairs)
             seen.wait_until_durable()
+            fail_point(CloneFailPoint.POLL_WRITTEN)
             record.set_polled(state.watermark, after, digests)
+        fail_point(CloneFailPoint.POLL_COMMITTED)
         return TargetPolled(seen.lsn, len(pairs), poll.total)
 
     def _pairs(self, session: Session, state: CloneState, seen: PollSnapshot) -> list[_Pair]:

@@ -1,0 +1,105 @@
+"""The schema of a clone: dumped once from the snapshot of its copy, and created at the target stage by stage.
+
+The dump is kept in a local directory until the clone is complete. A run that was killed while it created the schema is
+continued with the same dump, and only if the source still has this schema.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.errors import SourceAltered, TargetNotReady, UnsupportedArchive
+from tidemark.logs import fields
+from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import Endpoint
+from tidemark.target.archive import Archive, dump_schema, open_archive
+from tidemark.target.definitions import restore_stage, sql_of
+from tidemark.target.needs import may_set_owners, missing_at_target
+from tidemark.target.programs import Programs, find_programs
+from tidemark.target.source_tables import CLONE_AGAIN
+from tidemark.target.stages import Stage
+
+_DUMP, _NEXT = "schema", "schema.next"
+_LOGGER = logging.getLogger("tidemark.target")
+
+
+@dataclass(frozen=True, slots=True)
+class CloneSchema:
+    """The schema of a clone, dumped into `folder`. Without `is_cloned`, the target has its tables already."""
+
+    source: Dsn
+    target: Dsn
+    folder: Path
+    jobs: int
+    pg_bin: Path | None
+    is_cloned: bool
+
+    def dump(self, snapshot_id: str | None, chosen: Collection[int] | None, *, begun: bool) -> None:
+        """Dump the schema, and check what the target lacks for it. `chosen` are the OIDs of tables, or None for all.
+
+        If the clone has `begun`, a part of the schema may exist at the target.
+        """
+        if not self.is_cloned:
+            return
+        programs = self.programs()
+        archive = dump_schema(programs, self.source, snapshot_id, self.folder / _NEXT, chosen)
+        with self._target() as session:
+            needs = missing_at_target(session, archive)
+        if begun and needs.existing:
+            self._require_unaltered(programs, archive)
+            needs = replace(needs, existing=())
+            shutil.rmtree(archive.folder)
+        else:
+            shutil.rmtree(self.folder / _DUMP, ignore_errors=True)
+            archive.folder.rename(self.folder / _DUMP)
+        needs.require()
+        for entry in needs.superuser:
+            _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
+
+    def create(self, stage: Stage) -> None:
+        """Create what does not exist yet of a stage."""
+        if not self.is_cloned:
+            return
+        begin, archive = time.monotonic(), self._archive()
+        with self._target() as session:
+            keep_owners = may_set_owners(session, archive)
+            without = {entry.dump_id for entry in missing_at_target(session, archive).superuser}
+        restore_stage(self.programs(), self.target, archive, stage, self.jobs, keep_owners=keep_owners, without=without)
+        _LOGGER.info("%s created in %.1f s", stage.value, time.monotonic() - begin, extra=fields(stage=stage.value))
+
+    def last_sql(self) -> str:
+        """Return the SQL that completes the clone."""
+        return sql_of(self.programs(), self._archive(), Stage.LAST) if self.is_cloned else ""
+
+    def sequences(self) -> frozenset[int] | None:
+        """Return the OIDs of the sequences; None for all that the target has."""
+        return self._archive().sequences if self.is_cloned else None
+
+    def programs(self) -> Programs:
+        """Find pg_dump and pg_restore for both servers."""
+        with Session.open(self.source, "clone") as source, self._target() as target:
+            return find_programs(source.version_num, target.version_num, self.pg_bin)
+
+    def _require_unaltered(self, programs: Programs, archive: Archive) -> None:
+        """Refuse an archive that is not equal to the one of which an earlier run has created a part."""
+        try:
+            earlier = self._archive()
+        except UnsupportedArchive as error:
+            raise TargetNotReady(
+                f"an earlier run created a part of the schema at the target, and its dump is not in {self.folder}",
+                f"If the directory was moved, pass it with `--state`. If it is lost: {CLONE_AGAIN}",
+            ) from error
+        if sql_of(programs, archive) != sql_of(programs, earlier):
+            raise SourceAltered("the schema was altered at the source while it was created at the target", CLONE_AGAIN)
+
+    def _archive(self) -> Archive:
+        return open_archive(self.folder / _DUMP)
+
+    def _target(self) -> Session:
+        return Session.open(self.target, "clone", server=Endpoint.TARGET)

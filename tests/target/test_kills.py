@@ -1,0 +1,93 @@
+"""A process that clones is killed at every fail point; the next one continues, and the target is equal at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from harness.database import Database
+from harness.postgres import Server
+from tests.conftest import NEWEST
+from tests.target.clones import clone_options
+from tests.target.load import contents, database_with_tables, hostile, writing
+from tidemark.errors import SourceAltered, TargetNotReady
+from tidemark.postgres.requirements import Mode
+from tidemark.storage.fail_points import CloneFailPoint
+from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.schema import CloneSchema
+from tidemark.target.state import Phase
+
+pytestmark = pytest.mark.full
+FILLING = tuple(
+    CloneFailPoint(each)
+    for each in ("clone recorded", "definitions created", "table copied", "keys created", "indexes created")
+)
+COMPLETION = (CloneFailPoint.CONSTRAINTS_CREATED, CloneFailPoint.SEQUENCES_SET, CloneFailPoint.COMPLETED)
+FOLLOWING = {
+    Mode.LOGICAL: (CloneFailPoint.BATCH_WRITTEN, CloneFailPoint.BATCH_COMMITTED),
+    Mode.POLL: (CloneFailPoint.POLL_WRITTEN, CloneFailPoint.POLL_COMMITTED),
+}
+
+
+def test_no_point_is_left_out() -> None:
+    assert {*FILLING, *COMPLETION, *(each for points in FOLLOWING.values() for each in points)} == set(CloneFailPoint)
+
+
+@NEWEST
+@pytest.mark.parametrize("mode", FOLLOWING, ids=lambda mode: mode.value)
+def test_a_clone_that_is_killed_at_every_point_is_equal(
+    server: Server, target: Database, tmp_path: Path, mode: Mode
+) -> None:
+    """A poll is repeated while tables are truncated, so the load pauses for it."""
+    for source in database_with_tables(server):
+        source.run("create sequence numbers", "select setval('numbers', 30)", "create index on paired (c)")
+        options, chance = clone_options(source, target, tmp_path), Random(3)  # noqa: S311 - to be repeated
+        with writing(source, 2) if mode is Mode.LOGICAL else nullcontext(), source.connect() as connection:
+            connection.autocommit = True
+            for point in (*FILLING, *3 * FOLLOWING[mode]):
+                hostile(connection, chance, 30)
+                kill_at(options, mode, point, 3 if point is CloneFailPoint.TABLE_COPIED else 1)
+        for point in COMPLETION:
+            kill_at(options, mode, point, 1, follows=False)
+        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert contents(target) == contents(source)
+        assert target.run("select nextval('numbers')") == [(31,)]
+        assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+@NEWEST
+def test_a_schema_that_is_altered_while_it_is_created_is_refused(
+    server: Server, target: Database, tmp_path: Path
+) -> None:
+    for source in database_with_tables(server):
+        options = clone_options(source, target, tmp_path)
+        kill_at(options, Mode.LOGICAL, CloneFailPoint.DEFINED, 1)
+        source.run("create view pairs as select a from paired")
+        with pytest.raises(SourceAltered, match="the schema was altered at the source while it was created"):
+            Clone(options, lambda: None).run()
+        source.run("drop view pairs")
+        elsewhere = CloneSchema(options.source, options.target, tmp_path / "lost", 1, options.pg_bin, is_cloned=True)
+        with pytest.raises(TargetNotReady, match=r"its dump is not in .*lost"):
+            elsewhere.dump(None, None, begun=True)
+        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert contents(target) == contents(source)
+
+
+def kill_at(options: CloneOptions, mode: Mode, point: CloneFailPoint, times: int, *, follows: bool = True) -> None:
+    """Run a process that clones, and is killed when it comes to a point for the n-th time."""
+    values = (options.source.reveal(), options.target.reveal(), options.names.mirror, options.folder, options.pg_bin)
+    more = [*(["follow"] if follows else []), *(["poll"] if mode is Mode.POLL else [])]
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.target.child", *map(str, values), *more],
+        env={**os.environ, "KILL_AT": f"{point.value}:{times}"},
+        timeout=120,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL, point
