@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from harness.database import MIRROR, Database
+from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST
 from tests.target.clones import clone_options
@@ -23,6 +24,8 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
 from tidemark.pipeline.events import State, StateChanged, SyncEvent, SyncProgress, TableCopied
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
+from tidemark.target import schema
 from tidemark.target.clone import Clone, CloneOptions
 from tidemark.target.state import Phase
 
@@ -113,6 +116,33 @@ def test_changes_between_a_stop_during_the_copy_and_the_next_run_are_not_lost(
     source.run("delete from plain where a < 8", "update plain set b = 'later'", "insert into keyed values (-1, 'new')")
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert contents(target) == contents(source)
+
+
+@pytest.mark.full
+def test_a_large_table_is_indexed_while_others_are_copied(
+    source: Database, target: Database, options: CloneOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LARGE_BYTES", 1)
+    source.run("truncate keyed", "insert into keyed select i, repeat('x', 50) from generate_series(1, 100000) i")
+    has_index = "select exists (select from pg_index where indrelid::regclass::text = 'keyed')"
+    is_copying = "select bool_or(base_lsn is null) from tidemark.tables"
+    copied: list[bool] = []
+
+    def observe(point: AnyFailPoint) -> None:
+        if point is CloneFailPoint.TABLE_COPIED:
+            if copied:  # the first is the largest, and its indexes are created since
+                eventually(lambda: target.admin(has_index) == [(True,)])
+            copied.append(target.admin(is_copying) == [(True,)])
+
+    attach(observe)
+    try:
+        assert Clone(replace(options, jobs=1), lambda: None).run().phase is Phase.COMPLETE
+    finally:
+        detach(observe)
+    assert copied == [True] * (len(TABLES) - 1) + [False]
+    assert contents(target) == contents(source)
+    counted = "select count(*) from pg_index i join pg_class c on c.oid = i.indrelid where relnamespace = 2200"
+    assert target.admin(counted) == source.admin(counted)
 
 
 @pytest.mark.full

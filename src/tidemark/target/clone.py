@@ -57,7 +57,7 @@ from tidemark.target.merging import Merged
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
 from tidemark.target.rights import require_target
-from tidemark.target.schema import CloneSchema
+from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import Carrying, SourceWatch, read_selected, require_carried, require_unaltered
 from tidemark.target.stages import Stage
@@ -262,17 +262,18 @@ class Clone:
         compiling = threading.Thread(target=compile_ahead, name="compile")
         compiling.start()
         changed: Sequence[Fingerprint] = ()
-        while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
-            with self._snapshot(mode, changed) as (snapshot, watermark):
-                with snapshot.shared.session("clone") as session:
-                    definitions = read_selected(session, options.selection)
-                if state is None or state.phase is Phase.DEFINITIONS:
-                    self._define(record, source, mode, snapshot, definitions)
-                    keep()
-                changed = self._copy(record, source, snapshot, definitions, watermark)
-                if not changed:
-                    record.set_phase(Phase.INDEXES)
-            state = record.existing(source)
+        with indexed_at_once(self._schema) as index:
+            while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
+                with self._snapshot(mode, changed) as (snapshot, watermark):
+                    with snapshot.shared.session("clone") as session:
+                        definitions = read_selected(session, options.selection)
+                    if state is None or state.phase is Phase.DEFINITIONS:
+                        self._define(record, source, mode, snapshot, definitions)
+                        keep()
+                    changed = self._copy(record, source, snapshot, definitions, watermark, index)
+                    if not changed:
+                        record.set_phase(Phase.INDEXES)
+                state = record.existing(source)
         if state.phase is Phase.INDEXES:
             self._schema.create(Stage.KEYS)
             fail_point(CloneFailPoint.KEYS_CREATED)
@@ -310,6 +311,7 @@ class Clone:
         snapshot: CopySnapshot,
         definitions: Mapping[int, Fingerprint],
         watermark: PollWatermark | None,
+        then: Callable[[FilledTable], None],
     ) -> list[Fingerprint]:
         """Copy the tables that are not copied yet in this snapshot; return those that were truncated meanwhile."""
         state = record.existing(source)
@@ -319,7 +321,7 @@ class Clone:
             record.add_table(each)
             if not has_own_rows(each):
                 record.set_copied(each.oid, snapshot.base, 0, watermark)
-        failed = self._copy_rows(record, snapshot, wanted, watermark)
+        failed = self._copy_rows(record, snapshot, wanted, watermark, then)
         if not failed:
             with snapshot.shared.session("clone") as session, self._target() as target:
                 copy_large_objects(session, target)
@@ -331,8 +333,9 @@ class Clone:
         snapshot: CopySnapshot,
         wanted: Sequence[Fingerprint],
         watermark: PollWatermark | None = None,
+        then: Callable[[FilledTable], None] = lambda _: None,
     ) -> list[Fingerprint]:
-        """Copy tables in this snapshot; return those that were truncated meanwhile."""
+        """Copy tables in this snapshot, and do `then` with each; return those that were truncated meanwhile."""
         options = self._options
         recorder = PartRecorder(options.names.mirror, uuid4().hex)
         spark = self._spark() if any(has_own_rows(each) for each in wanted) else None
@@ -349,6 +352,7 @@ class Clone:
             fail_point(CloneFailPoint.TABLE_COPIED)
             name = f"{table.schema}.{table.name}"
             self._emit(TableCopied(name, snapshot.base.lsn, result.rows, self._progress.seconds(table.oid)))
+            then(result)
         for failure in failed:
             if not isinstance(failure.error, TableChanged):
                 raise failure.error

@@ -77,11 +77,12 @@ class CopyRecorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FilledTable:
-    """A table of which all rows are at the target."""
+    """A table of which all rows are at the target; `size_bytes` is its size at the source."""
 
     fingerprint: Fingerprint
     rows: int
     binary: bool
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class _Plan:
     tables: dict[int, CarriedTable] = field(default_factory=dict)
     missing: dict[int, list[Part]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     refused: list[TableFailed] = field(default_factory=list)
 
     def whole(self) -> frozenset[int]:
@@ -187,6 +189,7 @@ def _planned(snapshot: SharedSnapshot, target: Session, tables: Sequence[Fingerp
                 plan.refused.append(TableFailed(table, error))
                 continue
             plan.tables[table.oid], plan.missing[table.oid] = carried, parts
+            plan.sizes[table.oid] = sum(part.size_bytes for part in parts)
     return plan
 
 
@@ -263,7 +266,7 @@ class _Copying:
     def _done(self, oid: int) -> FilledTable:
         table = self._plan.tables[oid]
         self._progress.done(oid)
-        return FilledTable(table.fingerprint, self._plan.rows[oid], table.binary)
+        return FilledTable(table.fingerprint, self._plan.rows[oid], table.binary, self._plan.sizes[oid])
 
     def _kept(self) -> Iterator[FilledTable | TableFailed]:
         """The results of unlogged tables, when all others are complete."""

@@ -9,24 +9,58 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import SourceAltered, TargetNotReady, UnsupportedArchive
+from tidemark.errors import SourceAltered, TargetNotReady, TidemarkError, UnsupportedArchive
 from tidemark.logs import fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.target.archive import Archive, dump_schema, open_archive
+from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.programs import Programs, find_programs
 from tidemark.target.source_tables import CLONE_AGAIN
 from tidemark.target.stages import Stage
 
+LARGE_BYTES = 64 << 20  # the start of pg_restore takes longer than to index a table that is much smaller
 _DUMP, _NEXT = "schema", "schema.next"
 _LOGGER = logging.getLogger("tidemark.target")
+
+
+@contextmanager
+def indexed_at_once(schema: CloneSchema) -> Iterator[Callable[[FilledTable], None]]:
+    """Provide a function that is called with each table that was copied, and creates the indexes of large ones.
+
+    They are created one table after the other while other tables are copied. What fails is created, or reported, with
+    the indexes of the other tables at the end.
+    """
+    pool, begun = ThreadPoolExecutor(1, "indexes"), list[Future[None]]()
+
+    def create(oid: int) -> None:
+        try:
+            for stage in (Stage.KEYS, Stage.INDEXES):
+                schema.create(stage, [oid])
+        except TidemarkError as error:
+            _LOGGER.warning("%s; this is tried again when all tables are copied", error.message)
+
+    def add(copied: FilledTable) -> None:
+        if schema.is_cloned and copied.size_bytes >= LARGE_BYTES:
+            begun.append(pool.submit(create, copied.fingerprint.oid))
+
+    try:
+        yield add
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
+    for each in begun:
+        each.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +96,19 @@ class CloneSchema:
         for entry in needs.superuser:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
 
-    def create(self, stage: Stage) -> None:
-        """Create what does not exist yet of a stage."""
+    def create(self, stage: Stage, only: Collection[int] | None = None) -> None:
+        """Create what does not exist yet of a stage, or of its parts that concern the tables `only`."""
         if not self.is_cloned:
             return
         begin, archive = time.monotonic(), self._archive()
         with self._target() as session:
             keep_owners = may_set_owners(session, archive)
             without = {entry.dump_id for entry in missing_at_target(session, archive).superuser}
-        restore_stage(self.programs(), self.target, archive, stage, self.jobs, keep_owners=keep_owners, without=without)
-        _LOGGER.info("%s created in %.1f s", stage.value, time.monotonic() - begin, extra=fields(stage=stage.value))
+        restore_stage(
+            self.programs(), self.target, archive, stage, self.jobs, only, keep_owners=keep_owners, without=without
+        )
+        what = f"{stage.value} of {', '.join(archive.identities(only))}" if only is not None else stage.value
+        _LOGGER.info("%s created in %.1f s", what, time.monotonic() - begin, extra=fields(stage=stage.value))
 
     def last_sql(self) -> str:
         """Return the SQL that completes the clone."""
