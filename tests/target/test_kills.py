@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 
+import psycopg
 import pytest
 
 from harness.database import Database
+from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.target.clones import clone_options
+from tests.target.clones import clone_options, followed
 from tests.target.load import contents, database_with_tables, hostile, writing
-from tidemark.errors import SourceAltered, TargetNotReady
+from tidemark.errors import SlotMissing, SourceAltered, TargetNotReady
 from tidemark.postgres.requirements import Mode
 from tidemark.storage.fail_points import CloneFailPoint
 from tidemark.target.clone import Clone, CloneOptions
@@ -60,6 +62,49 @@ def test_a_clone_that_is_killed_at_every_point_is_equal(
         assert contents(target) == contents(source)
         assert target.run("select nextval('numbers')") == [(31,)]
         assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+@NEWEST
+def test_a_receiver_that_is_killed_is_started_again(server: Server, target: Database, tmp_path: Path) -> None:
+    for source in database_with_tables(server):
+        options = clone_options(source, target, tmp_path)
+        with followed(options):
+            for number in range(3):
+                (pid,) = receivers()
+                os.kill(pid, signal.SIGKILL)
+                source.run(f"insert into keyed values ({-number - 1})")
+                eventually(lambda: target.run(f"select from keyed where id = {-number - 1}"))  # noqa: B023
+        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert contents(target) == contents(source)
+
+
+@NEWEST
+def test_a_slot_that_is_lost_ends_a_clone_with_what_resolves_it(
+    server: Server, target: Database, tmp_path: Path
+) -> None:
+    for source in database_with_tables(server):
+        options = clone_options(source, target, tmp_path)
+        slot = f"from pg_replication_slots where slot_name = '{options.names.slot}'"
+        with pytest.raises(SlotMissing) as raised, followed(options):
+            while source.admin(f"select {slot}"):
+                with suppress(psycopg.errors.ObjectInUse):
+                    source.admin(
+                        f"select pg_terminate_backend(active_pid, 9000), pg_drop_replication_slot(slot_name) {slot}"
+                    )
+            eventually(lambda: not receivers())
+        assert "resync" not in raised.value.hint
+        assert "clone again" in raised.value.hint
+
+
+def receivers() -> list[int]:
+    """The process IDs of the receivers that this process has started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"tidemark.receive" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
 @NEWEST

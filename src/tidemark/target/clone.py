@@ -21,7 +21,16 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import InvalidValue, LogDamaged, SourceError, Stopped, TableChanged, UnsupportedServer
+from tidemark.errors import (
+    RESYNC_ALL,
+    InvalidValue,
+    LogDamaged,
+    SourceError,
+    Stopped,
+    TableChanged,
+    TidemarkError,
+    UnsupportedServer,
+)
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.pipeline.copy.progress import CopyProgress
@@ -59,7 +68,14 @@ from tidemark.target.probes import read_target_state
 from tidemark.target.rights import require_target
 from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.sequences import read_sequences, set_sequences
-from tidemark.target.source_tables import Carrying, SourceWatch, read_selected, require_carried, require_unaltered
+from tidemark.target.source_tables import (
+    CLONE_AGAIN,
+    Carrying,
+    SourceWatch,
+    read_selected,
+    require_carried,
+    require_unaltered,
+)
 from tidemark.target.stages import Stage
 from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
 from tidemark.target.writer import compile_kernels
@@ -125,6 +141,7 @@ class Clone:
         self._reporter = Reporter(emit)
         self._emit = self._reporter.emit
         self._stopping: Callable[[], bool] = lambda: False
+        self._check_receiver: Callable[[], None] = lambda: None
         self._schema = CloneSchema(
             options.source, options.target, options.folder, options.jobs, options.pg_bin, options.with_schema
         )
@@ -132,6 +149,14 @@ class Clone:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Cloned:
         """Clone, or continue to, until the end that the options give, or until it is stopped."""
         self._stopping = stopping
+        try:
+            return self._run()
+        except TidemarkError as error:
+            if RESYNC_ALL in error.hint:  # that is what a mirror would do
+                error.hint = error.hint.partition(RESYNC_ALL)[0] + CLONE_AGAIN
+            raise
+
+    def _run(self) -> Cloned:
         options = self._options
         mode = self._choice().mode
         with self._source() as session:
@@ -207,6 +232,7 @@ class Clone:
         with self._source() as session, self._target() as target:
             binary = can_stream_binary(session.version_num, target.version_num)
         with Receiving(options.receive(binary=binary), self._stopping) as receiving:
+            self._check_receiver = receiving.check
             with self._recorded() as record:
                 self._fill(record, source, Mode.LOGICAL, receiving.keep)
             ended = self._followed(source)
@@ -341,7 +367,7 @@ class Clone:
         spark = self._spark() if any(has_own_rows(each) for each in wanted) else None
         failed: list[TableFailed] = []
         results = copy_tables(
-            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self._progress, self._stopping
+            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self._progress, self._copy_stops
         )
         for result in self._reported(results):
             if isinstance(result, TableFailed):
@@ -358,6 +384,11 @@ class Clone:
                 raise failure.error
             _LOGGER.info("%s; it is copied in another snapshot", failure.error.message)
         return [each.fingerprint for each in failed]
+
+    def _copy_stops(self) -> bool:
+        """Whether the copy is to stop; the receiver is restarted if it was killed, since WAL is kept for it."""
+        self._check_receiver()
+        return self._stopping()
 
     @contextmanager
     def _snapshot(
@@ -377,6 +408,7 @@ class Clone:
                 watermark = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
                 yield CopySnapshot(Boundary(seen.lsn), seen.shared), watermark
             return
+        self._check_receiver()
         taken = locked_snapshot(options.source, log, changed) if changed else copy_snapshot(options.source, log)
         with taken as snapshot:
             yield snapshot, None
@@ -417,6 +449,7 @@ class Clone:
                 endpos = self._position()
 
             def observe(now: Following, merged: Merged | None) -> None:
+                self._check_receiver()
                 if watch.is_due:
                     watch.check(session, now.tables)
                 changes = merged.changes if merged is not None else 0

@@ -229,8 +229,7 @@ class _Copying:
 
     def results(self) -> Iterator[FilledTable | TableFailed]:
         for oid, parts in self._plan.missing.items():
-            size = sum(part.size_bytes for part in parts)
-            self._progress.planned(oid, self._plan.tables[oid].label, size, len(parts))
+            self._progress.planned(oid, self._plan.tables[oid].label, self._plan.sizes[oid], len(parts))
         groups = together(part for parts in self._plan.missing.values() for part in parts)
         pool = ThreadPoolExecutor(self._jobs, "copy")
         try:
