@@ -101,13 +101,13 @@ def tidemark(log_level: str, log_format: str) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> ExitCode:
-    r"""Print the completion script of a shell: bash, zsh or fish.
+    """Print the completion script of a shell: bash, zsh or fish.
 
     \b
     bash:  add to ~/.bashrc:   eval "$(tidemark completion bash)"
     zsh:   add to ~/.zshrc:    eval "$(tidemark completion zsh)"
     fish:  tidemark completion fish > ~/.config/fish/completions/tidemark.fish
-    """
+    """  # noqa: D301 - for click, the backspace character keeps the lines
     script = get_completion_class(shell)
     assert script is not None  # noqa: S101
     click.echo(script(tidemark, {}, PROGRAM, _COMPLETE).source())
