@@ -123,7 +123,11 @@ def test_a_large_table_is_indexed_while_others_are_copied(
     source: Database, target: Database, options: CloneOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "LARGE_BYTES", 1)
-    source.run("truncate keyed", "insert into keyed select i, repeat('x', 50) from generate_series(1, 100000) i")
+    source.run(  # two tables that are not copied together with others
+        "truncate keyed",
+        "insert into keyed select i, repeat('x', 50) from generate_series(1, 300000) i",
+        "insert into plain select i % 9, repeat('x', 20), i from generate_series(1, 300000) i",
+    )
     has_index = "select exists (select from pg_index where indrelid::regclass::text = 'keyed')"
     is_copying = "select bool_or(base_lsn is null) from tidemark.tables"
     copied: list[bool] = []

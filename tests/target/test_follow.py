@@ -15,6 +15,7 @@ from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST
 from tests.target.following import Cloned
 from tests.target.load import contents, writing
+from tidemark.clock import Lsn
 from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse
 from tidemark.log.segment import segment_path
 from tidemark.postgres.dsn import Dsn
@@ -112,3 +113,20 @@ def test_a_standby_that_is_promoted_while_it_is_behind_is_caught_up(
         else:
             with pytest.raises(LogTrimmed, match=r"the target has lost changes.*promoted while it was behind"):
                 follow(options, cloned.position(), lambda: False)
+
+
+@pytest.mark.full
+def test_the_log_is_kept_for_a_time_and_up_to_a_size(cloned: Cloned, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Following.open(cloned.options()) as now:
+        clock = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        now._reports.clear()
+        now._reports.append((clock[0], Lsn.ZERO))
+        kept = []
+        for minute in range(130):
+            clock[0] += 60
+            now._recorded = Lsn((minute + 1) << 20)
+            kept.append(now._kept().value >> 20)
+        assert kept == [0] * 60 + list(range(1, 71))
+        now._recorded = Lsn(5 << 30)
+        assert now._kept() == Lsn(4 << 30)

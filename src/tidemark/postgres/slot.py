@@ -24,7 +24,7 @@ from uuid import uuid4
 from psycopg import pq, sql
 
 from tidemark.clock import Lsn
-from tidemark.errors import Blocker, ObjectInUse, SlotBlocked, SourceError, Stopped, TidemarkError
+from tidemark.errors import Blocker, Conflict, ObjectInUse, SlotBlocked, SourceError, Stopped, TidemarkError
 from tidemark.logs import fields
 from tidemark.postgres.blockers import blockers_of, described, named
 from tidemark.postgres.dsn import Dsn
@@ -178,12 +178,30 @@ def exact_snapshot(dsn: Dsn, wait_s: float, timeouts: Timeouts | None = None) ->
     """
     holding = timeouts or Timeouts(idle_in_transaction_s=0)
     with Session.open(dsn, "snapshot", holding) as holder:
+        lsn = _begin_exactly(dsn, holder, wait_s)
+        yield ExactSnapshot(lsn, SharedSnapshot.exported(dsn, holder))
+
+
+def _begin_exactly(dsn: Dsn, holder: Session, wait_s: float) -> Lsn:
+    """Begin a transaction at the snapshot of a temporary slot; return its LSN.
+
+    A snapshot that would have more transaction IDs than the server can export ("initial slot snapshot too large"), as
+    after many savepoints were rolled back, is taken again.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        name, left_s = f"{PREFIX}snapshot_{uuid4().hex[:16]}", max(deadline - time.monotonic(), 0.1)
         with Session.open(dsn, "temporary slot", _UNBOUNDED, replication=True) as replication:
-            name = f"{PREFIX}snapshot_{uuid4().hex[:16]}"
-            wait = SlotWait(wait_s, level=logging.DEBUG)
-            created = _create(dsn, replication, _command(replication, name, temporary=True), wait)
-            holder.begin(snapshot_id=created.snapshot_id)
-        yield ExactSnapshot(created.consistent_point, SharedSnapshot.exported(dsn, holder))
+            command = _command(replication, name, temporary=True)
+            try:
+                created = _create(dsn, replication, command, SlotWait(left_s, level=logging.DEBUG))
+            except Conflict:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                holder.begin(snapshot_id=created.snapshot_id)
+                return created.consistent_point
+        time.sleep(0.1)
 
 
 _UNBOUNDED = Timeouts(lock_s=0, statement_s=0)  # the caller limits the wait for slot creation

@@ -28,6 +28,7 @@ from tidemark.errors import (
     SourceError,
     Stopped,
     TableChanged,
+    TargetBehind,
     TidemarkError,
     UnsupportedServer,
 )
@@ -69,7 +70,6 @@ from tidemark.target.rights import require_target
 from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import (
-    CLONE_AGAIN,
     Carrying,
     SourceWatch,
     read_selected,
@@ -152,9 +152,18 @@ class Clone:
         try:
             return self._run()
         except TidemarkError as error:
-            if RESYNC_ALL in error.hint:  # that is what a mirror would do
-                error.hint = error.hint.partition(RESYNC_ALL)[0] + CLONE_AGAIN
+            if "LAKE" in error.hint:  # it names what resolves the error of a mirror
+                before = error.hint.partition(RESYNC_ALL)[0] if RESYNC_ALL in error.hint else ""
+                error.hint = f"{before}{self._start_over()}"
             raise
+
+    def _start_over(self) -> str:
+        """The hint for a slot or a log that is lost."""
+        drop = f"select pg_drop_replication_slot('{self._options.names.slot}')"
+        return (
+            "To start over, drop what was cloned, and schema tidemark, at the target, remove the directory "
+            f"{self._options.folder}, run `{drop}` at the source if this slot exists, and clone again."
+        )
 
     def _run(self) -> Cloned:
         options = self._options
@@ -288,7 +297,7 @@ class Clone:
         compiling = threading.Thread(target=compile_ahead, name="compile")
         compiling.start()
         changed: Sequence[Fingerprint] = ()
-        with indexed_at_once(self._schema) as index:
+        with indexed_at_once(self._schema, self._stops) as index:
             while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
                 with self._snapshot(mode, changed) as (snapshot, watermark):
                     with snapshot.shared.session("clone") as session:
@@ -301,9 +310,9 @@ class Clone:
                         record.set_phase(Phase.INDEXES)
                 state = record.existing(source)
         if state.phase is Phase.INDEXES:
-            self._schema.create(Stage.KEYS)
+            self._schema.create(Stage.KEYS, stopping=self._stops)
             fail_point(CloneFailPoint.KEYS_CREATED)
-            self._schema.create(Stage.INDEXES)
+            self._schema.create(Stage.INDEXES, stopping=self._stops)
             fail_point(CloneFailPoint.INDEXES_CREATED)
             compiling.join()
             record.set_phase(Phase.FOLLOW)
@@ -367,7 +376,7 @@ class Clone:
         spark = self._spark() if any(has_own_rows(each) for each in wanted) else None
         failed: list[TableFailed] = []
         results = copy_tables(
-            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self._progress, self._copy_stops
+            spark, snapshot.shared, options.target, wanted, options.jobs, recorder, self._progress, self._stops
         )
         for result in self._reported(results):
             if isinstance(result, TableFailed):
@@ -385,8 +394,8 @@ class Clone:
             _LOGGER.info("%s; it is copied in another snapshot", failure.error.message)
         return [each.fingerprint for each in failed]
 
-    def _copy_stops(self) -> bool:
-        """Whether the copy is to stop; the receiver is restarted if it was killed, since WAL is kept for it."""
+    def _stops(self) -> bool:
+        """Whether to stop; the receiver is restarted if it was killed, since the source keeps WAL for it."""
         self._check_receiver()
         return self._stopping()
 
@@ -433,8 +442,13 @@ class Clone:
             thread.join()
 
     def _followed(self, source: Identity) -> Cloned:
-        """Apply changes up to the end; complete the clone there unless it is to be followed."""
+        """Apply changes up to the end; complete the clone there unless it is to be followed.
+
+        If the completion has begun, triggers may exist, and no other change is applied.
+        """
         options = self._options
+        if self._state(source).phase is Phase.COMPLETION:
+            return self._completed(source)
         repair_from = options.source if options.repairs else None
         carrying = Carrying(options.source, self._schema.last_sql) if options.carries else None
         following = FollowOptions(
@@ -462,8 +476,16 @@ class Clone:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
         if carrying is not None:
             require_carried(self._state(source).tables, carrying.altered, applied)
-        self._complete(source)
-        return Cloned(Phase.COMPLETE, applied, self._state(source).repaired)
+        with self._recorded() as record:
+            state = record.existing(source)
+            if state.phase is not Phase.FOLLOW or state.applied_lsn is None or state.applied_lsn < endpos:
+                raise TargetBehind(
+                    f"the target no longer has the changes up to {endpos}: it has lost some",
+                    "Run the command again, which continues.",
+                )
+            self._copy_unlogged_again(record, state)
+            record.set_phase(Phase.COMPLETION)
+        return self._completed(source)
 
     def _polled(self, source: Identity) -> Cloned:
         """Poll until stopped, or once; then complete the clone.
@@ -483,8 +505,7 @@ class Clone:
                 return Cloned(Phase.FOLLOW, self._state(source).applied_lsn)
             with self._recorded() as record:
                 record.set_phase(Phase.COMPLETION)
-        self._complete(source)
-        return Cloned(Phase.COMPLETE, self._state(source).applied_lsn)
+        return self._completed(source)
 
     def _report_poll(self, polled: TargetPolled) -> None:
         merged = polled.merged
@@ -496,10 +517,9 @@ class Clone:
         with self._target() as session:
             return CloneRecord(session, self._options.names.mirror).existing(source)
 
-    def _complete(self, source: Identity) -> None:
-        """Create what is created last, set the sequences, and remove what the clone needed at the source."""
+    def _completed(self, source: Identity) -> Cloned:
+        """Create what is created last, and set the sequences."""
         with self._recorded() as record:
-            self._copy_unlogged_again(record, record.existing(source))
             self._schema.create(Stage.LAST)
             fail_point(CloneFailPoint.CONSTRAINTS_CREATED)
             self._copy_large_objects_again()
@@ -507,11 +527,11 @@ class Clone:
             fail_point(CloneFailPoint.SEQUENCES_SET)
             record.set_phase(Phase.COMPLETE)
             fail_point(CloneFailPoint.COMPLETED)
+            state = record.existing(source)
+        return Cloned(state.phase, state.applied_lsn, state.repaired)
 
     def _copy_unlogged_again(self, record: CloneRecord, state: CloneState) -> None:
-        """Copy the unlogged tables as they are now: the stream has no changes of them. Polls find their changes."""
-        if state.mode is Mode.POLL:
-            return
+        """Copy the unlogged tables as they are now: the stream has no changes of them."""
         oids = [oid for oid, table in state.tables.items() if table.definition.persistence is Persistence.UNLOGGED]
         changed: Sequence[Fingerprint] = ()
         while oids:

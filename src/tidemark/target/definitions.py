@@ -12,14 +12,14 @@ import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from psycopg import sql
 
-from tidemark.errors import RestoreFailed
+from tidemark.errors import RestoreFailed, Stopped
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint
@@ -30,6 +30,7 @@ from tidemark.target.stages import Entry, Stage
 
 _PATIENT = Timeouts(statement_s=600)
 _APPLICATION = "tidemark restore "
+_LOOK_S = 0.2
 _ORPHANS = """
     select pg_terminate_backend(pid, 60000) from pg_stat_activity
      where datname = current_database() and usename = current_user and pid <> pg_backend_pid()
@@ -42,7 +43,7 @@ _NEW_SETTING = 17  # pg_restore sets transaction_timeout, which servers have sin
 _IGNORED = re.compile(r"^pg_restore: warning: errors ignored on restore: (\d+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^pg_restore: from TOC entry (\d+);")
 _ALTERED = {"statistics object": "statistics", "foreign-data wrapper": "foreign data wrapper"}
-_PREAMBLE = ("--", "SET ", "SELECT pg_catalog.set_config", "\\restrict ", "\\unrestrict ")
+_RANDOM = ("\\restrict ", "\\unrestrict ")  # lines that differ each time
 _NEVER_ALTERED = frozenset({"index", "extension"})
 
 _running: set[str] = set()
@@ -59,11 +60,13 @@ def restore_stage(
     *,
     keep_owners: bool = False,
     without: Collection[int] = (),
+    stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """Create the entries of a stage that do not exist at the target; raise RestoreFailed if one cannot be created.
 
     `only` limits the stages KEYS and INDEXES to the tables with these OIDs at the source; a call without it creates the
-    rest. `without` are entries to leave out. Without `keep_owners` the connected role owns every object.
+    rest. `without` are entries to leave out. Without `keep_owners` the connected role owns every object. Raises Stopped
+    when `stopping` returns true.
     """
     wanted = [entry for entry in _of_stage(archive, stage, only) if entry.dump_id not in without]
     tables = None if only is None else archive.identities(only)
@@ -74,14 +77,16 @@ def restore_stage(
         _end_orphans(session)
         todo = list(_missing(session, archive, wanted, read_existing(session, tables)))
         if todo:
-            _run_pg_restore(programs, target, archive, todo, jobs, application, session.version_num, keep_owners)
+            _run_pg_restore(
+                programs, target, archive, todo, jobs, application, session.version_num, keep_owners, stopping
+            )
         _verify(read_existing(session, tables), archive, wanted)
         if keep_owners:
             _set_owners(session, archive, wanted, tables)
 
 
 def sql_of(programs: Programs, archive: Archive, stage: Stage | None = None) -> str:
-    """Return the SQL of the entries of a stage, or of all, without comments and settings."""
+    """Return the SQL of the entries of a stage, or of all."""
     entries = archive.entries if stage is None else _of_stage(archive, stage, None)
     with tempfile.TemporaryDirectory(prefix="tidemark-restore-") as folder:
         listed = Path(folder) / "list"
@@ -91,7 +96,7 @@ def sql_of(programs: Programs, archive: Archive, stage: Stage | None = None) -> 
     if ended.returncode != 0:
         raise _failed(archive, ended.stderr.decode(errors="replace"), tolerant=False)
     lines = ended.stdout.decode(errors="surrogateescape").splitlines()
-    return "\n".join(line for line in lines if not line.startswith(_PREAMBLE))
+    return "\n".join(line for line in lines if not line.startswith(_RANDOM))
 
 
 def _session(target: Dsn) -> Session:
@@ -179,6 +184,7 @@ def _run_pg_restore(
     application: str,
     target_version_num: int,
     keep_owners: bool,
+    stopping: Callable[[], bool],
 ) -> None:
     conninfo, environment = connection_of(target, application)
     tolerant = programs.major >= _NEW_SETTING > target_version_num // 10000
@@ -195,13 +201,34 @@ def _run_pg_restore(
             f"--dbname={conninfo}",
             archive.dump,
         ]
-        ended = subprocess.run(command, env=environment, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    printed = ended.stderr.decode(errors="replace")
-    if ended.returncode != 0 and not (tolerant and _only_the_setting_failed(printed, jobs)):
+        code, stderr = _output(command, environment, stopping)
+    printed = stderr.decode(errors="replace")
+    if code != 0 and not (tolerant and _only_the_setting_failed(printed, jobs)):
         Session.open(
             target, "definitions", server=Endpoint.TARGET
         ).close()  # a server that is not reachable is another error
         raise _failed(archive, target.redact(printed), tolerant)
+
+
+def _output(
+    command: Sequence[str | Path], environment: Mapping[str, str], stopping: Callable[[], bool]
+) -> tuple[int, bytes]:
+    """Run a program until it ends or `stopping` returns true; return its exit code and what it wrote to stderr."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=pipe) as process:
+        try:
+            while True:
+                try:
+                    _, stderr = process.communicate(timeout=_LOOK_S)
+                except subprocess.TimeoutExpired:
+                    if stopping():
+                        raise Stopped(
+                            "stopped while definitions were created; run the command again to continue"
+                        ) from None
+                else:
+                    return process.returncode, stderr
+        finally:
+            process.terminate()
 
 
 def _only_the_setting_failed(printed: str, jobs: int) -> bool:

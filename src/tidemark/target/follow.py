@@ -2,7 +2,7 @@
 
 The progress is recorded at the target, in the transactions that make it. So after a crash or a lost connection, also
 between COMMIT and its answer, following continues from there. The receiver may remove what the target has had for an
-hour, so a standby of the target that is promoted while it is behind is caught up too.
+hour, or is 1 GB behind, so a standby of the target that is promoted while it is behind is caught up too.
 
 A comparison can hold the target at an LSN for a moment: a batch that ends above it is rolled back and planned again.
 """
@@ -30,6 +30,7 @@ from tidemark.errors import (
     Retry,
     SourceAltered,
     SourceError,
+    TargetBehind,
     TargetDiffers,
     TargetError,
     TargetInUse,
@@ -52,14 +53,14 @@ from tidemark.target.differences import Differences
 from tidemark.target.merging import Merged
 from tidemark.target.source_rows import ATTEMPTS, SourceRows, exact_source, read_definition
 from tidemark.target.source_tables import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying
-from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held
+from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held, Phase
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
 
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
-KEEP_S = 3600.0  # how long the log is kept, up to its budget, after it was applied
+KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # The log is removed when the target has it, so what the target has must survive a crash of the target.
 _DURABLE = """
@@ -114,7 +115,9 @@ class Following:
             record = CloneRecord(session, options.name)
             record.lock()
             session.rows(_DURABLE)
-            return cls(options, session, record.existing(options.source), record)
+            state = record.existing(options.source)
+            _require_copied(options.name, state.phase)
+            return cls(options, session, state, record)
         except BaseException:
             session.close()
             raise
@@ -286,13 +289,13 @@ class Following:
             self._leave_receiver()
 
     def _kept(self) -> Lsn:
-        """The LSN above which the log is kept: what the target had `KEEP_S` ago."""
-        now = time.monotonic()
+        """The LSN above which the log is kept: what the target had `KEEP_S` ago, but not more than `KEEP_BYTES`."""
+        now, applied = time.monotonic(), self._recorded or self._first
         if now >= self._reports[-1][0] + KEEP_S / 60:
-            self._reports.append((now, self._recorded or self._first))
+            self._reports.append((now, applied))
         while len(self._reports) > 1 and self._reports[1][0] <= now - KEEP_S:
             self._reports.popleft()
-        return self._reports[0][1]
+        return max(self._reports[0][1], Lsn(max(0, applied.value - KEEP_BYTES)))
 
     def _receiver(self) -> ReceiveClient:
         if self._client is None:
@@ -371,6 +374,15 @@ class Following:
         for message in self._carried:
             _LOGGER.warning("%s; constraints and indexes of columns that were added are not carried", message)
         self._carried.clear()
+
+
+def _require_copied(name: str, phase: Phase) -> None:
+    """Refuse a clone that is not ready, as after a failover of the target to a standby that was behind."""
+    if phase is not Phase.FOLLOW:
+        raise TargetBehind(
+            f"clone {name} at the target is in phase {phase.value}, in which no changes are applied",
+            "Run the command again, which continues from there.",
+        )
 
 
 def followed_table(session: Session, relation: Relation, table: ClonedTable) -> FollowedTable:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import SourceAltered, TargetNotReady, TidemarkError, UnsupportedArchive
+from tidemark.errors import SourceAltered, Stopped, TargetNotReady, TidemarkError, UnsupportedArchive
 from tidemark.logs import fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
@@ -30,22 +31,28 @@ from tidemark.target.stages import Stage
 
 LARGE_BYTES = 64 << 20  # the start of pg_restore takes longer than to index a table that is much smaller
 _DUMP, _NEXT = "schema", "schema.next"
+_PREAMBLE = ("--", "SET ", "SELECT pg_catalog.set_config")
+_LOOK_S = 0.2
 _LOGGER = logging.getLogger("tidemark.target")
 
 
 @contextmanager
-def indexed_at_once(schema: CloneSchema) -> Iterator[Callable[[FilledTable], None]]:
+def indexed_at_once(
+    schema: CloneSchema, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Callable[[FilledTable], None]]:
     """Provide a function that is called with each table that was copied, and creates the indexes of large ones.
 
     They are created one table after the other while other tables are copied. What fails is created, or reported, with
     the indexes of the other tables at the end.
     """
-    pool, begun = ThreadPoolExecutor(1, "indexes"), list[Future[None]]()
+    pool, begun, ended = ThreadPoolExecutor(1, "indexes"), list[Future[None]](), threading.Event()
 
     def create(oid: int) -> None:
         try:
             for stage in (Stage.KEYS, Stage.INDEXES):
-                schema.create(stage, [oid])
+                schema.create(stage, [oid], ended.is_set)
+        except Stopped:
+            pass
         except TidemarkError as error:
             _LOGGER.warning("%s; this is tried again when all tables are copied", error.message)
 
@@ -55,12 +62,20 @@ def indexed_at_once(schema: CloneSchema) -> Iterator[Callable[[FilledTable], Non
 
     try:
         yield add
+        _await(begun, stopping)
     except BaseException:
+        ended.set()
         pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
     for each in begun:
         each.result()
+
+
+def _await(begun: Collection[Future[None]], stopping: Callable[[], bool]) -> None:
+    while wait(begun, timeout=_LOOK_S).not_done:
+        if stopping():
+            raise Stopped("stopped while indexes were created; run the command again to continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +111,10 @@ class CloneSchema:
         for entry in needs.superuser:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
 
-    def create(self, stage: Stage, only: Collection[int] | None = None) -> None:
-        """Create what does not exist yet of a stage, or of its parts that concern the tables `only`."""
+    def create(
+        self, stage: Stage, only: Collection[int] | None = None, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Create what does not exist yet of a stage, or, one after the other, what concerns the tables `only`."""
         if not self.is_cloned:
             return
         begin, archive = time.monotonic(), self._archive()
@@ -105,14 +122,18 @@ class CloneSchema:
             keep_owners = may_set_owners(session, archive)
             without = {entry.dump_id for entry in missing_at_target(session, archive).superuser}
         restore_stage(
-            self.programs(), self.target, archive, stage, self.jobs, only, keep_owners=keep_owners, without=without
-        )
+            self.programs(), self.target, archive, stage, self.jobs if only is None else 1, only,
+            keep_owners=keep_owners, without=without, stopping=stopping,
+        )  # fmt: skip
         what = f"{stage.value} of {', '.join(archive.identities(only))}" if only is not None else stage.value
         _LOGGER.info("%s created in %.1f s", what, time.monotonic() - begin, extra=fields(stage=stage.value))
 
     def last_sql(self) -> str:
-        """Return the SQL that completes the clone."""
-        return sql_of(self.programs(), self._archive(), Stage.LAST) if self.is_cloned else ""
+        """Return the SQL that completes the clone, without comments and settings."""
+        if not self.is_cloned:
+            return ""
+        lines = sql_of(self.programs(), self._archive(), Stage.LAST).splitlines()
+        return "\n".join(line for line in lines if not line.startswith(_PREAMBLE))
 
     def sequences(self) -> frozenset[int] | None:
         """Return the OIDs of the sequences; None for all that the target has."""
@@ -132,8 +153,12 @@ class CloneSchema:
                 f"an earlier run created a part of the schema at the target, and its dump is not in {self.folder}",
                 f"If the directory was moved, pass it with `--state`. If it is lost: {CLONE_AGAIN}",
             ) from error
-        if sql_of(programs, archive) != sql_of(programs, earlier):
-            raise SourceAltered("the schema was altered at the source while it was created at the target", CLONE_AGAIN)
+        objects = [{(entry.catalog, entry.oid) for entry in each.entries} for each in (archive, earlier)]
+        if objects[0] != objects[1] or sql_of(programs, archive) != sql_of(programs, earlier):
+            raise SourceAltered(
+                "the schema was altered at the source while it was created at the target, or other tables are selected",
+                f"If other tables are selected, use the options of the first run. Otherwise: {CLONE_AGAIN}",
+            )
 
     def _archive(self) -> Archive:
         return open_archive(self.folder / _DUMP)

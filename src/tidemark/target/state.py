@@ -119,7 +119,7 @@ _REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where c
 class Phase(Enum):
     """How far a clone is: each phase begins when the one before is complete.
 
-    A clone that polls has a phase for its completion: triggers may exist in it, so no poll writes.
+    In phase COMPLETION, foreign keys and triggers may exist, so no changes are applied and no poll writes.
     """
 
     DEFINITIONS = "definitions"

@@ -1,8 +1,8 @@
 """The snapshot of a copy and its position: rows visible in it are copied, later changes are in the stream.
 
 The first choice is the snapshot of a temporary slot, which is a plain LSN. Creating the slot waits for every running
-transaction. If that takes too long, or no slot is free, an ordinary snapshot is taken: its boundary excludes the
-commits at or below its position that were not visible in it, according to the log.
+transaction. If that takes too long or fails, or no slot is free, an ordinary snapshot is taken: its boundary excludes
+the commits at or below its position that were not visible in it, according to the log.
 
 In both cases the table must have been published before every transaction began that was running when the snapshot was
 taken, or the stream lacks the earlier changes of such a transaction. The caller ensures that.
@@ -10,6 +10,7 @@ taken, or the stream lacks the earlier changes of such a transaction. The caller
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from psycopg import sql
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.errors import NotAnswerable, SlotBlocked, SourceBusy
+from tidemark.errors import Conflict, NotAnswerable, ReceiveFailed, SlotBlocked, SourceBusy
 from tidemark.log.reader import LogReader
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
@@ -27,7 +28,8 @@ from tidemark.postgres.slot import exact_snapshot
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.fingerprint import Fingerprint
 
-SLOT_WAIT_S, LOG_WAIT_S = 2.0, 60.0
+SLOT_WAIT_S, LOG_WAIT_S, START_WAIT_S = 2.0, 60.0, 10.0
+_PAUSE_S = 0.1
 _HOLDING = Timeouts(idle_in_transaction_s=0)
 _HERE = "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
 
@@ -51,7 +53,7 @@ def copy_snapshot(dsn: Dsn, log: Path, endpos: Lsn | None = None) -> Iterator[Co
             exact = holding.enter_context(exact_snapshot(dsn, SLOT_WAIT_S))
             _require_at_most(endpos, exact.lsn)
             found = CopySnapshot(Boundary(exact.lsn), exact.shared)
-        except (SlotBlocked, SourceBusy):
+        except (SlotBlocked, SourceBusy, Conflict):
             found = holding.enter_context(locked_snapshot(dsn, log, (), endpos))
         yield found
 
@@ -85,6 +87,18 @@ def _require_at_most(endpos: Lsn | None, lsn: Lsn) -> None:
 
 
 def _boundary(log: Path, snapshot: Snapshot, lsn: Lsn) -> Boundary:
-    with ReceiveClient(log) as client:
+    with _client(log) as client:
         reached = client.wait(lsn, LOG_WAIT_S)
     return LogReader(log).boundary(snapshot, min(lsn, reached))  # less just after a page header: the same position
+
+
+def _client(log: Path) -> ReceiveClient:
+    """Connect to the receiver, which may have been started a moment ago."""
+    deadline = time.monotonic() + START_WAIT_S
+    while True:
+        try:
+            return ReceiveClient(log)
+        except ReceiveFailed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
