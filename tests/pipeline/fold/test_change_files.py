@@ -164,11 +164,10 @@ def test_files_with_other_columns_stay_apart(side: Lakeside) -> None:
         side.require_noted()
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
-@pytest.mark.parametrize(
-    "point", [pytest.param(FailPoint.CHANGES_REWRITTEN, marks=pytest.mark.full), FailPoint.CHANGES_COMPACTED]
-)
+@pytest.mark.parametrize("point", [FailPoint.CHANGES_REWRITTEN, FailPoint.CHANGES_COMPACTED])
 def test_struck_nothing_is_lost_or_there_twice(side: Lakeside, point: FailPoint) -> None:
     with following(side):
         changed(side, *WORK)

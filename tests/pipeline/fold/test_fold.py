@@ -53,6 +53,7 @@ def require_foreign(side: Lakeside, columns: str) -> None:
         assert ours == theirs
 
 
+@pytest.mark.full
 def test_other_engines_find_what_postgresql_has_also_after_renames_type_changes_and_drops(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import Database
 from harness.polled import polling
-from tests.conftest import NEWEST, quick_only
+from tests.conftest import NEWEST
 from tidemark.errors import TableChanged
 from tidemark.pipeline.poll import cycle
 from tidemark.pipeline.poll.mirrored import MOST_KEPT
@@ -53,11 +53,11 @@ KEYS = {
 TOGETHER = 3  # tables
 
 
-@pytest.mark.parametrize("kept", quick_only((MOST_KEPT, 0), MOST_KEPT), ids=["hashes kept", "none kept"])
+@pytest.mark.full
+@pytest.mark.parametrize("kept", [MOST_KEPT, 0], ids=["hashes kept", "none kept"])
 def test_keys_of_every_type(
-    db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kept: int, short: bool
+    db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """All types are in three tables; the short form has one of them."""
     monkeypatch.setattr(cycle, "MOST_KEPT", kept)
     db.run(
         "create type mood as enum ('sad', 'so so', 'glad', 'NULL')",
@@ -65,7 +65,7 @@ def test_keys_of_every_type(
         "create type spot as (x int, y text)",
     )
     kinds = list(KEYS)
-    tables = {f"t{n}": kinds[n::TOGETHER] for n in range(1 if short else TOGETHER)}
+    tables = {f"t{n}": kinds[n::TOGETHER] for n in range(TOGETHER)}
     with db.connect() as session:
         for table, keys in tables.items():
             columns = ", ".join(f"k{n} {kind}" for n, kind in enumerate(keys))

@@ -125,6 +125,7 @@ def test_a_query_says_by_which_poll_and_which_deletes_it_may_lack(told: Told, fe
     assert refused.returncode == ExitCode.NOT_ANSWERABLE
 
 
+@pytest.mark.full
 def test_now_and_a_snapshot_are_refused_with_the_reason(told: Told, plain: Database) -> None:
     source = ["--source", plain.dsn().reveal()]
     for asked in (["--at", "now", *source], ["--at", str(told.polls[1]), "--snapshot", "1:2:"]):

@@ -118,6 +118,7 @@ def test_the_stream_and_copies_need_nothing_but_the_sink(db: Database, tmp_path:
     assert files(tmp_path) == before
 
 
+@pytest.mark.full
 def test_polls_need_nothing_but_the_sink(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     db.run("create table t (id int primary key, v text)", "insert into t values (1, 'one'), (2, 'two'), (3, null)")
     before = decoy(tmp_path)

@@ -90,7 +90,8 @@ def oid(db: Database) -> int:
     return int(db.admin("select 't'::regclass::oid::int")[0][0])
 
 
-@pytest.mark.parametrize("point", quick_only(POINTS, FailPoint.GENERATION_COMMITTED), ids=lambda each: each.value)
+@pytest.mark.full
+@pytest.mark.parametrize("point", POINTS, ids=lambda each: each.value)
 def test_a_crash_before_or_after_a_generation_is_told_loses_nothing(
     db: Database, spark: SparkSession, tmp_path: Path, point: FailPoint
 ) -> None:
