@@ -21,10 +21,11 @@ from pathlib import Path
 
 from bench.backlog import changes, children_cpu_s, fill, prepare, tables
 from bench.memory import tree_cpu_s
+from harness.copied import record_copied
 from harness.database import MIRROR, OWNER, Database, create_database
 from harness.mirrored import take_over_slot
 from harness.postgres import Server
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Lsn
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.identity import locate
 from tidemark.postgres.names import MirrorNames
@@ -32,7 +33,7 @@ from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.target.follow import FollowOptions, follow
-from tidemark.target.state import CloneRecord, Phase, read_clones
+from tidemark.target.state import read_clones
 
 TRANSACTIONS, BIG = int(os.environ.get("TRANSACTIONS", "20000")), int(os.environ.get("BIG", "640000"))
 TURNS, WARMING = int(os.environ.get("TURNS", "5")), 1
@@ -162,14 +163,7 @@ class Backlog:
         with self.source.session() as session:
             identity = locate(session, self.source.dsn(), may_replicate=True).identity
             definitions = [Fingerprint.of(each, ()) for each in read_catalog(session).tables if each.name in NAMES]
-        with target.session(OWNER) as session:
-            record = CloneRecord(session, receive.names.mirror)
-            record.create()
-            record.begin(identity)
-            for each in definitions:
-                record.add_table(each)
-                record.set_copied(each.oid, Boundary(Lsn.ZERO), 0)
-            record.set_phase(Phase.FOLLOW)
+        record_copied(target, receive.names.mirror, identity, definitions)
         return FollowOptions(identity, target.dsn(OWNER), receive.names.mirror, receive.folder)
 
     def _require_equal(self, target: Database) -> None:

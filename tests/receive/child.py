@@ -8,28 +8,17 @@ PAUSE_AT="session begun"  stop there once, until the file `paused` beside the lo
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+from tests.killing import kill_at
 from tidemark.log.disk import Disk
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import serve
 from tidemark.storage.disk import File, LocalDisk
 from tidemark.storage.fail_points import AnyFailPoint, ReceiveFailPoint, attach
-
-
-def kill_at(name: str, times: int) -> None:
-    seen: Counter[AnyFailPoint] = Counter()
-
-    def observe(point: AnyFailPoint) -> None:
-        seen[point] += 1
-        if point is ReceiveFailPoint(name) and seen[point] >= times:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    attach(observe)
 
 
 def pause_at(name: str, beside: Path) -> None:
@@ -58,7 +47,7 @@ def slow_syncs(seconds: float) -> None:
 
 if __name__ == "__main__":
     if point := os.environ.get("KILL_AT"):
-        kill_at(point.rpartition(":")[0], int(point.rpartition(":")[2]))
+        kill_at(ReceiveFailPoint(point.rpartition(":")[0]), int(point.rpartition(":")[2]))
     if seconds := os.environ.get("SLOW_SYNC_S"):
         slow_syncs(float(seconds))
     options = sys.stdin.read()

@@ -7,33 +7,21 @@ KILL_AT="batch written:3"   kill -9 of itself, the third time that it comes to t
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections import Counter
 from pathlib import Path
 
+from tests.killing import kill_at
 from tidemark.pipeline import plan
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
-from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach
+from tidemark.storage.fail_points import CloneFailPoint
 from tidemark.target.clone import Clone, CloneOptions
-
-
-def kill_at(name: str, times: int) -> None:
-    reached: Counter[AnyFailPoint] = Counter()
-
-    def observe(point: AnyFailPoint) -> None:
-        reached[point] += 1
-        if point is CloneFailPoint(name) and reached[point] >= times:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    attach(observe)
 
 
 def main() -> None:
     if point := os.environ.get("KILL_AT"):
-        kill_at(point.rpartition(":")[0], int(point.rpartition(":")[2]))
+        kill_at(CloneFailPoint(point.rpartition(":")[0]), int(point.rpartition(":")[2]))
     source, target, name, folder, pg_bin, *more = sys.argv[1:]
     plan.SHORTEST_INTERVAL_S = 0.1
     options = CloneOptions(

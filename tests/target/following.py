@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.copied import record_copied
 from harness.database import OWNER, Database
 from harness.mirrored import Mirrored, mirrored
 from tests.target.load import TABLES
-from tidemark.clock import Boundary, Lsn
+from tidemark.clock import Lsn
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.target.follow import FollowOptions
-from tidemark.target.state import CloneRecord, Phase
 
 
 @dataclass
@@ -39,13 +39,5 @@ def cloned_tables(source: Database, target: Database, tmp_path: Path) -> Cloned:
     with source.session() as session:
         identity = locate(session, source.dsn(), may_replicate=True).identity
         definitions = [Fingerprint.of(each, []) for each in read_catalog(session).tables if each.name in TABLES]
-    cloned = Cloned(source, target, mirror, identity)
-    with target.session(OWNER) as session:
-        record = CloneRecord(session, "c")
-        record.create()
-        record.begin(identity)
-        for each in definitions:
-            record.add_table(each)
-            record.set_copied(each.oid, Boundary(Lsn.ZERO), 0)
-        record.set_phase(Phase.FOLLOW)
-    return cloned
+    record_copied(target, "c", identity, definitions)
+    return Cloned(source, target, mirror, identity)

@@ -480,7 +480,8 @@ class Clone:
             state = record.existing(source)
             if state.phase is not Phase.FOLLOW or state.applied_lsn is None or state.applied_lsn < endpos:
                 raise TargetBehind(
-                    f"the target no longer has the changes up to {endpos}: it has lost some",
+                    f"the target is in phase {state.phase.value} with the changes up to {state.applied_lsn}, not up to "
+                    f"{endpos}, where it is to be completed: a comparison holds it, or it has lost changes",
                     "Run the command again, which continues.",
                 )
             self._copy_unlogged_again(record, state)
