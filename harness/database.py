@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -51,6 +52,15 @@ class Database:
     def connect(self, user: str = OWNER) -> psycopg.Connection[Any]:
         """A plain connection, by default as the application."""
         return self.server.connect(self.name, user, password=PASSWORD)
+
+    def hide_wal(self) -> Callable[[], object]:
+        """Hide the WAL segment from which decoding for the mirror's slot starts; return what restores it."""
+        self.admin("select pg_switch_wal()", "checkpoint")
+        where = f"from pg_replication_slots where slot_name = '{self.names.slot}'"
+        ((segment,),) = self.admin(f"select pg_walfile_name(restart_lsn) {where}")
+        file = self.server.data / "pg_wal" / segment
+        hidden = file.rename(self.server.data / segment)
+        return lambda: hidden.rename(file)
 
     def run(self, *statements: str, user: str = OWNER) -> list[tuple[Any, ...]]:
         """Run statements as the application, one per transaction; return the rows of the last one that has any."""

@@ -25,6 +25,7 @@
     │   ├── SlotRecreated         the slot of that name is not the slot that the mirror created
     │   ├── SlotInvalidated       the server removed WAL or rows that the slot requires
     │   ├── SlotAhead             the slot was advanced beyond the flushed LSN of the log
+    │   ├── DecodingFailed        the server cannot decode the WAL that the slot needs
     │   ├── NotAllBinary          the stream must switch from binary to text because of a column's type
     │   ├── TableChanged          a table was changed in a way that its copy cannot follow
     │   ├── UntranslatableText    a text that the server cannot convert to UTF-8
@@ -231,6 +232,10 @@ class SlotInvalidated(SourceError):
 
 class SlotAhead(SourceError):
     """The slot was advanced beyond the flushed LSN of the log."""
+
+
+class DecodingFailed(SourceError):
+    """The server cannot decode the WAL that the slot needs."""
 
 
 class NotAllBinary(SourceError):
@@ -508,6 +513,7 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         SlotRecreated: Policy(Retry.NEVER, ExitCode.REFUSED),
         SlotInvalidated: Policy(Retry.NEVER, ExitCode.REFUSED),
         SlotAhead: Policy(Retry.NEVER, ExitCode.REFUSED),
+        DecodingFailed: Policy(Retry.NEVER, ExitCode.REFUSED),
         NotAllBinary: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         TableChanged: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         UntranslatableText: Policy(Retry.NEVER, ExitCode.REFUSED),

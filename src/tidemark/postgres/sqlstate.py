@@ -113,9 +113,7 @@ def error_for(sqlstate: str | None, doing: str, message: str, server: Endpoint =
     if sqlstate is None:
         return errors.ConnectionLost(f"{doing}: {message}", RULES["08"][1])
     kind, hint = rule_for(sqlstate, server)
-    error = kind(f"{doing}: {message} (SQLSTATE {sqlstate})", hint)
-    error.sqlstate = sqlstate
-    return error
+    return kind(f"{doing}: {message} (SQLSTATE {sqlstate})", hint, sqlstate)
 
 
 @contextmanager

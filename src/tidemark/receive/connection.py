@@ -20,6 +20,7 @@ from tidemark.clock import Lsn
 from tidemark.errors import (
     RESYNC_ALL,
     ConnectionLost,
+    DecodingFailed,
     ObjectMissing,
     PublicationDiffers,
     SourceError,
@@ -30,6 +31,7 @@ from tidemark.receive.drain import Drain, Dry
 from tidemark.values.kernels import Bytes
 
 _STATUS = struct.Struct("!cQQQqB")
+_UNDECODABLE = ("58", "XX")  # the classes of missing and damaged files, and of defects of the server
 _EPOCH_S = 946_684_800  # PostgreSQL's timestamps count from 2000-01-01
 
 
@@ -177,7 +179,11 @@ def _refused(doing: str, result: pq.abc.PGresult | None) -> SourceError:
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
     text = message.decode(errors="replace") if message else _line(result.get_error_message())
-    return error_for(state.decode() if state else None, doing, text)
+    error = error_for(state.decode() if state else None, doing, text)
+    if error.sqlstate is not None and error.sqlstate[:2] in _UNDECODABLE:
+        hint = f"Read the log of the server, and retry the command. If the server cannot decode its WAL: {RESYNC_ALL}"
+        return DecodingFailed(error.message, hint, error.sqlstate)
+    return error
 
 
 def _line(text: str) -> str:

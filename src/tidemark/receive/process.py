@@ -49,6 +49,7 @@ class ReceiveProcess:
     process: subprocess.Popen[bytes]
     pipe: int
     records: threading.Thread | None = None
+    _result: bytes = b""  # what it wrote to the pipe
 
     @classmethod
     def start(
@@ -85,12 +86,11 @@ class ReceiveProcess:
         return cls(process, reading, records)
 
     def wait(self) -> Lsn:
-        """Wait for the end of the receiver; returns the LSN that it reported, or raises its error."""
-        result = b""
+        """Wait for the end of the receiver; returns the LSN that it reported, or raises its error, every time."""
         while piece := os.read(self.pipe, 4096):
-            result += piece
+            self._result += piece
         code = self.process.wait()
-        word, *rest = result.decode().split(maxsplit=1) or ["died"]
+        word, *rest = self._result.decode().split(maxsplit=1) or ["died"]
         if word == "done":
             return Lsn.parse(rest[0].strip())
         if word == "failed":

@@ -15,7 +15,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tidemark.clock import Lsn
-from tidemark.errors import ObjectInUse, Retry, SourceError, TidemarkError, UntranslatableText, policy_of
+from tidemark.errors import (
+    DecodingFailed,
+    ObjectInUse,
+    Retry,
+    SourceError,
+    TidemarkError,
+    UntranslatableText,
+    policy_of,
+)
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.recovery import open_log
@@ -35,6 +43,7 @@ from tidemark.receive.writing import LogProgress
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+DECODING_ATTEMPTS = 4
 _LOGGER = logging.getLogger("tidemark.receive")
 _SETTINGS = "select name, setting::int from pg_settings where name in ('wal_segment_size', 'wal_sender_timeout')"
 
@@ -50,6 +59,7 @@ class Receiver:
         self._runtime: ReceiverRuntime | None = None
         self._mirror: LogMirror
         self._in_use_since: float | None = None
+        self._undecoded = 0
         self._met: set[int] = set()
         self._as_stored = False
 
@@ -123,12 +133,24 @@ class Receiver:
                 self._as_stored = True
                 _LOGGER.warning("%s; texts are received unconverted", " ".join(error.message.split()))
             except SourceError as error:
-                if policy_of(error).retry is not Retry.BACK_OFF or self._in_use_too_long(error):
+                advanced = runtime.position > before
+                if not self._may_succeed(error, advanced=advanced):
                     raise
-                pause_s = PAUSE_S if runtime.position > before else min(LONGEST_PAUSE_S, pause_s * 2)
+                pause_s = PAUSE_S if advanced else min(LONGEST_PAUSE_S, pause_s * 2)
                 runtime.enter(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
                 fail_point(ReceiveFailPoint.CONNECTION_LOST)
                 runtime.pause(pause_s)
+
+    def _may_succeed(self, error: SourceError, *, advanced: bool) -> bool:
+        """Whether another connection may succeed after this error.
+
+        A new session of the server has empty caches, so it may decode what the last one could not. If a file is
+        damaged or missing, or the snapshot from which the slot starts is wrong, every session fails at that change.
+        """
+        if isinstance(error, DecodingFailed):
+            self._undecoded = 1 if advanced else self._undecoded + 1
+            return self._undecoded < DECODING_ATTEMPTS
+        return policy_of(error).retry is Retry.BACK_OFF and not self._in_use_too_long(error)
 
     def _in_use_too_long(self, error: SourceError) -> bool:
         """Whether the slot has been in use for longer than `in_use_patience_s`.

@@ -19,6 +19,7 @@ from tests.conftest import NEWEST, Start
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.errors import (
+    DecodingFailed,
     LogDamaged,
     NotAnswerable,
     NotTheSameSource,
@@ -100,10 +101,15 @@ def alter_and_back(db: Database, _: Path) -> None:
     db.admin(f"alter publication {name} set (publish = 'insert, update, delete, truncate')")
 
 
+def hide_wal(db: Database, _: Path) -> None:
+    db.hide_wal()
+
+
 BREAKS: dict[str, tuple[Callable[[Database, Path], None], type[TidemarkError]]] = {
     "slot": (drop_slot, SlotMissing),
     "log": (lose_log, LogDamaged),
     "publication": (recreate_publication, PublicationDiffers),
+    "undecodable": (hide_wal, DecodingFailed),
     "altered": (alter_and_back, PublicationDiffers),
 }
 
