@@ -9,22 +9,22 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from unittest.mock import patch
 
 from bench.figures import report
 from bench.wide import CHANGE, Wide, wide
-from harness.logs import logged
-from tidemark.pipeline.fold import background, policy
-from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
+from tidemark.pipeline.fold.background import POOL
+from tidemark.pipeline.fold.compactor import Compactor
 
 ROWS = int(os.environ.get("ROWS", "5000000"))
 CYCLES = int(os.environ.get("CYCLES", "60"))
 TURNS, WARMING = 3, 5
 BATCH_SHARE = 0.006
 LIMIT_S = 20.0  # for a turn
+PAUSE_S = 0.05
 
 
 def main() -> None:
@@ -83,25 +83,32 @@ def _cycles(
 
 @contextmanager
 def _folding(bench: Wide, folds: list[tuple[float, float]]) -> Iterator[None]:
-    """Run folds back to back; begin and end of each are appended to `folds`."""
+    """Fold in a thread as the fold job does, without its pauses; begin and end of each fold are appended to `folds`."""
+    stop, failures = threading.Event(), list[Exception]()
 
-    class Watched(Compactor):
-        def fold(self, table: Foldable) -> Folded:
-            folds.append((time.monotonic(), float("inf")))
-            try:
-                return super().fold(table)
-            finally:
-                folds[-1] = (folds[-1][0], time.monotonic())
+    def run() -> None:
+        context = bench.side.spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", POOL)
+        tasks = max(1, context.defaultParallelism // 2)
+        try:
+            while not stop.wait(PAUSE_S):
+                with Compactor(bench.side.options.lake, bench.side.spark, tasks) as compactor:
+                    for table in compactor.foldable():
+                        folds.append((time.monotonic(), float("inf")))
+                        compactor.fold(table)
+                        folds[-1] = (folds[-1][0], time.monotonic())
+        except Exception as error:  # noqa: BLE001 - raised below
+            failures.append(error)
 
-    with (
-        logged("tidemark.pipeline") as lines,
-        patch.multiple(policy, REST=0.0, SHARE=0.0),
-        patch.multiple(background, Compactor=Watched, INTERVAL_S=0.05),
-        background.BackgroundFold(bench.side.options.lake, bench.side.spark),
-    ):
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
         yield
-    if failed := [line for line in lines if ": folded " not in line]:
-        raise SystemExit(failed[0])
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _during(begin: float, end: float, folds: Sequence[tuple[float, float]]) -> bool:

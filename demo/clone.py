@@ -14,7 +14,8 @@ from tidemark.cli.main import run
 from tidemark.errors import TidemarkError
 from tidemark.pipeline.events import State, StateChanged, SyncEvent, TableCopied
 from tidemark.postgres.names import MirrorNames
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 
 NAME = "clone"
 

@@ -16,7 +16,8 @@ from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.storage.fail_points import CloneFailPoint
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from harness.mirrored import eventually
 from tests.target.load import TABLES
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 from tidemark.target.state import CloneSummary, read_clones
 
 

@@ -26,8 +26,8 @@ from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.session import Timeouts
 from tidemark.postgres.shared import SharedSnapshot, require_same
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.target.clone import CloneOptions
 from tidemark.target.compare.aligned import aligned_snapshots
+from tidemark.target.options import CloneOptions
 
 PAIRS = tuple(pair for pair in ((16, 18), (18, 16), (15, 18)) if set(pair) <= set(installs()))
 WRITERS, PER_RUN, WAIT_S, START_OVERS = 16, 25, 120.0, 5

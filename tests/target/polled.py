@@ -7,7 +7,8 @@ from pathlib import Path
 from harness.database import MIRROR, OWNER, Database
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.names import MirrorNames
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPoller, TargetPollOptions
 from tidemark.target.state import Phase
 

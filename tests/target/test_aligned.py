@@ -19,8 +19,9 @@ from tidemark.cli.main import run
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, TargetBehind, TargetInUse
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
 from tidemark.target.compare.aligned import aligned_snapshots, compared_snapshots, wait_for
+from tidemark.target.options import CloneOptions
 from tidemark.target.state import CloneHold, CloneRecord, Phase
 
 Command = Callable[..., tuple[int, str]]

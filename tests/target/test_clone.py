@@ -26,7 +26,8 @@ from tidemark.pipeline.events import State, StateChanged, SyncEvent, SyncProgres
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
 from tidemark.target import schema
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 from tidemark.target.state import Phase
 
 pytestmark = [pytest.mark.quick, NEWEST]

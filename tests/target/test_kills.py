@@ -25,7 +25,8 @@ from tests.target.load import contents, database_with_tables, hostile, writing
 from tidemark.errors import SlotMissing, SourceAltered, TargetNotReady
 from tidemark.postgres.requirements import Mode
 from tidemark.storage.fail_points import CloneFailPoint
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 from tidemark.target.schema import CloneSchema
 from tidemark.target.state import Phase
 

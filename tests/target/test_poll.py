@@ -23,7 +23,8 @@ from tests.target.polled import copied, options_of, poller_of
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, SourceAltered, TargetDiffers, TargetInUse
 from tidemark.postgres.capability import Mode
-from tidemark.target.clone import Clone, CloneOptions
+from tidemark.target.clone import Clone
+from tidemark.target.options import CloneOptions
 from tidemark.target.state import Phase
 
 pytestmark = [pytest.mark.quick, NEWEST]

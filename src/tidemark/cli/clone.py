@@ -104,7 +104,8 @@ def clone(
     with StopSignals() as stopping:
         try:
             with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping, name="clone") as shown:
-                from tidemark.target.clone import Clone, CloneOptions  # deferred: these import Spark
+                from tidemark.target.clone import Clone  # deferred: these import Spark
+                from tidemark.target.options import CloneOptions
                 from tidemark.target.state import Phase
 
                 options = CloneOptions(
