@@ -38,14 +38,17 @@ class Stage:
         return f"tidemark_stage_{self.number}"
 
     def created(self, *, once: bool = False) -> sql.Composed:
-        """Create it; with `once` for this transaction only."""
+        """Create it; with `once` for this transaction only.
+
+        `on commit delete rows` would truncate the stages of all tables at every commit, also those that are empty.
+        """
         columns = self.table.columns
         parts: list[sql.Composable] = [sql.SQL('o "char"')]
         parts += [stage_column(f"k{at}", columns[at], text=at in self.texts) for at in self.table.key]
         parts += [stage_column(f"c{at}", columns[at], text=at in self.texts) for at in self.table.written]
         parts += [sql.SQL("m bytea")] if self.marked else []
         return sql.SQL("create temporary table {} ({}) on commit {}").format(
-            sql.Identifier(self._name), _COMMA.join(parts), sql.SQL("drop" if once else "delete rows")
+            sql.Identifier(self._name), _COMMA.join(parts), sql.SQL("drop" if once else "preserve rows")
         )
 
     def copied(self) -> sql.Composed:

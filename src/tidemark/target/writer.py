@@ -50,6 +50,7 @@ from tidemark.values.cells import UNCHANGED
 from tidemark.values.kernels import Bytes, Ints, Longs
 
 MOST_STAGES = 64
+FEW_ROWS = 500  # up to so many rows are deleted from a stage; then it is truncated
 READ_TOGETHER = 1000  # rows that are read from the source at a time
 _IN_THE_WAY = ("23505", "23P01")  # unique_violation, exclusion_violation
 _DEFERRED = sql.SQL("set constraints all deferred")
@@ -101,6 +102,7 @@ class TargetWriter:
     def __init__(self, session: Session, tables: Callable[[Relation], FollowedTable | None]) -> None:
         self._session, self._tables = session, tables
         self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], Stage] = {}
+        self._deleted: Counter[Stage] = Counter()  # rows deleted from each stage since it was truncated
         self._numbers = count(1)
         self._differences: Differences | None = None
 
@@ -211,7 +213,7 @@ class TargetWriter:
         stage = self._staged(table, changes, net, texts)
         counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
         merge_rows(self._session, stage, StagedCounts(*counts[INSERTED:]), merged)
-        self._empty(stage)
+        self._empty(stage, len(net.operations))
 
     def _staged(self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int]) -> Stage:
         last = net.last[net.last >= 0]
@@ -238,6 +240,7 @@ class TargetWriter:
             self._count(statement)
         merged.deleted += self._count(stage.deleted())
         merged.inserted += self._put_in(stage, found)
+        self._empty(stage, len(net.operations))
 
     def _put_in(self, stage: Stage, found: TableDifferences) -> int:
         """Put in the rows of a stage, and delete those that are in the way; return how many were put in."""
@@ -246,9 +249,7 @@ class TargetWriter:
             keys = [tuple(key) for (key,) in self._rows(stage.blocking(unique))]
             found.add_extra(keys)
             found.unknown.update(keys)
-        inserted = self._count(stage.inserted())
-        self._empty(stage)
-        return inserted
+        return self._count(stage.inserted())
 
     def _settle(self, found: TableDifferences, read: ReadRows) -> None:
         """Give the rows whose state is not known the state that they have at the source."""
@@ -272,6 +273,7 @@ class TargetWriter:
         if rows:
             self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
         self._put_in(stage, found)
+        self._empty(stage, len(keys) + len(rows))
 
     def _settle_contents(
         self, found: TableDifferences, contents: Sequence[Name], rows: Sequence[Sequence[str | None]]
@@ -282,7 +284,7 @@ class TargetWriter:
             self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
         self._count(stage.inserted())
         found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
-        self._empty(stage)
+        self._empty(stage, len(rows))
 
     def _merge_contents(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
         net = net_contents(changes)
@@ -297,7 +299,7 @@ class TargetWriter:
             merged.deleted += self._count(stage.deleted_contents())
             gone = 0
         merge_contents(self._session, stage, gone, new, merged)
-        self._empty(stage)
+        self._empty(stage, int(np.abs(net.counts).sum()))
 
     def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> Stage:
         """Return an empty stage for such changes; the one that was used least recently makes room for a new one."""
@@ -306,14 +308,21 @@ class TargetWriter:
         if stage is None:
             if len(self._stages) >= MOST_STAGES:
                 oldest = self._stages.pop(next(iter(self._stages)))
+                del self._deleted[oldest]
                 self._count(sql.SQL("drop table {}").format(oldest.identifier))
             stage = Stage(table, next(self._numbers), texts, marked)
             self._count(stage.created())
         self._stages[shape] = stage
         return stage
 
-    def _empty(self, stage: Stage) -> None:
-        self._count(sql.SQL("truncate {}").format(stage.identifier))
+    def _empty(self, stage: Stage, rows: int) -> None:
+        """Remove the rows of a stage. For few rows, DELETE takes a tenth of the CPU time of TRUNCATE."""
+        self._deleted[stage] += rows
+        if self._deleted[stage] <= FEW_ROWS:
+            self._count(sql.SQL("delete from {}").format(stage.identifier))
+        else:
+            self._count(sql.SQL("truncate {}").format(stage.identifier))
+            self._deleted[stage] = 0
 
     def _count(self, statement: sql.SQL | sql.Composed | None) -> int:
         """Run a statement; return how many rows it concerned."""
