@@ -10,9 +10,9 @@ from tidemark.values.kernels import Bytes
 OID = 1
 
 
-def relation(xid: int | None = None, name: str = "t") -> bytes:
+def relation(xid: int | None = None, name: str = "t", oid: int = OID) -> bytes:
     """A table of one column, int4, described inside the streamed transaction `xid` or outside of any."""
-    body = struct.pack("!I", OID) + b"s\0" + name.encode() + b"\0d\0\1\1id\0" + struct.pack("!Ii", 23, -1)
+    body = struct.pack("!I", oid) + b"s\0" + name.encode() + b"\0d\0\1\1id\0" + struct.pack("!Ii", 23, -1)
     return b"R" + (struct.pack("!I", xid) if xid else b"") + body
 
 
@@ -20,6 +20,18 @@ def insert(value: int, xid: int | None = None) -> bytes:
     """A row of that table."""
     prefix = b"I" + (struct.pack("!I", xid) if xid else b"")
     return prefix + struct.pack("!I", OID) + b"N\0\1b\0\0\0\4" + struct.pack("!i", value)
+
+
+def change(letter: str, oid: int, xid: int | None = None) -> bytes:
+    """An insert, update or delete of a row of the table `oid`."""
+    prefix = letter.encode() + (struct.pack("!I", xid) if xid else b"")
+    return prefix + struct.pack("!I", oid) + (b"K" if letter == "D" else b"N") + b"\0\1b\0\0\0\4" + bytes(4)
+
+
+def truncate(*oids: int, xid: int | None = None) -> bytes:
+    """A TRUNCATE of these tables."""
+    prefix = b"T" + (struct.pack("!I", xid) if xid else b"")
+    return prefix + struct.pack("!IB", len(oids), 0) + struct.pack(f"!{len(oids)}I", *oids)
 
 
 def begin(xid: int, lsn: int) -> bytes:

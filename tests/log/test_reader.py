@@ -15,15 +15,31 @@ import pytest
 
 from tests.log import follow
 from tests.log.history import SEGMENT_BYTES, START, XID, Life, Row, Source, append, contents
-from tests.log.messages import begin, block, commit, frames, insert, plain, relation, stream_abort, stream_commit
+from tests.log.messages import (
+    begin,
+    block,
+    change,
+    commit,
+    frames,
+    insert,
+    plain,
+    relation,
+    stream_abort,
+    stream_commit,
+    truncate,
+)
 from tests.log.worlds import Quick
 from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, LogInUse, LogTrimmed
 from tidemark.log.blocks import MAGIC
+from tidemark.log.disk import Disk
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
+from tidemark.log.slices import plan
+from tidemark.log.trimming import forget
 from tidemark.log.writer import LogWriter
 from tidemark.storage.disk import File
+from tidemark.values.kernels import Bytes
 
 pytestmark = pytest.mark.quick
 
@@ -317,3 +333,62 @@ def test_a_description_older_than_the_head_that_its_transaction_commits_under_is
             writer.append(frames(*plain(13, 150), stream_commit(12, 200), *plain(14, 300, 3)))
         expected = [(100, "old", 1), (200, "new", 2), (300, "new", 3)]
         assert contents(LogReader(tmp_path / str(size))) == expected
+
+
+def test_a_plan_has_the_tables_that_are_changed_and_the_descriptions_of_no_others(tmp_path: Path) -> None:
+    many = range(10, 1000)
+    described = [relation(oid=oid) for oid in many]
+    sent = [relation(20, oid=oid) for oid in (14, 15, 16)]
+    streamed = [b"S" + bytes([0, 0, 0, 20, 1]), *sent, change("U", 14, 20), truncate(15, 16, xid=20), b"E"]
+    for size in (200, 1 << 20):
+        with open_log(tmp_path / str(size), START, Quick(), size) as writer:
+            writer.append(frames(begin(9, 100), *described, *(change("I", oid) for oid in many), commit(100)))
+            writer.append(frames(*streamed))
+            writer.append(frames(begin(10, 110), change("I", 11), change("I", 1035), change("I", 11), commit(110)))
+            writer.append(frames(begin(11, 120), change("D", 12), truncate(13, 999), commit(120)))
+            writer.append(frames(stream_commit(20, 130)))
+            writer.append(frames(begin(12, 140), truncate(*many), commit(140)))
+        reader = LogReader(tmp_path / str(size))
+        for after, upto, tables in (
+            (0, 100, set(many)),
+            (100, 110, {11, 1035}),
+            (110, 120, {12, 13, 999}),
+            (120, 130, {14, 15, 16}),
+            (100, 130, {11, 1035, 12, 13, 999, 14, 15, 16}),
+            (130, 140, set(many)),
+        ):
+            planned = plan(reader, Lsn(after), Lsn(upto), 1 << 30, 1 << 30)
+            assert planned.tables == tables
+            assert {*planned.relations["oid"].tolist()} == tables - {1035}  # which was never described
+            standing = [oid for each in planned.slices for part in each.parts for oid in part.standing["oid"].tolist()]
+            assert set(standing) <= tables
+
+
+class Watched(Disk):
+    """Records which files are mapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mapped: list[str] = []
+
+    def identify(self, path: Path) -> tuple[int, Bytes]:
+        """As the disk does."""
+        self.mapped.append(path.name)
+        return super().identify(path)
+
+
+def test_expiry_of_the_first_indexes_leaves_the_others_in_memory(tmp_path: Path) -> None:
+    disk = Watched()
+    with open_log(tmp_path, START, Quick(), 400) as writer:
+        for lsn in range(110, 400, 10):
+            writer.append(frames(*plain(lsn, lsn, lsn, described=True)))
+        reader = LogReader(tmp_path, disk)
+        commits = reader.commits()
+        writer.trim(Lsn(300))
+        assert len(forget(tmp_path, Lsn(300), dry_run=False)) > 3
+        disk.mapped.clear()
+        reader.refresh()
+        left = reader.commits()
+    assert left["lsn"].tolist() == LogReader(tmp_path).commits()["lsn"].tolist()
+    assert 0 < len(left) < len(commits)
+    assert set(disk.mapped) == {max(path.name for path in tmp_path.glob("*.index"))}

@@ -136,10 +136,12 @@ class JsonDisplay(Display):
 
     def show(self, event: SyncEvent) -> None:
         """Print an event."""
+        if isinstance(event, SyncProgress) and time.monotonic() < self._next:
+            return
         plain = as_json(event)
         if isinstance(event, SyncProgress):
             news = json.dumps({name: value for name, value in plain.items() if name not in ("time", "last_fold_s")})
-            if time.monotonic() < self._next or news == self._last:
+            if news == self._last:
                 return
             self._next, self._last = time.monotonic() + JSON_S, news
         _print(plain)

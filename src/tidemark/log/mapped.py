@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed
+from tidemark.errors import RESYNC_ALL, LogDamaged, LogDiskFailed, LogTrimmed, MalformedMessage
 from tidemark.log.blocks import block_at, view
 from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
+from tidemark.pgoutput import scan
 from tidemark.pgoutput.changes import ChangeBatch, Limits, LocatedChanges, Scope, Undecodable
 from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, locate_assembled
 from tidemark.pgoutput.frames import HEAD
@@ -46,16 +47,41 @@ def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> 
     for place, offset in wanted:
         path = segment_path(folder, place)
         if place not in buffers:
-            found = mapped_file(path, disk)
-            if found is None:
-                raise LogTrimmed(f"{path} was removed after it was applied", "Retry the command.")
-            buffers[place] = found[1]
+            buffers[place] = _segment(folder, place, disk)
         if block_at(view(buffers[place]), place, offset) is None:
             raise LogDamaged(
                 f"{path} is damaged in the block at byte {offset}",
                 f"Run `tidemark log {folder}` to check the log. {RESYNC_ALL}",
             )
     return buffers
+
+
+def changed_tables(part: Assembled, folder: Path, disk: Disk | None = None) -> frozenset[int]:
+    """Return the OIDs of the tables that these transactions change, or changed before a rollback to a savepoint.
+
+    Checksums are verified only if a message is malformed: who decodes the changes verifies them.
+    """
+    disk, found = disk or Disk(), set[int]()
+    streamed = np.repeat(part.commits["streamed"] != 0, part.commits["extents"])
+    for place in np.unique(part.extents["place"]).tolist():
+        chosen = part.extents["place"] == place
+        extents = part.extents[chosen]
+        starts, ends = extents["start"].astype(np.int64), extents["end"].astype(np.int64)
+        try:
+            found |= scan.changed_tables(_segment(folder, place, disk), starts, ends, streamed[chosen])
+        except MalformedMessage:
+            mapped_segments(part, folder, disk)
+            raise
+    return frozenset(found)
+
+
+def _segment(folder: Path, place: int, disk: Disk) -> Bytes:
+    """Map a segment that must exist."""
+    path = segment_path(folder, place)
+    found = mapped_file(path, disk)
+    if found is None:
+        raise LogTrimmed(f"{path} was removed after it was applied", "Retry the command.")
+    return found[1]
 
 
 def _blocks(rows: Rows) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from tidemark.log.commits import CommitIndex
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
 from tidemark.log.index import unpacked
-from tidemark.log.mapped import decoded, mapped_file, mapped_segments
+from tidemark.log.mapped import changed_tables, decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
 from tidemark.log.summaries import SUMMARIES, read_summaries, summary_of
@@ -93,6 +93,7 @@ class LogReader:
         if start != self._start:  # a new log was started in the directory of the previous one
             self._forget_all()
             self._start = start
+        self._drop_expired()
         if not self._is_continued():
             self._forget_all()
             self._list()
@@ -106,21 +107,26 @@ class LogReader:
             self._close(number, followed)
             self._live = (number + 1, self._follow(number + 1, _Followed(0), closed=False))
 
+    def _drop_expired(self) -> None:
+        """Leave out the indexes that expiry has removed: the first ones."""
+        while len(self._closed) and not index_path(self._folder, int(self._closed["number"][0])).exists():
+            self._rows.pop(int(self._closed["number"][0]), None)
+            self._closed = self._closed[1:]
+
     def _is_continued(self) -> bool:
         """Whether the log has what was read of it, and perhaps more.
 
-        Expiry removes the first index. Recovery replaces the last one, and removes one whose segment was never started;
+        Recovery replaces the last one, and removes one whose segment was never started;
         then the index before it is the last one again.
         """
         if self._live is None:
             return False
         number, followed = self._live
-        first = int(self._closed["number"][0]) if len(self._closed) else number
         try:
             inode = index_path(self._folder, number).stat().st_ino
         except FileNotFoundError:
             return False
-        return inode == followed.inode and index_path(self._folder, first).exists()
+        return inode == followed.inode
 
     def _list(self) -> None:
         """Find the indexes in the directory, and the summaries of all but the last."""
@@ -262,6 +268,10 @@ class LogReader:
     def buffers(self, part: Assembled) -> Mapping[int, Bytes]:
         """Map the segments that these rows refer to, and verify the checksums of their blocks."""
         return mapped_segments(part, self._folder, self._disk)
+
+    def changed_tables(self, part: Assembled) -> frozenset[int]:
+        """The OIDs of the tables that these transactions change."""
+        return changed_tables(part, self._folder, self._disk)
 
     def _summaries(self) -> Rows:
         """The summary of every index, in order, as of the last refresh."""

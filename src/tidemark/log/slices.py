@@ -8,7 +8,7 @@ any size (`_not_to_cut` has the exception), and the memory of each is bounded by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class Slice:
 class SlicePlan:
     """Complete transactions, divided into slices: all with a commit in `(after, upto]`; the last commit is `last`.
 
-    `relations` are the locations of the Relation messages of all tables that they may have changed, `sent` those that
-    were sent inside these transactions.
+    `tables` are the OIDs of the tables that they change, `relations` the locations of the Relation messages of these
+    tables, `sent` all that were sent inside these transactions. So tables without changes cost nothing.
     """
 
     after: Lsn
@@ -40,6 +40,7 @@ class SlicePlan:
     slices: tuple[Slice, ...]
     relations: Rows
     sent: Rows
+    tables: frozenset[int]
     transactions: int
     size_bytes: int
 
@@ -47,12 +48,16 @@ class SlicePlan:
 def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes: int) -> SlicePlan:
     """Plan complete transactions above `after`, up to `upto`, until they reach `cycle_bytes`; at least one, if any."""
     parts: list[Assembled] = []
+    tables = set[int]()
     size, reached = 0, upto
     for part in reader.transactions(after, upto):
         sizes = transaction_bytes(part)
         fits = int(np.searchsorted(size + np.cumsum(sizes), cycle_bytes, "left")) + 1
         taken = part if fits >= len(part) else _first(part, fits)
-        parts.append(taken)
+        changed = reader.changed_tables(taken)
+        tables |= changed
+        standing = taken.standing[np.isin(taken.standing["oid"], np.array(sorted(changed), np.int64))]
+        parts.append(replace(taken, standing=standing))
         size += int(sizes[: len(taken)].sum())
         if size >= cycle_bytes:
             last = Lsn(int(taken.commits["lsn"][-1]))
@@ -62,7 +67,7 @@ def plan(reader: LogReader, after: Lsn, upto: Lsn, cycle_bytes: int, slice_bytes
     relations = joined_rows([*(latest(part.standing) for part in parts), sent], RELATIONS)
     sliced = tuple(_grouped([piece for part in parts for piece in cut(part, slice_bytes)], slice_bytes))
     last = Lsn(int(parts[-1].commits["lsn"][-1])) if parts else after
-    return SlicePlan(after, reached, last, sliced, relations, sent, sum(map(len, parts)), size)
+    return SlicePlan(after, reached, last, sliced, relations, sent, frozenset(tables), sum(map(len, parts)), size)
 
 
 def transaction_bytes(part: Assembled) -> Longs:

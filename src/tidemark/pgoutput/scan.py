@@ -14,10 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.pgoutput.frames import BEGIN, COMMIT, DELETE, INSERT, MESSAGE, ORIGIN, RELATION, TRUNCATE, TYPE, UPDATE
+from tidemark.pgoutput.frames import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    HEAD,
+    INSERT,
+    MESSAGE,
+    ORIGIN,
+    RELATION,
+    TRUNCATE,
+    TYPE,
+    UPDATE,
+    frame_length,
+)
 from tidemark.values.cells import NULL, UNCHANGED
 from tidemark.values.failure import bad_message
-from tidemark.values.kernels import OK, Bytes, Ints, Longs, be16, be32, kernel
+from tidemark.values.kernels import OK, Bytes, Flags, Ints, Longs, be16, be32, kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,18 @@ def scan(buffer: Bytes, starts: Longs, lengths: Longs, streamed: bool) -> Messag
     if bad != OK:
         bad_message("message unknown, too short or out of order", buffer, int(starts[bad]))
     return Messages(buffer, starts, lengths, letters, xids, relations, bodies)
+
+
+def changed_tables(buffer: Bytes, starts: Longs, ends: Longs, streamed: Flags) -> frozenset[int]:
+    """Return the OIDs of the tables that the frames of these pieces change, each piece from stream blocks or not.
+
+    Changes that were rolled back to a savepoint count as well.
+    """
+    found = np.empty(int((ends - starts).sum()) // 4 + 1, np.int64)  # a message may consist of OIDs, almost
+    count, bad = _changed(buffer, starts, ends, streamed, found)
+    if bad != OK:
+        bad_message("truncated or empty frame, or a message that is too short", buffer, int(bad))
+    return frozenset(np.unique(found[:count]).tolist())
 
 
 class Format(IntFlag):
@@ -117,6 +142,37 @@ def find_values(messages: Messages, columns: int) -> RowCells:
     if bad != OK:
         bad_message(f"not a change of {columns} columns", messages.buffer, int(messages.starts[bad]))
     return rows
+
+
+@kernel
+def _changed(buffer: Bytes, starts: Longs, ends: Longs, streamed: Flags, found: Longs) -> Any:
+    """Fill `found` with OIDs, most of them once; return their number, and the offset of a bad message or OK."""
+    count, recent = 0, np.zeros(1024, np.int64)  # by the last bits of the OID, the one that was found last
+    for piece in range(len(starts)):
+        at, end = starts[piece], ends[piece]
+        while at < end:
+            length = frame_length(buffer, at, end)
+            if length < 0:
+                return count, at
+            letter, body = buffer[at + HEAD], at + HEAD + (5 if streamed[piece] else 1)
+            at += HEAD + length
+            oids: Any = np.int64(0)
+            if letter == INSERT or letter == UPDATE or letter == DELETE:
+                oids = np.int64(1)
+            elif letter == TRUNCATE:
+                if at - body < 5:
+                    return count, body
+                oids = np.int64(be32(buffer, body))
+                body += 5
+            if at - body < 4 * oids:
+                return count, body
+            for k in range(oids):
+                oid = np.int64(be32(buffer, body + 4 * k))
+                if recent[oid & 1023] != oid:
+                    recent[oid & 1023] = oid
+                    found[count] = oid
+                    count += 1
+    return count, OK
 
 
 @kernel

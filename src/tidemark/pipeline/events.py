@@ -168,7 +168,7 @@ class TableFolded:
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """One table in `Copies`; `state` is copying, copied or failed. Bytes are those of its pages."""
+    """One table in `Copies`; `state` is copying or failed. Bytes are those of its pages."""
 
     table: str
     state: str
@@ -179,7 +179,10 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """All copies since the start. `remaining_s` is an estimate from the rate so far."""
+    """All copies since the start. `remaining_s` is an estimate from the rate so far.
+
+    `tables` are those whose copy is not complete: a mirror of many tables reports its progress several times a second.
+    """
 
     tables_total: int
     tables_copied: int

@@ -114,6 +114,7 @@ def _copies(progress: CopyProgress) -> Copies:
     tables = tuple(
         TableCopy(table.name, table.state, table.size_bytes, table.copied_bytes, table.rows)
         for table in progress.tables()
+        if table.state != "copied"
     )
     return Copies(
         total.tables,

@@ -216,6 +216,8 @@ class TableReader:
             self._lease.needs_tail(after)
         types = Types(self._types, view.lake.version_num)
         planned = plan(view.reader, after, self._boundary.lsn, 1 << 62, SLICE_BYTES)
+        if shown.oid not in planned.tables:
+            return None
         every = [event.fingerprint for event in reversed(history.events)]
         recent, sent = every[: 1 + _told_above(history, after)], set(descriptions(planned.sent, view.lake.log))
         relations = {}

@@ -130,7 +130,7 @@ class Following:
         upto = min(each for each in (self._reader.received, endpos, self._hold) if each is not None)
         merged = None
         if upto > self.applied_lsn:
-            planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
+            planned = self._planned(upto, BATCH_BYTES)
             if planned.transactions:
                 tables = dict(self._tables)
                 try:
@@ -167,17 +167,21 @@ class Following:
                     self._alter(table, found, found.definition)
         self._report_carried()
 
-    def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
-        """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
-        tables = dict(self._tables)
+    def _planned(self, upto: Lsn, most_bytes: int) -> SlicePlan:
         try:
-            return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+            return plan(self._reader, self.applied_lsn, upto, most_bytes, SLICE_BYTES)
         except LogTrimmed as error:
             raise LogTrimmed(
                 f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
                 "target has lost changes, such as a standby that was promoted while it was behind",
                 CLONE_AGAIN,
             ) from error
+
+    def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
+        """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
+        tables = dict(self._tables)
+        try:
+            return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
         except TargetDiffers as error:
             if self._options.repair_from is None:
                 raise
@@ -199,7 +203,7 @@ class Following:
                 if self._reader.count(endpos, upto):
                     raise TargetDiffers(error.message, _NOT_AT_END) from error
                 upto = endpos
-            planned = plan(self._reader, self.applied_lsn, upto, sys.maxsize, SLICE_BYTES)
+            planned = self._planned(upto, sys.maxsize)
             rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
 
             def record(_: Session, found: Differences) -> None:

@@ -301,3 +301,34 @@ def test_a_session_whose_options_could_change_an_answer_is_refused(
             tidemark.open(side.options.lake, other)
         with pytest.raises(SparkSettingsDiffer, match="timeZone"):
             lake_applier(side.options, other)
+
+
+@pytest.mark.full
+def test_a_backlog_is_applied_while_the_source_is_away_also_after_an_idle_table_was_dropped(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)", "create table gone (id int primary key)")
+    side = lakeside(db, tmp_path, spark, "t", "gone")
+    with receiving(side.mirror):
+        side.mirror.catch_up()
+        side.apply_all()
+        db.run("insert into gone values (1)", "insert into t values (1)")
+        side.apply_all()
+        db.run("drop table gone")
+        side.apply_all()
+        db.run("insert into t values (2)")
+        side.mirror.catch_up()
+    with side.writing() as writer:
+        upto = side.position()
+        db.server.sql(f"alter database {db.name} connection limit 0")
+        try:
+            db.server.sql(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{db.name}'")
+            assert not writer.read_catalog()
+            applied = writer.apply()
+        finally:
+            db.server.sql(f"alter database {db.name} connection limit -1")
+        assert applied is not None
+        assert applied.changes == 1
+        writer.catch_up(upto)
+    with side.open() as mirror:
+        assert mirror.at(upto).sql("select count(*) from t").collect() == [(2,)]
