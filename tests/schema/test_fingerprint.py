@@ -268,4 +268,4 @@ def test_the_fingerprint_is_the_snapshots_not_the_presents(db: Database) -> None
 def test_the_reason_names_the_column(db: Database) -> None:
     found = change(db, ("alter table t alter a type bigint",))
     assert "column 'a' changed its type from pg_catalog.int4 to pg_catalog.int8" in found.reasons
-    assert "the table was rewritten and altered: a" in found.reasons
+    assert any(reason.startswith("the table was rewritten and altered: a") for reason in found.reasons)

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.database import MIRROR, OWNER, Database
 from harness.mirrored import eventually
 from tests.target.load import TABLES
+from tests.target.schema_pairs import programs_for
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.target.clone import Clone
@@ -32,8 +33,7 @@ def publish(source: Database, *tables: str) -> MirrorNames:
 
 def clone_options(source: Database, target: Database, folder: Path) -> CloneOptions:
     """Options for a clone whose role owns the target and nothing more. The tables are published."""
-    newest = max((source.server, target.server), key=lambda server: server.install.major)
-    pg_bin = newest.install.home / "bin"
+    pg_bin = programs_for(source.server.install.major, target.server.install.major).pg_dump.parent
     return CloneOptions(source.dsn(), target.dsn(OWNER), publish(source), folder, pg_bin=pg_bin)
 
 

@@ -18,6 +18,7 @@ from tests.target.clones import publish
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tests.target.parity import PAIRS, servers
 from tests.target.polled import copied, options_of, poller_of
+from tests.target.schema_pairs import programs_for
 from tidemark.errors import ExitCode
 
 pytestmark = pytest.mark.full
@@ -43,7 +44,7 @@ def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], 
             hostile(connection, Random(5), 300)  # noqa: S311 - to be repeated
         publish(source)
         dsns = source.dsn().reveal(), target.dsn(OWNER).reveal()
-        pg_bin = max(both, key=lambda server: server.install.major).install.home / "bin"
+        pg_bin = programs_for(before.install.major, after.install.major).pg_dump.parent
         clone = ("clone", *dsns, "--name", source.name, "--state", tmp_path, "--pg-bin", pg_bin)
         with writing(source, 3):
             first = run(*clone, "--follow", "--endpos", "current", "--json")
@@ -72,7 +73,7 @@ def test_a_clone_of_another_version_by_polls_compares_equal(both: tuple[Server, 
     for source in database_with_tables(before):
         chance = Random(6)  # noqa: S311 - to be repeated
         options = options_of(source, target, tmp_path)
-        pg_bin = max(both, key=lambda server: server.install.major).install.home / "bin"
+        pg_bin = programs_for(before.install.major, after.install.major).pg_dump.parent
         options = replace(options, pg_bin=pg_bin)
         copied(options, target)
         with source.connect() as connection, poller_of(options) as poller:

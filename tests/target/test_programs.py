@@ -67,6 +67,21 @@ def test_programs_that_are_too_old_or_missing_are_named(tmp_path: Path, monkeypa
         find_programs(140000, 140000)
 
 
+def test_programs_that_cannot_dump_versions_of_columns_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = folder_with(tmp_path / "old", "18.4"), folder_with(tmp_path / "new", "16.16")
+    monkeypatch.setattr(module, "_USUAL", ())
+    monkeypatch.setenv("PATH", f"{old}:{new}")
+    with pytest.raises(ProgramMissing, match=f"pg_attver.*18.4 in {old}, 16.16 in {new}") as caught:
+        find_programs(150020, 180004, column_versions=True)
+    assert "--pg-bin" in caught.value.hint
+    with (new / "pg_dump").open("a") as script:
+        script.write("# pg_attver\n")
+    assert find_programs(150020, 180004).version == "18.4"
+    assert find_programs(150020, 180004, column_versions=True).version == "16.16"
+
+
 def test_only_the_given_directory_is_searched(tmp_path: Path) -> None:
     old = folder_with(tmp_path / "old", "14.2")
     with pytest.raises(ProgramMissing, match=f"searched: {old}\n"):

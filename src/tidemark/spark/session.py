@@ -89,6 +89,7 @@ FASTER: Mapping[str, str] = MappingProxyType(
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger data is sent as Arrow batches
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # otherwise records every column's call site
+        "spark.broadcast.UDFCompressionThreshold": "1g",  # PySpark never deletes the files of commands above it
         "spark.scheduler.mode": "FAIR",  # the apply job does not wait for a fold
     }
 )

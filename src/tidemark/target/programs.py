@@ -3,6 +3,9 @@
 pg_dump reads servers up to its own major version, so it must be at least that of the source. Both programs come from
 one directory, because pg_restore reads no archive of a newer pg_dump. Of several, the one nearest to the target is
 used: a newer one may send settings that the target does not have.
+
+Since the minor releases of November 2026 (15.20) a server stores the version of a column as the option `pg_attver` of
+that column. An older pg_dump, also of a newer major version, dumps it as an option, which no server accepts.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidemark.errors import InvalidValue, ProgramMissing
 from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.session import Session
 
 _USUAL = (
     "/usr/lib/postgresql/*/bin",
@@ -29,6 +33,10 @@ _VERSION = re.compile(r"^pg_(?:dump|restore) \([^)]*\) (\d+)(\S*)", re.MULTILINE
 _WRAPPER = "pg_wrapper"  # Debian's script on the PATH chooses another version for each server
 _SECRET = frozenset({"sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"})
 _SECONDS = 60
+_COLUMN_VERSION = "pg_attver"
+_COLUMN_VERSIONS = """
+    select exists (select from pg_attribute, unnest(attoptions) as option where starts_with(option, %s || '='))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +52,34 @@ class Programs:
         """The major version: 18."""
         return _major(self.version)
 
+    @property
+    def leaves_out_column_versions(self) -> bool:
+        """Whether pg_dump knows the versions of columns: then it leaves out the option by its name."""
+        return _COLUMN_VERSION.encode() in self.pg_dump.read_bytes()
 
-def find_programs(source_version_num: int, target_version_num: int, pg_bin: Path | None = None) -> Programs:
-    """Return the programs for a source and a target; `pg_bin` is the only directory searched if it is given."""
+
+def stores_column_versions(source: Session) -> bool:
+    """Whether columns of a server have the option that only a recent pg_dump leaves out."""
+    return bool(source.row(_COLUMN_VERSIONS, [_COLUMN_VERSION])[0])
+
+
+def find_programs(
+    source_version_num: int, target_version_num: int, pg_bin: Path | None = None, *, column_versions: bool = False
+) -> Programs:
+    """Return the programs for a source and a target; `pg_bin` is the only directory searched if it is given.
+
+    `column_versions` is whether the source stores them.
+    """
     source, target = source_version_num // 10000, target_version_num // 10000
     folders = [pg_bin] if pg_bin is not None else list(dict.fromkeys(_folders()))
     found = [programs for folder in folders if (programs := _programs_in(folder))]
     fitting = [programs for programs in found if programs.major >= source]
     if not fitting:
         raise _missing(source, folders, found, pg_bin)
+    if column_versions:
+        dumping, fitting = fitting, [programs for programs in fitting if programs.leaves_out_column_versions]
+        if not fitting:
+            raise _too_old(dumping)
     return min(fitting, key=lambda programs: (abs(programs.major - target), programs.major))
 
 
@@ -101,6 +128,16 @@ def _missing(source: int, folders: Iterable[Path], found: Iterable[Programs], pg
         f"found: {versions or 'none'}; searched: {searched}",
         f"Install PostgreSQL's client programs, version {source} or later (such as the package "
         f"postgresql-client-{source}), or pass their directory with --pg-bin.",
+    )
+
+
+def _too_old(found: Iterable[Programs]) -> ProgramMissing:
+    versions = ", ".join(f"{programs.version} in {programs.pg_dump.parent}" for programs in found)
+    return ProgramMissing(
+        f"the source stores versions of columns (option {_COLUMN_VERSION}), which pg_dump dumps as options that no "
+        f"server accepts if it is older than November 2026; found: {versions}",
+        "Install client programs of a minor release of November 2026 or later, such as 15.20, or pass their directory "
+        "with --pg-bin.",
     )
 
 

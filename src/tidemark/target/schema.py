@@ -25,7 +25,7 @@ from tidemark.target.archive import Archive, dump_schema, open_archive
 from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
 from tidemark.target.needs import may_set_owners, missing_at_target
-from tidemark.target.programs import Programs, find_programs
+from tidemark.target.programs import Programs, find_programs, stores_column_versions
 from tidemark.target.source_tables import CLONE_AGAIN
 from tidemark.target.stages import Stage
 
@@ -142,7 +142,9 @@ class CloneSchema:
     def programs(self) -> Programs:
         """Find pg_dump and pg_restore for both servers."""
         with Session.open(self.source, "clone") as source, self._target() as target:
-            return find_programs(source.version_num, target.version_num, self.pg_bin)
+            return find_programs(
+                source.version_num, target.version_num, self.pg_bin, column_versions=stores_column_versions(source)
+            )
 
     def _require_unaltered(self, programs: Programs, archive: Archive) -> None:
         """Refuse an archive that is not equal to the one of which an earlier run has created a part."""
