@@ -79,7 +79,7 @@ class Pair:
     def statements(self, side: Database) -> list[str]:
         """The schema of one side as pg_dump prints it, by object, without what names the database or the version."""
         command: list[str | Path] = [
-            self.programs.pg_dump,
+            side.server.install.program("pg_dump"),
             "--schema-only",
             "--no-publications",
             "-d",
