@@ -182,6 +182,26 @@ def test_large_objects_are_as_they_are_when_the_clone_is_completed(
 
 
 @pytest.mark.full
+def test_large_objects_of_other_applications_at_the_target_stay_as_they_are(
+    source: Database, server: Server, tmp_path: Path
+) -> None:
+    for target in database_with_tables(server):
+        options = replace(clone_options(source, target, tmp_path), with_schema=False)
+        source.run("select lo_from_bytea(50000, 'ours')", f"grant select on large object 50000 to {MIRROR}")
+        source.run("drop sequence numbers")  # the target has no such sequence
+        target.run("select lo_from_bytea(50000, 'theirs')", "select lo_from_bytea(50001, 'theirs')")
+        with pytest.raises(TargetNotReady, match=r"large objects that the clone did not create.*: 50000"):
+            Clone(options, lambda: None).run()
+        assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+        target.run("select lo_unlink(50000)")
+        Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
+        target.run("select lo_from_bytea(50002, 'theirs')")
+        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        found = target.run("select oid, lo_get(oid) from pg_largeobject_metadata order by oid")
+        assert found == [(50000, b"ours"), (50001, b"theirs"), (50002, b"theirs")]
+
+
+@pytest.mark.full
 def test_a_completed_clone_leaves_nothing_at_the_source(source: Database, options: CloneOptions) -> None:
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE

@@ -306,8 +306,9 @@ class Clone:
 
     def _copy_large_objects_again(self) -> None:
         """Copy what has changed since the copy: the stream has no changes of large objects."""
+        clone = self._options.names.mirror
         with self._options.open_source() as source, self._options.open_target() as target, source.transaction():
-            remove_large_objects(target, copy_large_objects(source, target).extra)
+            remove_large_objects(target, clone, copy_large_objects(source, target, clone).extra)
 
     def _set_sequences(self) -> None:
         with self._options.open_source() as source, self._options.open_target() as target:
