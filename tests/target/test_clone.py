@@ -16,8 +16,8 @@ import pytest
 from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
-from tests.conftest import NEWEST
-from tests.target.clones import clone_options
+from tests.conftest import NEWEST, Start
+from tests.target.clones import clone_options, followed
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
@@ -274,6 +274,29 @@ def test_columns_are_changed_while_a_clone_follows(source: Database, target: Dat
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert contents(target) == contents(source)
     assert target.run("select count(*) from keyed where x = 3") == source.run("select count(*) from keyed where x = 3")
+
+
+@pytest.mark.full
+def test_a_clone_follows_through_a_restart_of_its_source(
+    start: Start, target: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new table is named by the next check of the definitions at the source."""
+
+    def is_named(table: str) -> bool:
+        return any(f"table public.{table} was created" in each for each in caplog.messages)
+
+    for source in database_with_tables(start(own_identity=True)):
+        with followed(clone_options(source, target, tmp_path)):
+            source.run("create table before (id int)")
+            eventually(lambda: is_named("before"))
+            kill = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name like"
+            source.admin(f"{kill} 'tidemark %' and datname = current_database()")
+            source.run("create table killed (id int)")
+            eventually(lambda: is_named("killed"), 30)
+            source.server.restart()
+            source.run("create table restarted (id int)", "insert into keyed values (1000, 'new')")
+            eventually(lambda: is_named("restarted"), 60)
+            eventually(lambda: target.run("select from keyed where id = 1000"))
 
 
 @pytest.mark.full
