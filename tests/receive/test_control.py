@@ -112,6 +112,17 @@ def test_many_who_wait_share_nudges(mirror: Mirrored) -> None:
 
 
 @NEWEST
+def test_following_ends_with_the_next_commit_and_emits_nothing(mirror: Mirrored) -> None:
+    with connected(mirror.options.folder) as client:
+        before, received = nudges(mirror), client.nudge()
+        with pytest.raises(LogBehind, match=r"FF/0 was not received within 0\.3 s"):
+            client.follow(Lsn.parse("FF/0"), 0.3)
+        mirror.database.run("insert into t values (1, 'a')")
+        assert client.follow(Lsn(received.value + 1), 30) > received
+        assert nudges(mirror) - before == 1
+
+
+@NEWEST
 def test_a_wait_with_a_limit_says_how_far_it_came(mirror: Mirrored) -> None:
     with connected(mirror.options.folder) as client:
         with pytest.raises(LogBehind, match=r"FF/0 was not received within 0\.3 s: the received LSN is 0/"):

@@ -61,6 +61,33 @@ def test_lost_connections_lose_nothing(cloned: Cloned, short: bool) -> None:
     assert contents(cloned.target) == contents(cloned.source)
 
 
+def test_a_target_that_follows_an_idle_source_commits_nothing_at_either_server(
+    cloned: Cloned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it for a transaction that changes none of its tables: the progress is recorded once in a while."""
+    monkeypatch.setattr(following, "REPORT_S", 3600.0)
+    progress = "select xmin::text, applied_lsn::text from tidemark.clones"
+    cloned.source.run("insert into keyed values (1, 'a')")
+    with receiving(cloned.mirror), Following.open(cloned.options()) as now:
+        eventually(lambda: (now.step(), cloned.target.run("select from keyed"))[1])
+        before, emitted = cloned.target.run(progress), nudges(cloned)
+        for _ in range(3):
+            now.wait()
+            now.step()
+        position, *_ = cloned.source.admin("select pg_logical_emit_message(true, 'other', '')::text")[0]
+        eventually(lambda: (now.step(), now.applied_lsn >= Lsn.parse(position))[1])
+        assert nudges(cloned) == emitted
+        assert cloned.target.run(progress) == before
+        now.settle()
+        assert cloned.target.run(progress) != before
+        cloned.source.run("truncate keyed")
+        eventually(lambda: (now.step(), not cloned.target.run("select from keyed"))[1])
+
+
+def nudges(cloned: Cloned) -> int:
+    return sum(message[10:19] == b"tidemark\0" for each in cloned.mirror.by_sql() for message in each.messages)
+
+
 def test_a_second_writer_is_refused(cloned: Cloned) -> None:
     with Following.open(cloned.options()), pytest.raises(TargetInUse, match="another process writes clone c"):
         Following.open(cloned.options())

@@ -139,7 +139,8 @@ class Following:
                     self._take_back(tables)
                     self._hold = self._record.hold_lsn()
                     return None
-                self._recorded = planned.upto
+                if self._is_recorded(merged):
+                    self._recorded = planned.upto
                 fail_point(CloneFailPoint.BATCH_COMMITTED)
             self.applied_lsn = planned.upto
             self._report_carried()
@@ -171,7 +172,9 @@ class Following:
         """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
         tables = dict(self._tables)
         try:
-            return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+            return planned, self._writer.write(
+                planned, self._options.log, lambda merged: self._record_batch(merged, planned.upto)
+            )
         except LogTrimmed as error:
             raise LogTrimmed(
                 f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
@@ -202,10 +205,10 @@ class Following:
             planned = plan(self._reader, self.applied_lsn, upto, sys.maxsize, SLICE_BYTES)
             rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
 
-            def record(_: Session, found: Differences) -> None:
+            def record(merged: Merged, found: Differences) -> None:
                 for repair in found.repairs():
                     self._record.add_repair(repair, planned.upto)
-                self._advance(planned.upto)
+                self._record_batch(merged, planned.upto)
 
             merged, found = self._writer.repair(planned, self._options.log, record, rows.read)
         for repair in found.repairs():
@@ -237,13 +240,17 @@ class Following:
         """The LSN up to which the log has all changes, as last read."""
         return self._reader.received
 
-    def wait(self) -> None:
-        """Wait until there is more, but not for long."""
+    def wait(self, endpos: Lsn | None = None) -> None:
+        """Wait until there is more, but not for long. Without an end to reach, nothing is requested from the source."""
         if self._hold is not None and self.applied_lsn >= self._hold:
             time.sleep(HELD_S)
             return
         try:
-            self._receiver().wait(self._hold or Lsn(self.applied_lsn.value + 1), WAIT_S)
+            following = Lsn(self.applied_lsn.value + 1)
+            if self._hold is None and endpos is None:
+                self._receiver().follow(following, WAIT_S)
+            else:
+                self._receiver().wait(self._hold or following, WAIT_S)
         except LogBehind:
             pass
         except ReceiveFailed:
@@ -273,6 +280,14 @@ class Following:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
+    def _is_recorded(self, merged: Merged) -> bool:
+        """Whether the progress is part of a batch. If the batch writes nothing, `settle` records it later."""
+        return not merged.is_empty or bool(self._carried)
+
+    def _record_batch(self, merged: Merged, upto: Lsn) -> None:
+        if self._is_recorded(merged):
+            self._advance(upto)
+
     def _advance(self, upto: Lsn) -> None:
         fail_point(CloneFailPoint.BATCH_WRITTEN)
         self._record.advance(self._recorded, upto, self._reader.received)
@@ -281,6 +296,7 @@ class Following:
         """Report to the receiver, once in a while, which segments of the log the target no longer needs."""
         if time.monotonic() < self._reported_at + REPORT_S:
             return
+        self._hold = self._record.hold_lsn()  # while the source is idle, no batch finds it
         self.settle()
         self._reported_at = time.monotonic()
         try:
@@ -415,7 +431,7 @@ def follow(
                 while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
                     merged = following.step(endpos)
                     if merged is None:
-                        following.wait()
+                        following.wait(endpos)
                     watch(following, merged)
                     pause_s = FIRST_PAUSE_S
                 following.carry_altered()
