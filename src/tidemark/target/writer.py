@@ -146,8 +146,7 @@ class TargetWriter:
     def _write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
         merged = Merged()
         with translated("applying changes at the target"), self._session.connection.transaction():
-            if len(plan.slices) > 1:  # a slice can end where a deferrable constraint does not hold yet
-                self._count(_DEFERRED)
+            self._count(_DEFERRED)  # a merge has the changes of one slice, segment and format: not of a whole statement
             for each in plan.slices:
                 waiting: dict[int, _Waiting] = {}
                 for part in each.parts:
