@@ -36,8 +36,11 @@ from tidemark.errors import (
     TargetInUse,
     policy_of,
 )
+from tidemark.log.disk import Disk
+from tidemark.log.forgotten import read_forgotten_lsn
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import SlicePlan, plan
+from tidemark.log.trimming import forget
 from tidemark.logs import fields
 from tidemark.pipeline.copy.snapshots import LOG_WAIT_S
 from tidemark.postgres.dsn import Dsn
@@ -60,6 +63,7 @@ from tidemark.target.writer import FollowedTable, TargetWriter
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
+FORGET_S = 60.0  # after this time, indexes of segments that were removed are removed too
 KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # The log is removed when the target has it, so what the target has must survive a crash of the target.
@@ -104,7 +108,7 @@ class Following:
         self._carried: list[str] = []
         self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
-        self._reported_at = 0.0
+        self._reported_at = self._forgot_at = 0.0
         self._reports = deque([(time.monotonic(), Lsn.ZERO)])
 
     @classmethod
@@ -130,6 +134,7 @@ class Following:
         upto = min(each for each in (self._reader.received, endpos, self._hold) if each is not None)
         merged = None
         if upto > self.applied_lsn:
+            self._require_listed()
             planned = plan(self._reader, self.applied_lsn, upto, BATCH_BYTES, SLICE_BYTES)
             if planned.transactions:
                 tables = dict(self._tables)
@@ -176,17 +181,25 @@ class Following:
                 planned, self._options.log, lambda merged: self._record_batch(merged, planned.upto)
             )
         except LogTrimmed as error:
-            raise LogTrimmed(
-                f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
-                "target has lost changes, such as a standby that was promoted while it was behind",
-                CLONE_AGAIN,
-            ) from error
+            raise self._trimmed() from error
         except TargetDiffers as error:
             if self._options.repair_from is None:
                 raise
             self._take_back(tables)
             _LOGGER.warning("%s; repairing it", error.message)
             return self._repaired(self._options.repair_from, error, endpos)
+
+    def _require_listed(self) -> None:
+        """Raise an error if commits that the target lacks were removed from the index, which is read before this."""
+        if read_forgotten_lsn(self._options.log, Disk()) > self.applied_lsn:
+            raise self._trimmed()
+
+    def _trimmed(self) -> LogTrimmed:
+        return LogTrimmed(
+            f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
+            "target has lost changes, such as a standby that was promoted while it was behind",
+            CLONE_AGAIN,
+        )
 
     def _take_back(self, tables: Mapping[int, ClonedTable]) -> None:
         """Restore the definitions of before a batch that was rolled back."""
@@ -303,6 +316,9 @@ class Following:
             self._receiver().applied(self._recorded or self._first, self._kept())
         except ReceiveFailed:
             self._leave_receiver()
+        if time.monotonic() >= self._forgot_at + FORGET_S:
+            forget(self._options.log, self._kept(), dry_run=False)
+            self._forgot_at = time.monotonic()
 
     def _kept(self) -> Lsn:
         """The LSN above which the log is kept: what the target had `KEEP_S` ago, but not more than `KEEP_BYTES`."""
