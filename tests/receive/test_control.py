@@ -248,7 +248,7 @@ def test_a_position_after_a_pages_header_is_the_pages_start() -> None:
 
 def test_the_document_lists_every_question() -> None:
     verbs = re.findall(r'case "(\w+)"', inspect.getsource(control))
-    assert len(verbs) == 6
+    assert len(verbs) == 7
     listed = re.findall(r"^\| `(\w+)", DOCUMENT.read_text(), re.MULTILINE)
     assert set(verbs) <= set(listed)
 
