@@ -14,7 +14,7 @@ from tests.log.messages import block, frames, plain, stream_commit
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, NotAnswerable
 from tidemark.log.disk import Disk
-from tidemark.log.forgotten import read_forgotten
+from tidemark.log.forgotten import read_forgotten, read_forgotten_lsn
 from tidemark.log.index import IndexPart, hidden, unpacked, widened
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
@@ -115,6 +115,8 @@ def test_a_snapshot_that_may_not_see_a_commit_that_is_not_listed_any_more_is_ref
     reader = LogReader(tmp_path)
     listed, highest = set(reader.commits()["xid"].tolist()), read_forgotten(tmp_path, Disk())
     assert highest.value == max(set(before["xid"].tolist()) - listed) == min(listed) - 1
+    removed = before["lsn"][before["xid"] <= highest.value]
+    assert read_forgotten_lsn(tmp_path, Disk()) == Lsn(int(removed.max())) < Lsn(int(reader.commits()["lsn"].min()))
     low, high = highest.value, highest.value + 1
     for answered in (f"{high}:{high}:", f"{high}:{high + 2}:{high},{high + 1}"):
         assert reader.given(Snapshot.parse(answered), Lsn(210)) == reader.boundary(Snapshot.parse(answered), Lsn(210))

@@ -85,6 +85,15 @@ def test_a_transaction_has_one_snapshot_and_writes_nothing_unless_asked(db: Data
         assert session.row("select count(*) from public.t") == (1,)
 
 
+def test_a_transaction_on_a_connection_that_was_lost_is_refused_as_such(db: Database) -> None:
+    with db.session() as session:
+        (pid,) = session.row("select pg_backend_pid()")
+        db.admin(f"select pg_terminate_backend({pid}, 5000)")
+        for _ in range(2):
+            with pytest.raises(errors.ConnectionLost), session.transaction():
+                pass
+
+
 def test_one_transaction_does_not_silently_end_another(db: Database) -> None:
     with db.session() as session, session.transaction():
         with pytest.raises(RuntimeError, match="open in this session already"), session.transaction():

@@ -112,6 +112,17 @@ def test_many_who_wait_share_nudges(mirror: Mirrored) -> None:
 
 
 @NEWEST
+def test_following_ends_with_the_next_commit_and_emits_nothing(mirror: Mirrored) -> None:
+    with connected(mirror.options.folder) as client:
+        before, received = nudges(mirror), client.nudge()
+        with pytest.raises(LogBehind, match=r"FF/0 was not received within 0\.3 s"):
+            client.follow(Lsn.parse("FF/0"), 0.3)
+        mirror.database.run("insert into t values (1, 'a')")
+        assert client.follow(Lsn(received.value + 1), 30) > received
+        assert nudges(mirror) - before == 1
+
+
+@NEWEST
 def test_a_wait_with_a_limit_says_how_far_it_came(mirror: Mirrored) -> None:
     with connected(mirror.options.folder) as client:
         with pytest.raises(LogBehind, match=r"FF/0 was not received within 0\.3 s: the received LSN is 0/"):
@@ -237,7 +248,7 @@ def test_a_position_after_a_pages_header_is_the_pages_start() -> None:
 
 def test_the_document_lists_every_question() -> None:
     verbs = re.findall(r'case "(\w+)"', inspect.getsource(control))
-    assert len(verbs) == 6
+    assert len(verbs) == 7
     listed = re.findall(r"^\| `(\w+)", DOCUMENT.read_text(), re.MULTILINE)
     assert set(verbs) <= set(listed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
+from tidemark.receive.supervision import Receiving
 
 pytestmark = pytest.mark.quick
 
@@ -172,6 +173,26 @@ def test_a_slot_in_use_is_waited_for_and_then_its_user_is_named(mirror: Mirrored
                     time.sleep(0.02)
             assert process.process.poll() is None
     goes_on(mirror)
+
+
+@pytest.mark.full
+@NEWEST
+def test_a_receiver_that_ended_because_its_slot_was_in_use_is_restarted(mirror: Mirrored) -> None:
+    with ExitStack() as using:
+        using.enter_context(using_slot(mirror))
+        with Receiving(replace(mirror.options, in_use_patience_s=0.1)) as receiving:
+            first = receiving.pid
+            while receiving.pid == first:
+                receiving.check()
+                time.sleep(0.02)
+            using.close()
+            mirror.database.run(INSERT)
+
+            def has_it() -> bool:
+                receiving.check()
+                return len(inserts_of(mirror)) == 2
+
+            eventually(has_it)
 
 
 @pytest.mark.full

@@ -16,8 +16,8 @@ import pytest
 from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
-from tests.conftest import NEWEST
-from tests.target.clones import clone_options
+from tests.conftest import NEWEST, Start
+from tests.target.clones import clone_options, followed
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
@@ -182,6 +182,26 @@ def test_large_objects_are_as_they_are_when_the_clone_is_completed(
 
 
 @pytest.mark.full
+def test_large_objects_of_other_applications_at_the_target_stay_as_they_are(
+    source: Database, server: Server, tmp_path: Path
+) -> None:
+    for target in database_with_tables(server):
+        options = replace(clone_options(source, target, tmp_path), with_schema=False)
+        source.run("select lo_from_bytea(50000, 'ours')", f"grant select on large object 50000 to {MIRROR}")
+        source.run("drop sequence numbers")  # the target has no such sequence
+        target.run("select lo_from_bytea(50000, 'theirs')", "select lo_from_bytea(50001, 'theirs')")
+        with pytest.raises(TargetNotReady, match=r"large objects that the clone did not create.*: 50000"):
+            Clone(options, lambda: None).run()
+        assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+        target.run("select lo_unlink(50000)")
+        Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
+        target.run("select lo_from_bytea(50002, 'theirs')")
+        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        found = target.run("select oid, lo_get(oid) from pg_largeobject_metadata order by oid")
+        assert found == [(50000, b"ours"), (50001, b"theirs"), (50002, b"theirs")]
+
+
+@pytest.mark.full
 def test_a_completed_clone_leaves_nothing_at_the_source(source: Database, options: CloneOptions) -> None:
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
@@ -254,6 +274,29 @@ def test_columns_are_changed_while_a_clone_follows(source: Database, target: Dat
     assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
     assert contents(target) == contents(source)
     assert target.run("select count(*) from keyed where x = 3") == source.run("select count(*) from keyed where x = 3")
+
+
+@pytest.mark.full
+def test_a_clone_follows_through_a_restart_of_its_source(
+    start: Start, target: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new table is named by the next check of the definitions at the source."""
+
+    def is_named(table: str) -> bool:
+        return any(f"table public.{table} was created" in each for each in caplog.messages)
+
+    for source in database_with_tables(start(own_identity=True)):
+        with followed(clone_options(source, target, tmp_path)):
+            source.run("create table before (id int)")
+            eventually(lambda: is_named("before"))
+            kill = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name like"
+            source.admin(f"{kill} 'tidemark %' and datname = current_database()")
+            source.run("create table killed (id int)")
+            eventually(lambda: is_named("killed"), 30)
+            source.server.restart()
+            source.run("create table restarted (id int)", "insert into keyed values (1000, 'new')")
+            eventually(lambda: is_named("restarted"), 60)
+            eventually(lambda: target.run("select from keyed where id = 1000"))
 
 
 @pytest.mark.full

@@ -17,7 +17,8 @@ from tests.target.following import Cloned
 from tests.target.load import contents, writing
 from tidemark.clock import Lsn
 from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse
-from tidemark.log.segment import segment_path
+from tidemark.log.reader import LogReader
+from tidemark.log.segment import index_path, segment_path
 from tidemark.postgres.dsn import Dsn
 from tidemark.target import follow as following
 from tidemark.target.follow import Following, follow
@@ -59,6 +60,33 @@ def test_lost_connections_lose_nothing(cloned: Cloned, short: bool) -> None:
         follow_to_the_end(cloned, thread, done)
     proxy.close()
     assert contents(cloned.target) == contents(cloned.source)
+
+
+def test_a_target_that_follows_an_idle_source_commits_nothing_at_either_server(
+    cloned: Cloned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it for a transaction that changes none of its tables: the progress is recorded once in a while."""
+    monkeypatch.setattr(following, "REPORT_S", 3600.0)
+    progress = "select xmin::text, applied_lsn::text from tidemark.clones"
+    cloned.source.run("insert into keyed values (1, 'a')")
+    with receiving(cloned.mirror), Following.open(cloned.options()) as now:
+        eventually(lambda: (now.step(), cloned.target.run("select from keyed"))[1])
+        before, emitted = cloned.target.run(progress), nudges(cloned)
+        for _ in range(3):
+            now.wait()
+            now.step()
+        position, *_ = cloned.source.admin("select pg_logical_emit_message(true, 'other', '')::text")[0]
+        eventually(lambda: (now.step(), now.applied_lsn >= Lsn.parse(position))[1])
+        assert nudges(cloned) == emitted
+        assert cloned.target.run(progress) == before
+        now.settle()
+        assert cloned.target.run(progress) != before
+        cloned.source.run("truncate keyed")
+        eventually(lambda: (now.step(), not cloned.target.run("select from keyed"))[1])
+
+
+def nudges(cloned: Cloned) -> int:
+    return sum(message[10:19] == b"tidemark\0" for each in cloned.mirror.by_sql() for message in each.messages)
 
 
 def test_a_second_writer_is_refused(cloned: Cloned) -> None:
@@ -113,6 +141,31 @@ def test_a_standby_that_is_promoted_while_it_is_behind_is_caught_up(
         else:
             with pytest.raises(LogTrimmed, match=r"the target has lost changes.*promoted while it was behind"):
                 follow(options, cloned.position(), lambda: False)
+
+
+@pytest.mark.full
+def test_the_index_of_what_was_applied_is_removed_and_a_target_that_needs_it_is_refused(
+    cloned: Cloned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KEEP_S", "REPORT_S", "FORGET_S"):
+        monkeypatch.setattr(following, name, 0.0)
+    folder = cloned.mirror.options.folder
+    with receiving(cloned.mirror, replace(cloned.mirror.options, segment_bytes=1 << 16)):
+        cloned.source.run("insert into large values (1, 'first', 1)")
+        first = cloned.position()
+        follow(cloned.options(), first, lambda: False)
+        for number in range(2, 20):
+            cloned.source.run(f"insert into large values ({number}, repeat('x', 10000), {number})")
+        follow(cloned.options(), cloned.position(), lambda: False)
+        with Following.open(cloned.options()) as now:
+            eventually(lambda: (now.step(), not index_path(folder, 1).exists())[1])
+        assert contents(cloned.target) == contents(cloned.source)
+        assert segment_path(folder, LogReader(folder).last_commits()[-1].number).exists()
+        cloned.target.run("delete from large where id > 1", f"update tidemark.clones set applied_lsn = '{first}'")
+        cloned.source.run("insert into large values (20, 'last', 20)")
+        with pytest.raises(LogTrimmed, match="the target has lost changes"):
+            follow(cloned.options(), cloned.position(), lambda: False)
+    assert cloned.target.run("select id from large") == [(1,)]
 
 
 @pytest.mark.full

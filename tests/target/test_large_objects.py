@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from harness.copied import record_copied
 from harness.database import Database
 from tests.target.schema_pairs import PAIRS, Pair, pair_fixture
-from tidemark.errors import NotPermitted
+from tidemark.errors import NotPermitted, TargetNotReady
+from tidemark.postgres.identity import Identity
 from tidemark.target.large_objects import (
     PART_BYTES,
     LargeObjectsCopied,
@@ -18,14 +20,17 @@ from tidemark.target.large_objects import (
 pytestmark = pytest.mark.full
 
 pair = pair_fixture(*PAIRS)
+CLONE = "c"
 CONTENTS = """select m.oid, length(lo_get(m.oid)), md5(lo_get(m.oid)), obj_description(m.oid, 'pg_largeobject'), lomacl
                 from pg_largeobject_metadata m order by 1"""
 SIZES = (0, 1, 65535, 65536, 65537, PART_BYTES, PART_BYTES + 65536, 2 * PART_BYTES + 65536 + 1)
 
 
 def copy(pair: Pair) -> LargeObjectsCopied:
+    if pair.target.admin("select to_regclass('tidemark.clones')") == [(None,)]:
+        record_copied(pair.target, CLONE, Identity(1, 1, "source", 1, None), [])
     with pair.source.session("app") as source, pair.target.session("app") as target, source.transaction():
-        return copy_large_objects(source, target)
+        return copy_large_objects(source, target, CLONE)
 
 
 def fill(pair: Pair) -> None:
@@ -60,8 +65,21 @@ def test_they_arrive_whole_and_are_compared_when_copied_again(pair: Pair) -> Non
     )
     assert copy(pair) == LargeObjectsCopied(1, 3, len(SIZES) - 3, (50000,))
     with pair.target.session("app") as session:
-        remove_large_objects(session, (50000,))
+        remove_large_objects(session, CLONE, (50000,))
     assert contents(pair.target) == contents(pair.source)
+
+
+def test_those_of_other_applications_are_neither_rewritten_nor_removed(pair: Pair) -> None:
+    pair.target.run("select lo_from_bytea(50000, 'theirs')", "select lo_from_bytea(50009, 'theirs')")
+    pair.source.run("select lo_from_bytea(50000, 'ours')", "select lo_from_bytea(50001, 'ours')")
+    with pytest.raises(TargetNotReady, match="did not create, with OIDs that the source uses: 50000\n") as caught:
+        copy(pair)
+    assert [oid for oid, *_ in contents(pair.target)] == [50000, 50009]
+    pair.target.run(caught.value.hint.partition("run there: ")[2])
+    assert copy(pair) == LargeObjectsCopied(2, 0, 0, ())
+    pair.source.run("select lo_unlink(50001)")
+    assert copy(pair) == LargeObjectsCopied(0, 0, 1, (50001,))
+    assert pair.target.run("select lo_get(50009)") == [(b"theirs",)]
 
 
 def test_those_of_the_snapshot_are_copied(pair: Pair) -> None:
@@ -69,7 +87,8 @@ def test_those_of_the_snapshot_are_copied(pair: Pair) -> None:
     with pair.source.session("app") as source, pair.target.session("app") as target, source.transaction():
         assert len(read_large_objects(source)) == 1
         pair.source.run("select lo_put(50000, 0, 'later!')", "select lo_from_bytea(50001, 'later')")
-        copy_large_objects(source, target)
+        record_copied(pair.target, CLONE, Identity(1, 1, "source", 1, None), [])
+        copy_large_objects(source, target, CLONE)
     assert pair.target.run("select oid, lo_get(oid) from pg_largeobject_metadata") == [(50000, b"before")]
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ def target(server: Server) -> Iterator[Database]:
 class Following:
     """A log of the source that is applied to targets."""
 
-    def __init__(self, source: Database, folder: Path) -> None:
+    def __init__(self, source: Database, folder: Path, **options: Any) -> None:
         self.source = source
-        self.mirror = mirrored(source, folder, *TABLES)
+        self.mirror = mirrored(source, folder, *TABLES, **options)
         self.log = self.mirror.options.folder
 
     def received(self, *, binary: bool = True) -> Lsn:
@@ -185,19 +186,25 @@ def _one_by_one(table: str, statement: str) -> list[str]:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("segment_bytes", "slice_bytes"), [(128 << 20, 1000), (1 << 16, 1 << 30)], ids=["slices", "segments"]
+)
 def test_a_large_transaction_may_exchange_values_that_are_unique_at_its_end_only(
-    source: Database, target: Database, tmp_path: Path
+    source: Database, target: Database, tmp_path: Path, segment_bytes: int, slice_bytes: int
 ) -> None:
     for database in (source, target):
         database.run("alter table uniques drop constraint uniques_u_key, add unique (u) deferrable")
-    following = Following(source, tmp_path)
+    following = Following(source, tmp_path, segment_bytes=segment_bytes)
     source.run("insert into uniques (u, v) select i, repeat(i::text, 30) from generate_series(1, 20000) i")
     begun = following.received()
     source.run("update uniques set u = 20001 - u")
     upto = following.received()
+    planned = plan(LogReader(following.log), begun, upto, 1 << 30, slice_bytes)
+    places = {place for each in planned.slices for part in each.parts for place in part.extents["place"].tolist()}
+    assert (len(places) > 1, len(planned.slices) > 1) == (segment_bytes == 1 << 16, slice_bytes == 1000)
     with following.writer(target) as write:
-        write(Lsn.ZERO, begun, 1 << 30)
-        write(begun, upto, 1 << 30, 1000)
+        write(Lsn.ZERO, begun, 1 << 30, slice_bytes)
+        write(begun, upto, 1 << 30, slice_bytes)
     assert contents(target) == contents(source)
 
 

@@ -2,7 +2,7 @@
 
 The writer removes segments as soon as their data is applied to the lake. Their indexes are kept for the whole retention
 period, because they have the commit times and the commits that a snapshot excludes. Before an index is removed, the
-highest transaction ID in it is recorded (`forgotten`).
+highest transaction ID and LSN in it are recorded (`forgotten`). A clone keeps indexes as long as segments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def forget(folder: Path, retained: Lsn, *, dry_run: bool) -> dict[Path, int]:
     old = list(takewhile(lambda each: segments and each.number < segments[0] and each.lsn < retained, indexes))
     gone = {path: disk.size(path) for path in (index_path(folder, each.number) for each in old)}
     if old and not dry_run:
-        write_forgotten(folder, disk, old[-1].xid)
+        write_forgotten(folder, disk, old[-1].xid, old[-1].lsn)
         for path in gone:
             disk.remove(path)
             disk.sync_folder(folder)

@@ -176,6 +176,10 @@ def _connect(
         return refusal(conninfo, dsn, str(error), server=server)
 
 
+# A connection that is lost has status UNKNOWN: the next statement reports that.
+_NOT_IN_TRANSACTION = (psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.UNKNOWN)
+
+
 class Session:
     """A connection, in autocommit mode outside of `transaction()`. Not shared between threads or processes."""
 
@@ -272,7 +276,7 @@ class Session:
 
     def begin(self, *, read_only: bool = True, snapshot_id: str | None = None) -> None:
         """Begin a transaction that lasts until `end()` or the end of the session, to hold a snapshot or a lock."""
-        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if self._connection.info.transaction_status not in _NOT_IN_TRANSACTION:
             raise RuntimeError("a transaction is open in this session already")
         mode = sql.SQL("read only" if read_only else "read write")
         with self._translated("beginning a transaction"):

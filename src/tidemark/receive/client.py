@@ -49,7 +49,14 @@ class ReceiveClient:
 
     def wait(self, lsn: Lsn, limit_s: float) -> Lsn:
         """Wait until everything up to `lsn` is in the log; returns the received LSN."""
-        verb, reached = self._ask(f"wait {lsn} {limit_s * 1000:.0f}").split()
+        return self._wait("wait", lsn, limit_s)
+
+    def follow(self, lsn: Lsn, limit_s: float) -> Lsn:
+        """Like `wait`, but nothing is requested from the source: on an idle one, this may not end before the limit."""
+        return self._wait("follow", lsn, limit_s)
+
+    def _wait(self, request: str, lsn: Lsn, limit_s: float) -> Lsn:
+        verb, reached = self._ask(f"{request} {lsn} {limit_s * 1000:.0f}").split()
         if verb == "timeout":
             raise LogBehind(
                 f"{lsn} was not received within {limit_s:g} s: the received LSN is {reached}",

@@ -42,7 +42,7 @@ class _Waiting:
     """A request that gets its response when the log has reached `target`; `nudge` is the number of its nudge request.
 
     At `ask_at`, a keepalive message is requested from the server. At `nudge_at`, a logical message is emitted, which
-    advances the position of the server.
+    advances the position of the server. A client that follows for long needs neither.
     """
 
     verb: str
@@ -181,6 +181,9 @@ class Control:
                     deadline = now + _seconds(limit[0]) if limit else None
                     target = page_start(Lsn.parse(lsn), self.wal_segment_bytes)
                     client.waiting = _Waiting("received", target, deadline, now + ASK_AFTER_S, now + NUDGE_AFTER_S)
+                case "follow", [lsn, *limit] if len(limit) <= 1:
+                    deadline = now + _seconds(limit[0]) if limit else None
+                    client.waiting = _Waiting("received", Lsn.parse(lsn), deadline)
                 case "sync", []:
                     self.wishes.sync = True
                     client.waiting = _Waiting("flushed", progress.received)

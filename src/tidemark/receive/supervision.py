@@ -1,6 +1,7 @@
 """Supervision of a receiver by the process that uses its log: started, restarted if it was killed, and undone.
 
-A first start that fails drops the slot that it created at the source, so that it retains no WAL.
+A receiver that ends with an error that may be temporary, such as a slot that another session uses, is restarted too. A
+first start that fails drops the slot that it created at the source, so that it retains no WAL.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemark.errors import LogInUse, ReceiveFailed, Stopped, TidemarkError
+from tidemark.errors import LogInUse, ReceiveFailed, Retry, Stopped, TidemarkError, policy_of
 from tidemark.log.archive import NAME as ARCHIVED
 from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
@@ -42,6 +43,7 @@ class Receiving:
         self._options, self._stopping = options, stopping
         self.ended = False
         self._deaths: list[float] = []
+        self._is_counted = False
         self._patient_until = time.monotonic() + ORPHAN_S
         self._is_first = not has_begun(options.folder)
         with ExitStack() as held:
@@ -57,25 +59,38 @@ class Receiving:
         return self._process.process.pid
 
     def check(self) -> None:
-        """Restart the receiver if it was killed; if it ended with an error of its own, raise that."""
+        """Restart the receiver if it was killed or may succeed now; if it ended with another error, raise that."""
         if self.ended or self._process.process.poll() is None:
             return
         try:
             self._process.wait()
             self.ended = self._options.endpos is not None
-        except ReceiveFailed as error:
-            self._deaths = [at for at in self._deaths if at > time.monotonic() - 60] + [time.monotonic()]
-            if len(self._deaths) > MOST_DEATHS:
-                raise
-            _LOGGER.warning("%s; restarting the receiver", error.message, extra=fields(deaths=len(self._deaths)))
         except LogInUse as error:
             if time.monotonic() > self._patient_until:
                 raise
             _LOGGER.info("%s; waiting for that process to end", error.message)
             time.sleep(_ORPHAN_PAUSE_S)
+        except TidemarkError as error:
+            if not self._may_restart(error):
+                raise
+            _LOGGER.warning("%s; restarting the receiver", error.message, extra=fields(deaths=len(self._deaths)))
         if not self.ended:
             self._process.close()
             self._process = ReceiveProcess.start(self._options)
+            self._is_counted = False
+
+    def _may_restart(self, error: TidemarkError) -> bool:
+        """Count the end of this receiver, once, and return whether to start another one now.
+
+        A first start reports a temporary error at once; later ones are waited out, but not many in a minute.
+        """
+        temporary = policy_of(error).retry is not Retry.NEVER and has_begun(self._options.folder)
+        if not (temporary or isinstance(error, ReceiveFailed)):
+            return False
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if at > now - 60] + ([] if self._is_counted else [now])
+        self._is_counted = True
+        return len(self._deaths) <= MOST_DEATHS
 
     def keep(self) -> None:
         """Keep the slot and the log from now on, also if this ends with an error."""

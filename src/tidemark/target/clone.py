@@ -10,7 +10,7 @@ Changes come from the stream, or from polls where logical decoding is not availa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,7 +58,7 @@ from tidemark.target.source_tables import (
     require_carried,
 )
 from tidemark.target.stages import Stage
-from tidemark.target.state import CloneRecord, CloneState, Phase
+from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Phase
 
 _LATER = "Use a later `--endpos`, or none."
 _LOGGER = logging.getLogger("tidemark.target")
@@ -229,22 +229,27 @@ class Clone:
         following = FollowOptions(source, options.target, options.names.mirror, options.log, repair_from, carrying)
         endpos = options.endpos
         _require_end(self._state(source), endpos)
-        with self._options.open_source() as session:
-            watch = SourceWatch(options.selection, carrying)
-            watch.check(session, self._state(source).tables)
-            if endpos is None and (options.once or not options.follows):
-                endpos = self._position()
+        watch = SourceWatch(options.selection, carrying)
 
-            def observe(now: Following, merged: Merged | None) -> None:
-                self._check_receiver()
-                if watch.is_due:
-                    watch.check(session, now.tables)
-                changes = merged.changes if merged is not None else 0
-                self._reporter.clone(self._filling.progress, now.applied_lsn, now.received_lsn, changes)
+        def check_source(tables: Mapping[int, ClonedTable]) -> None:
+            """In a session of its own: following continues after a restart of the source."""
+            with options.open_source() as session:
+                watch.check(session, tables)
 
-            self._reporter.enter(State.FOLLOWING)
-            applied = follow(following, endpos, self._stopping, observe)
-            watch.check(session, self._state(source).tables)
+        check_source(self._state(source).tables)
+        if endpos is None and (options.once or not options.follows):
+            endpos = self._position()
+
+        def observe(now: Following, merged: Merged | None) -> None:
+            self._check_receiver()
+            if watch.is_due:
+                check_source(now.tables)
+            changes = merged.changes if merged is not None else 0
+            self._reporter.clone(self._filling.progress, now.applied_lsn, now.received_lsn, changes)
+
+        self._reporter.enter(State.FOLLOWING)
+        applied = follow(following, endpos, self._stopping, observe)
+        check_source(self._state(source).tables)
         if options.follows or endpos is None or applied < endpos:
             return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
         if carrying is not None:
@@ -306,8 +311,9 @@ class Clone:
 
     def _copy_large_objects_again(self) -> None:
         """Copy what has changed since the copy: the stream has no changes of large objects."""
+        clone = self._options.names.mirror
         with self._options.open_source() as source, self._options.open_target() as target, source.transaction():
-            remove_large_objects(target, copy_large_objects(source, target).extra)
+            remove_large_objects(target, clone, copy_large_objects(source, target, clone).extra)
 
     def _set_sequences(self) -> None:
         with self._options.open_source() as source, self._options.open_target() as target:

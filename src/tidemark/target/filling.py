@@ -29,7 +29,7 @@ from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
-from tidemark.target.large_objects import copy_large_objects
+from tidemark.target.large_objects import copy_large_objects, require_unused_oids
 from tidemark.target.options import CloneOptions
 from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.source_tables import read_selected, require_unaltered
@@ -104,6 +104,9 @@ class Filling:
         chosen = definitions if self._options.selection != Selection() else None
         begun = record.exists and record.read(source) is not None
         self._schema.dump(snapshot.shared.name, chosen, begun=begun)
+        if not begun:
+            with snapshot.shared.session("clone") as session, self._options.open_target() as target:
+                require_unused_oids(session, target)
         record.create()
         if record.read(source) is None:
             record.begin(source, mode)
@@ -134,7 +137,7 @@ class Filling:
         failed = self._copy_rows(record, snapshot, wanted, watermark, then)
         if not failed:
             with snapshot.shared.session("clone") as session, self._options.open_target() as target:
-                copy_large_objects(session, target)
+                copy_large_objects(session, target, record.name)
         return failed
 
     def _copy_rows(

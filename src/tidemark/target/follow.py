@@ -36,8 +36,11 @@ from tidemark.errors import (
     TargetInUse,
     policy_of,
 )
+from tidemark.log.disk import Disk
+from tidemark.log.forgotten import read_forgotten_lsn
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import SlicePlan, plan
+from tidemark.log.trimming import forget
 from tidemark.logs import fields
 from tidemark.pipeline.copy.snapshots import LOG_WAIT_S
 from tidemark.postgres.dsn import Dsn
@@ -60,6 +63,7 @@ from tidemark.target.writer import FollowedTable, TargetWriter
 BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
+FORGET_S = 60.0  # after this time, indexes of segments that were removed are removed too
 KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # The log is removed when the target has it, so what the target has must survive a crash of the target.
@@ -104,7 +108,7 @@ class Following:
         self._carried: list[str] = []
         self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
-        self._reported_at = 0.0
+        self._reported_at = self._forgot_at = 0.0
         self._reports = deque([(time.monotonic(), Lsn.ZERO)])
 
     @classmethod
@@ -139,7 +143,8 @@ class Following:
                     self._take_back(tables)
                     self._hold = self._record.hold_lsn()
                     return None
-                self._recorded = planned.upto
+                if self._is_recorded(merged):
+                    self._recorded = planned.upto
                 fail_point(CloneFailPoint.BATCH_COMMITTED)
             self.applied_lsn = planned.upto
             self._report_carried()
@@ -168,26 +173,37 @@ class Following:
         self._report_carried()
 
     def _planned(self, upto: Lsn, most_bytes: int) -> SlicePlan:
+        self._require_listed()
         try:
             return plan(self._reader, self.applied_lsn, upto, most_bytes, SLICE_BYTES)
         except LogTrimmed as error:
-            raise LogTrimmed(
-                f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
-                "target has lost changes, such as a standby that was promoted while it was behind",
-                CLONE_AGAIN,
-            ) from error
+            raise self._trimmed() from error
 
     def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
         """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
         tables = dict(self._tables)
         try:
-            return planned, self._writer.write(planned, self._options.log, lambda _: self._advance(planned.upto))
+            return planned, self._writer.write(
+                planned, self._options.log, lambda merged: self._record_batch(merged, planned.upto)
+            )
         except TargetDiffers as error:
             if self._options.repair_from is None:
                 raise
             self._take_back(tables)
             _LOGGER.warning("%s; repairing it", error.message)
             return self._repaired(self._options.repair_from, error, endpos)
+
+    def _require_listed(self) -> None:
+        """Raise an error if commits that the target lacks were removed from the index, which is read before this."""
+        if read_forgotten_lsn(self._options.log, Disk()) > self.applied_lsn:
+            raise self._trimmed()
+
+    def _trimmed(self) -> LogTrimmed:
+        return LogTrimmed(
+            f"the target has the changes up to {self.applied_lsn}, and the log no longer has those after it: the "
+            "target has lost changes, such as a standby that was promoted while it was behind",
+            CLONE_AGAIN,
+        )
 
     def _take_back(self, tables: Mapping[int, ClonedTable]) -> None:
         """Restore the definitions of before a batch that was rolled back."""
@@ -206,10 +222,10 @@ class Following:
             planned = self._planned(upto, sys.maxsize)
             rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
 
-            def record(_: Session, found: Differences) -> None:
+            def record(merged: Merged, found: Differences) -> None:
                 for repair in found.repairs():
                     self._record.add_repair(repair, planned.upto)
-                self._advance(planned.upto)
+                self._record_batch(merged, planned.upto)
 
             merged, found = self._writer.repair(planned, self._options.log, record, rows.read)
         for repair in found.repairs():
@@ -241,13 +257,17 @@ class Following:
         """The LSN up to which the log has all changes, as last read."""
         return self._reader.received
 
-    def wait(self) -> None:
-        """Wait until there is more, but not for long."""
+    def wait(self, endpos: Lsn | None = None) -> None:
+        """Wait until there is more, but not for long. Without an end to reach, nothing is requested from the source."""
         if self._hold is not None and self.applied_lsn >= self._hold:
             time.sleep(HELD_S)
             return
         try:
-            self._receiver().wait(self._hold or Lsn(self.applied_lsn.value + 1), WAIT_S)
+            following = Lsn(self.applied_lsn.value + 1)
+            if self._hold is None and endpos is None:
+                self._receiver().follow(following, WAIT_S)
+            else:
+                self._receiver().wait(self._hold or following, WAIT_S)
         except LogBehind:
             pass
         except ReceiveFailed:
@@ -277,6 +297,14 @@ class Following:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
+    def _is_recorded(self, merged: Merged) -> bool:
+        """Whether the progress is part of a batch. If the batch writes nothing, `settle` records it later."""
+        return not merged.is_empty or bool(self._carried)
+
+    def _record_batch(self, merged: Merged, upto: Lsn) -> None:
+        if self._is_recorded(merged):
+            self._advance(upto)
+
     def _advance(self, upto: Lsn) -> None:
         fail_point(CloneFailPoint.BATCH_WRITTEN)
         self._record.advance(self._recorded, upto, self._reader.received)
@@ -285,12 +313,16 @@ class Following:
         """Report to the receiver, once in a while, which segments of the log the target no longer needs."""
         if time.monotonic() < self._reported_at + REPORT_S:
             return
+        self._hold = self._record.hold_lsn()  # while the source is idle, no batch finds it
         self.settle()
         self._reported_at = time.monotonic()
         try:
             self._receiver().applied(self._recorded or self._first, self._kept())
         except ReceiveFailed:
             self._leave_receiver()
+        if time.monotonic() >= self._forgot_at + FORGET_S:
+            forget(self._options.log, self._kept(), dry_run=False)
+            self._forgot_at = time.monotonic()
 
     def _kept(self) -> Lsn:
         """The LSN above which the log is kept: what the target had `KEEP_S` ago, but not more than `KEEP_BYTES`."""
@@ -419,7 +451,7 @@ def follow(
                 while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
                     merged = following.step(endpos)
                     if merged is None:
-                        following.wait()
+                        following.wait(endpos)
                     watch(following, merged)
                     pause_s = FIRST_PAUSE_S
                 following.carry_altered()

@@ -1,20 +1,25 @@
 """Large objects: copied in a snapshot with their OIDs, comments and privileges, and compared by content.
 
 A large object is written in one transaction of the target, in parts, so after a crash it is complete or absent. One
-that exists at the target already is compared by digests of its parts and rewritten if it differs. Large objects are not
+that the clone created earlier is compared by digests of its parts and rewritten if it differs. Large objects are not
 in the replication stream: before a cutover they are copied once more.
+
+The OIDs of those that the clone created are recorded in the transactions that create them. All others at the target are
+those of other applications, which are neither rewritten nor removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
 
-from tidemark.errors import NotPermitted
+from tidemark.errors import NotPermitted, TargetNotReady
+from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import Session
+from tidemark.target.state import CloneRecord
 
 PART_BYTES = 1 << 20
 _FIRST_BYTES = 64 << 10  # most large objects are complete in their first part
@@ -54,7 +59,7 @@ class LargeObject:
 
 @dataclass(frozen=True, slots=True)
 class LargeObjectsCopied:
-    """The result: how many were created, rewritten and found equal, and which exist at the target alone."""
+    """The result: how many were created, rewritten and found equal, and which of the clone the source no longer has."""
 
     created: int
     rewritten: int
@@ -70,19 +75,33 @@ def read_large_objects(session: Session) -> tuple[LargeObject, ...]:
     )
 
 
-def copy_large_objects(source: Session, target: Session) -> LargeObjectsCopied:
+def require_unused_oids(source: Session, target: Session, own: Collection[int] = ()) -> None:
+    """Raise TargetNotReady if the target has large objects, other than its `own`, with OIDs that the source uses."""
+    both = {each.oid for each in read_large_objects(source)} & {each.oid for each in read_large_objects(target)}
+    if taken := sorted(both.difference(own)):
+        unlink = statement("select lo_unlink(oid) from unnest({}::oid[]) oid;", sql.Literal(taken))
+        raise TargetNotReady(
+            f"the target has large objects that the clone did not create, with OIDs that the source uses: "
+            f"{_shown(taken)}",
+            f"Use another database as the target. If no application needs them, run there: {unlink}",
+        )
+
+
+def copy_large_objects(source: Session, target: Session, clone: str) -> LargeObjectsCopied:
     """Copy all large objects; `source` is in a transaction, whose snapshot is read, and `target` in none.
 
-    Raise NotPermitted, before anything is written, if one cannot be read. Large objects that only the target has are
-    reported and not removed.
+    Raise NotPermitted, before anything is written, if one cannot be read, and TargetNotReady if another application has
+    one with its OID at the target. Those of the clone that the source no longer has are reported and not removed.
     """
-    role = target.connection.info.user
+    role, record = target.connection.info.user, CloneRecord(target, clone)
     wanted = [_without_grants_to(each, role) for each in read_large_objects(source)]
     _require_readable(source, wanted)
-    existing = {each.oid: each for each in read_large_objects(target)}
+    own = record.large_objects()
+    require_unused_oids(source, target, own)
+    existing = {each.oid: each for each in read_large_objects(target) if each.oid in own}
     new = [each for each in wanted if each.oid not in existing]
     for start in range(0, len(new), _AT_ONCE):
-        _create(source, target, new[start : start + _AT_ONCE])
+        _create(source, target, record, new[start : start + _AT_ONCE])
     both = [each for each in wanted if each.oid in existing]
     rewritten = sum(_rewrite_if_different(source, target, each, existing[each.oid]) for each in both)
     extra = tuple(sorted(existing.keys() - {each.oid for each in wanted}))
@@ -94,27 +113,33 @@ def _without_grants_to(each: LargeObject, role: str) -> LargeObject:
     return replace(each, grants=tuple(grant for grant in each.grants if grant[0] != role))
 
 
-def remove_large_objects(target: Session, oids: Collection[int]) -> None:
-    """Remove large objects of the target, such as those that no longer exist at the source."""
-    target.rows("select lo_unlink(oid) from unnest(%s::oid[]) oid", [list(oids)])
+def remove_large_objects(target: Session, clone: str, oids: Collection[int]) -> None:
+    """Remove large objects that the clone created, such as those that no longer exist at the source."""
+    with target.transaction(read_only=False):
+        target.rows("select lo_unlink(oid) from unnest(%s::oid[]) oid", [list(oids)])
+        CloneRecord(target, clone).remove_large_objects(oids)
 
 
 def _require_readable(session: Session, wanted: Collection[LargeObject]) -> None:
     closed = [each.oid for each in wanted if not each.readable]
     if closed:
         role = sql.Identifier(session.connection.info.user).as_string(session.connection)
-        oids, more = ", ".join(map(str, closed[:_SHOWN])), f" and {len(closed) - _SHOWN} more"
         raise NotPermitted(
-            f"role {session.connection.info.user} may not read the large objects "
-            f"{oids}{more if len(closed) > _SHOWN else ''}",
+            f"role {session.connection.info.user} may not read the large objects {_shown(closed)}",
             f"Have their owner run: grant select on large object {', '.join(map(str, closed))} to {role};",
             "42501",
         )
 
 
-def _create(source: Session, target: Session, objects: Collection[LargeObject]) -> None:
+def _shown(oids: Sequence[int]) -> str:
+    more = f" and {len(oids) - _SHOWN} more" if len(oids) > _SHOWN else ""
+    return f"{', '.join(map(str, oids[:_SHOWN]))}{more}"
+
+
+def _create(source: Session, target: Session, record: CloneRecord, objects: Collection[LargeObject]) -> None:
     first = {oid: bytes(data) for oid, data in source.rows(_FIRST, [_FIRST_BYTES, [each.oid for each in objects]])}
     with target.transaction(read_only=False):
+        record.add_large_objects(first)
         for each in objects:
             target.rows(_CREATE, [each.oid, first[each.oid]])
             if len(first[each.oid]) == _FIRST_BYTES:

@@ -20,12 +20,21 @@ RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and und
 
 @dataclass(slots=True)
 class Merged:
-    """How many rows a batch has deleted, updated and inserted, and of how many changes that is the net effect."""
+    """How many rows a batch has deleted, updated and inserted, and of how many changes that is the net effect.
+
+    `truncated` is how often a table was truncated.
+    """
 
     changes: int = 0
     deleted: int = 0
     updated: int = 0
     inserted: int = 0
+    truncated: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row of the target was written."""
+        return not (self.changes or self.truncated)
 
 
 @dataclass(frozen=True, slots=True)

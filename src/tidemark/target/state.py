@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,6 +82,11 @@ _CREATED = (
         missing text[] not null,
         extra text[] not null,
         repaired_at timestamptz not null default now()
+    )""",
+    """create table if not exists tidemark.large_objects (
+        clone text not null references tidemark.clones on delete cascade,
+        oid oid not null,
+        primary key (clone, oid)
     )""",
 )
 _CLONE = """
@@ -387,6 +392,20 @@ class CloneRecord:
             "insert into tidemark.repairs (clone, name, lsn, rows, missing, extra) values (%s, %s, %s, %s, %s, %s)",
             self.name, repair.table, str(lsn), repair.rows, *repair.named(RECORDED),
         )  # fmt: skip
+
+    def large_objects(self) -> frozenset[int]:
+        """The OIDs of the large objects that the clone created."""
+        found = self._session.rows("select oid::bigint from tidemark.large_objects where clone = %s", [self.name])
+        return frozenset(oid for (oid,) in found)
+
+    def add_large_objects(self, oids: Iterable[int]) -> None:
+        """Record large objects that the clone creates; those that were removed at the target are recorded already."""
+        insert = "insert into tidemark.large_objects select %s, unnest(%s::oid[]) on conflict do nothing"
+        self._run(insert, self.name, list(oids))
+
+    def remove_large_objects(self, oids: Iterable[int]) -> None:
+        """Remove the records of large objects that the clone removes."""
+        self._run("delete from tidemark.large_objects where clone = %s and oid = any(%s::oid[])", self.name, list(oids))
 
     def _run(self, statement: str, *parameters: Any) -> int:
         """Run a statement; return how many rows it changed."""

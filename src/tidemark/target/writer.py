@@ -106,7 +106,7 @@ class TargetWriter:
         self._numbers = count(1)
         self._differences: Differences | None = None
 
-    def write(self, plan: SlicePlan, log: Path, record: Callable[[Session], None]) -> Merged:
+    def write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
         """Apply the transactions of a plan in one transaction; `record` records the progress in it.
 
         Raises TargetDiffers if the target does not have the rows that the changes expect.
@@ -124,7 +124,7 @@ class TargetWriter:
             raise
 
     def repair(
-        self, plan: SlicePlan, log: Path, record: Callable[[Session, Differences], None], read: ReadRows
+        self, plan: SlicePlan, log: Path, record: Callable[[Merged, Differences], None], read: ReadRows
     ) -> tuple[Merged, Differences]:
         """Apply the transactions of a plan like `write`, but repair the rows that they concern and return these.
 
@@ -133,28 +133,27 @@ class TargetWriter:
         """
         found = self._differences = Differences()
 
-        def settle(session: Session) -> None:
+        def settle(merged: Merged) -> None:
             for each in found:
                 self._settle(each, read)
-            record(session, found)
+            record(merged, found)
 
         try:
             return self.write(plan, log, settle), found
         finally:
             self._differences = None
 
-    def _write(self, plan: SlicePlan, log: Path, record: Callable[[Session], None]) -> Merged:
+    def _write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
         merged = Merged()
         with translated("applying changes at the target"), self._session.connection.transaction():
-            if len(plan.slices) > 1:  # a slice can end where a deferrable constraint does not hold yet
-                self._count(_DEFERRED)
+            self._count(_DEFERRED)  # a merge has the changes of one slice, segment and format: not of a whole statement
             for each in plan.slices:
                 waiting: dict[int, _Waiting] = {}
                 for part in each.parts:
                     for changes in located(part, log):
                         self._take(changes, waiting, merged)
                 self._merge_all(waiting, merged)
-            record(self._session)
+            record(merged)
         return merged
 
     def _take(self, changes: LocatedChanges, waiting: dict[int, _Waiting], merged: Merged) -> None:
@@ -171,6 +170,7 @@ class TargetWriter:
             if part.messages.letters[0] == TRUNCATE:
                 waiting.pop(oid, None)
                 self._session.execute(truncated([followed.target]), f"truncating {followed.target.label}")
+                merged.truncated += 1
                 continue
             for uniform in _of_one_format(part):
                 there = waiting.get(oid)
