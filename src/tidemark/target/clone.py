@@ -122,7 +122,8 @@ class Clone:
             return Cloned(state.phase, state.applied_lsn, state.repaired)
         if state is None:
             with self._options.open_source() as session:
-                require_target(read_target_state(session, options.source, options.target, options.selection))
+                there = read_target_state(session, options.source, options.target, options.selection)
+                require_target(there, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
     def describe(self) -> Iterator[str]:
@@ -136,7 +137,8 @@ class Clone:
                 yield f"-- Mode {choice.mode.value}: {choice.why}"
                 yield f"-- Clone {options.names.mirror} is in phase {state.phase.value}, and continues there."
                 return
-            require_target(read_target_state(session, options.source, options.target, options.selection))
+            there = read_target_state(session, options.source, options.target, options.selection)
+            require_target(there, choice.mode)
             with session.transaction():
                 tables = read_selected(session, options.selection)
                 sizes = list(table_lines(session, tables))

@@ -1,4 +1,4 @@
-"""What a clone is asked to do, and sessions on its two servers."""
+"""The options of a clone, and sessions on its two servers."""
 
 from __future__ import annotations
 

@@ -32,9 +32,14 @@ def read_selected(session: Session, selection: Selection, catalog: Catalog | Non
     """The selected tables, without those of extensions, which CREATE EXTENSION creates at the target."""
     catalog = catalog or read_catalog(session)
     chosen = selected_tables(catalog, selection)
-    extended = {oid for (oid,) in session.rows(_EXTENDED)}
+    extended = read_extended(session)
     tables = [table for table in catalog.tables if table.oid not in extended]
     return {table.oid: Fingerprint.of(table, ()) for table in tables if chosen is None or table.oid in chosen}
+
+
+def read_extended(session: Session) -> set[int]:
+    """The OIDs of the relations of extensions."""
+    return {oid for (oid,) in session.rows(_EXTENDED)}
 
 
 @dataclass(frozen=True, slots=True)
