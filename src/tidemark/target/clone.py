@@ -30,7 +30,6 @@ from tidemark.log.mirror import read_mirror
 from tidemark.pipeline.events import Emit, ModeSelected, PollApplied, State
 from tidemark.pipeline.plan import require_interval
 from tidemark.pipeline.poll.polling import Polling
-from tidemark.pipeline.publishing import require_published
 from tidemark.pipeline.reporting import Reporter
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.identity import Identity, locate
@@ -48,6 +47,7 @@ from tidemark.target.merging import Merged
 from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
+from tidemark.target.publishing import TablePublishing
 from tidemark.target.rights import require_target
 from tidemark.target.schema import CloneSchema
 from tidemark.target.sequences import read_sequences, set_sequences
@@ -56,6 +56,8 @@ from tidemark.target.source_tables import (
     SourceWatch,
     read_selected,
     require_carried,
+    require_members,
+    require_selection,
 )
 from tidemark.target.stages import Stage
 from tidemark.target.state import CloneRecord, CloneState, Phase
@@ -120,7 +122,9 @@ class Clone:
             if mode is Mode.LOGICAL:
                 self._leave_source()
             return Cloned(state.phase, state.applied_lsn, state.repaired)
-        if state is None:
+        if state is not None:
+            require_selection(options.names.mirror, state.selection, options.selection)
+        else:
             with self._options.open_source() as session:
                 there = read_target_state(session, options.source, options.target, options.selection)
                 require_target(there, mode)
@@ -134,6 +138,7 @@ class Clone:
             source = locate(session, options.source, may_replicate=choice.mode is Mode.LOGICAL).identity
             state = record.read(source) if record.exists else None
             if state is not None:
+                require_selection(options.names.mirror, state.selection, options.selection)
                 yield f"-- Mode {choice.mode.value}: {choice.why}"
                 yield f"-- Clone {options.names.mirror} is in phase {state.phase.value}, and continues there."
                 return
@@ -181,15 +186,19 @@ class Clone:
 
     def _by_stream(self, source: Identity, state: CloneState | None) -> Cloned:
         options = self._options
+        publishing = TablePublishing(options)
         if state is not None:
             self._require_log(state)
-        require_published(options, strict=state is None)
+        if state is None or state.phase is Phase.DEFINITIONS:
+            publishing.publish(strict=state is None)
+        else:
+            self._require_members(state)
         with self._options.open_source() as session, self._options.open_target() as target:
             binary = can_stream_binary(session.version_num, target.version_num)
         with Receiving(options.receive(binary=binary), self._stopping) as receiving:
             self._check_receiver = receiving.check
             with self._options.recorded() as record:
-                self._filling.fill(record, source, Mode.LOGICAL, receiving.keep)
+                self._filling.fill(record, source, Mode.LOGICAL, receiving.keep, publishing)
             ended = self._followed(source)
         if ended.phase is Phase.COMPLETE:
             self._leave_source()
@@ -197,7 +206,7 @@ class Clone:
 
     def _by_polls(self, source: Identity) -> Cloned:
         with self._options.recorded() as record:
-            self._filling.fill(record, source, Mode.POLL, lambda: None)
+            self._filling.fill(record, source, Mode.POLL)
         return self._polled(source)
 
     def _require_log(self, state: CloneState) -> None:
@@ -212,6 +221,13 @@ class Clone:
                 "If the directory was moved, pass it with `--state`. If it is lost, drop what was cloned, and schema "
                 "tidemark, at the target, and clone again.",
             )
+
+    def _require_members(self, state: CloneState) -> None:
+        """Refuse a clone of which a table was not published for some time, before anything else is done."""
+        options = self._options
+        with options.open_source() as session, session.transaction():
+            found = read_selected(session, options.selection, publications=options.publications(state.mode))
+        require_members(state.tables, found)
 
     def _stops(self) -> bool:
         """Whether to stop; the receiver is restarted if it was killed, since the source keeps WAL for it."""
@@ -232,7 +248,7 @@ class Clone:
         endpos = options.endpos
         _require_end(self._state(source), endpos)
         with self._options.open_source() as session:
-            watch = SourceWatch(options.selection, carrying)
+            watch = SourceWatch(options.selection, carrying, options.publications(Mode.LOGICAL))
             watch.check(session, self._state(source).tables)
             if endpos is None and (options.once or not options.follows):
                 endpos = self._position()

@@ -56,6 +56,10 @@ class CloneOptions:
         """The directory of the log."""
         return self.folder / LOG
 
+    def publications(self, mode: Mode) -> tuple[str, ...]:
+        """The publications in which the tables of a clone in this mode must remain."""
+        return self.names.all_publications if mode is Mode.LOGICAL else ()
+
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""
         return ReceiveOptions(self.source, self.log, self.names, binary=binary)
