@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from harness.database import OWNER, Database
@@ -99,6 +101,10 @@ def test_a_table_that_is_created_while_the_slot_waits_is_published_before_it_is_
     assert target.run("select * from late order by 1") == [(1, "updated"), (2, "updated")]
 
 
+def _commit(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("commit")
+
+
 @pytest.mark.quick
 def test_tables_are_copied_when_the_transactions_have_ended_that_may_have_written_them_before_they_were_published(
     db: Database, options: CloneOptions, caplog: pytest.LogCaptureFixture
@@ -118,8 +124,7 @@ def test_tables_are_copied_when_the_transactions_have_ended_that_may_have_writte
             open_since_later.execute("insert into keyed values (2, 'after it was published')")
             with pytest.raises(Stopped):
                 publishing.wait(stop)
-            rounds = iter((lambda: None, lambda: open_since_before.execute("commit")))
-            publishing.wait(lambda: next(rounds)())
+            publishing.wait(lambda: _commit(open_since_before))
     assert "the copy is waiting for running transactions: pid " in caplog.text
 
 

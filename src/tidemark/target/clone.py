@@ -21,6 +21,8 @@ from tidemark.errors import (
     RESYNC_ALL,
     InvalidValue,
     LogDamaged,
+    NotTheSameSource,
+    PublicationDiffers,
     SourceError,
     TargetBehind,
     TidemarkError,
@@ -33,7 +35,7 @@ from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.reporting import Reporter
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.identity import Identity, locate
-from tidemark.postgres.publication import drop_statement
+from tidemark.postgres.publication import PRINT_SETUP, drop_statement
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.supervision import Receiving
 from tidemark.schema.selection import Selection
@@ -41,6 +43,7 @@ from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.filling import Filling
+from tidemark.target.folder import CloneFolder
 from tidemark.target.follow import Following, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.merging import Merged
@@ -90,6 +93,7 @@ class Clone:
         self._schema = CloneSchema(
             options.source, options.target, options.folder, options.jobs, options.pg_bin, options.with_schema
         )
+        self._folder = CloneFolder(options)
         self._filling = Filling(options, self._schema, spark, self._reporter, self._stops)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Cloned:
@@ -98,7 +102,11 @@ class Clone:
         try:
             return self._run()
         except TidemarkError as error:
-            if "LAKE" in error.hint:  # it names what resolves the error of a mirror
+            if "LAKE" in error.hint and isinstance(error, NotTheSameSource):
+                error.hint = "Connect to the source of the clone, or use another `--name` for another clone."
+            elif isinstance(error, PublicationDiffers) and error.hint == PRINT_SETUP:
+                error.hint = self._start_over()
+            elif "LAKE" in error.hint:  # it names what resolves the error of a mirror
                 before = error.hint.partition(RESYNC_ALL)[0] if RESYNC_ALL in error.hint else ""
                 error.hint = f"{before}{self._start_over()}"
             raise
@@ -119,8 +127,8 @@ class Clone:
         with self._options.recorded() as record:
             state = record.read(source) if record.exists else None
         if state is not None and state.phase is Phase.COMPLETE:
-            if mode is Mode.LOGICAL:
-                self._leave_source()
+            if self._folder.is_of(state):
+                self._leave(mode)
             return Cloned(state.phase, state.applied_lsn, state.repaired)
         if state is not None:
             require_selection(options.names.mirror, state.selection, options.selection)
@@ -128,6 +136,7 @@ class Clone:
             with self._options.open_source() as session:
                 there = read_target_state(session, options.source, options.target, options.selection)
                 require_target(there, mode)
+        self._folder.prepare(source, state, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
     def describe(self) -> Iterator[str]:
@@ -201,13 +210,16 @@ class Clone:
                 self._filling.fill(record, source, Mode.LOGICAL, receiving.keep, publishing)
             ended = self._followed(source)
         if ended.phase is Phase.COMPLETE:
-            self._leave_source()
+            self._leave(Mode.LOGICAL)
         return ended
 
     def _by_polls(self, source: Identity) -> Cloned:
         with self._options.recorded() as record:
             self._filling.fill(record, source, Mode.POLL)
-        return self._polled(source)
+        ended = self._polled(source)
+        if ended.phase is Phase.COMPLETE:
+            self._leave(Mode.POLL)
+        return ended
 
     def _require_log(self, state: CloneState) -> None:
         """Refuse a log that does not have every change above what the target has, before another slot is created."""
@@ -330,6 +342,12 @@ class Clone:
     def _set_sequences(self) -> None:
         with self._options.open_source() as source, self._options.open_target() as target:
             set_sequences(target, read_sequences(source, self._schema.sequences()))
+
+    def _leave(self, mode: Mode) -> None:
+        """Remove what a complete clone no longer needs, at the source and on this machine."""
+        if mode is Mode.LOGICAL:
+            self._leave_source()
+        self._folder.remove()
 
     def _leave_source(self) -> None:
         """Drop the slot and the publications at the source; what the role may not drop is named."""

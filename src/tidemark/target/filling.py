@@ -30,6 +30,7 @@ from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
+from tidemark.target.folder import CloneFolder
 from tidemark.target.large_objects import copy_large_objects
 from tidemark.target.options import CloneOptions
 from tidemark.target.publishing import TablePublishing
@@ -124,7 +125,7 @@ class Filling:
         self._schema.dump(snapshot.shared.name, chosen, begun=begun)
         record.create()
         if record.read(source) is None:
-            record.begin(source, mode, self._options.selection)
+            CloneFolder(self._options).own(record.begin(source, mode, self._options.selection))
         fail_point(CloneFailPoint.RECORDED)
         self._schema.create(Stage.DEFINITIONS)
         fail_point(CloneFailPoint.DEFINED)

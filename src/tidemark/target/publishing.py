@@ -46,12 +46,12 @@ class TablePublishing:
         reported_at = float("-inf")
         with self._options.open_source() as session:
             while self._after is not None and Xid8.parse(session.row(_OLDEST)[0]) < self._after:
-                require_running()
                 found = older_than(session, self._after)
                 if found and time.monotonic() > reported_at + _REPORT_S:
                     reported_at, text = time.monotonic(), described(session, found)
                     extra = fields(blockers=[str(blocker) for blocker in found])
                     _LOGGER.warning("the copy is waiting for running transactions: %s", text, extra=extra)
+                require_running()
                 time.sleep(_PAUSE_S)
 
     def includes(self, tables: Mapping[int, Fingerprint]) -> bool:
