@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.database import MIRROR, OWNER, Database
+from harness.database import MIRROR, OWNER, PASSWORD, Database
 from harness.mirrored import eventually
 from tests.target.load import TABLES
 from tests.target.schema_pairs import programs_for
@@ -35,6 +35,17 @@ def clone_options(source: Database, target: Database, folder: Path) -> CloneOpti
     """Options for a clone whose role owns the target and nothing more. The tables are published."""
     pg_bin = programs_for(source.server.install.major, target.server.install.major).pg_dump.parent
     return CloneOptions(source.dsn(), target.dsn(OWNER), publish(source), folder, pg_bin=pg_bin)
+
+
+@contextmanager
+def publishing_role(source: Database) -> Iterator[str]:
+    """A role that may publish the tables of the application, and read its sequences: a member of the owner."""
+    role = f"publisher_{source.name}"
+    source.admin(f"create role {role} login replication password '{PASSWORD}' in role {OWNER}")
+    try:
+        yield role
+    finally:
+        source.admin(f"drop owned by {role}", f"drop role {role}")
 
 
 @contextmanager

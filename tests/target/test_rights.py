@@ -16,6 +16,7 @@ from tests.target.pairs import Pair
 from tidemark import errors
 from tidemark.postgres.doctor import Check, Status
 from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.requirements import Mode
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.schema.selection import Pattern, Selection
@@ -237,3 +238,31 @@ def test_errors_name_the_server(pair: Pair, server_of: Endpoint) -> None:
         with pytest.raises(errors.NotPermitted) as caught:
             session.rows("select * from pg_catalog.pg_authid")
     assert ("tidemark doctor SOURCE TARGET" in caught.value.hint) is (server_of is Endpoint.TARGET)
+
+
+def test_tables_without_a_replica_identity_are_required_to_have_one_unless_the_source_is_polled(pair: Pair) -> None:
+    pair.source.run(
+        "create table plain (a int)",
+        "create table late (a int primary key deferrable)",
+        "create table nothing (a int primary key)",
+        "alter table nothing replica identity nothing",
+        "create table whole (a int)",
+        "alter table whole replica identity full",
+        "create unlogged table unsent (a int)",
+    )
+    check = checks_of(pair)["replica identity at the source"]
+    assert check.status is Status.FAIL
+    assert check.found == "public.late, public.nothing, public.plain have no primary key or other replica identity"
+    polled = examine_target(pair.source.dsn(), pair.target.dsn(OWNER), Selection(), Mode.POLL).checks
+    assert [each.status for each in polled if each.requirement.name == check.requirement.name] == [Status.WARN]
+    with pytest.raises(errors.UnsupportedServer, match="have no primary key or other replica identity") as caught:
+        required(pair)
+    assert "`tidemark doctor SOURCE TARGET`" in caught.value.hint
+    for each in check.requirement.fixes[:-1]:
+        pair.source.run(each.statement)
+    with pytest.raises(errors.UnsupportedServer, match=r"public\.plain has no primary key") as caught:
+        required(pair)
+    assert caught.value.hint.startswith('Run `alter table "public"."plain" replica identity full`.')
+    assert "`--exclude`, or use `--mode poll`" in caught.value.hint
+    fix(pair.source, check)
+    assert checks_of(pair)["replica identity at the source"].status is Status.PASS

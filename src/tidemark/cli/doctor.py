@@ -43,7 +43,7 @@ def doctor(
     """
     selection = Selection(take, leave)
     report = examine(source, names, selection)
-    there = examine_target(source, target, selection) if target is not None else None
+    there = examine_target(source, target, selection, report.mode) if target is not None else None
     if as_json:
         plain = {**report.as_json(), "target": there.as_json() if there is not None else None}
         click.echo(json.dumps(plain, ensure_ascii=False, indent=2))

@@ -86,6 +86,11 @@ class Fingerprint:
             constraint=key.constraint if key else 0,
         )
 
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """The names of the publications that the table is in."""
+        return tuple(each.publication for each in self.memberships)
+
     def is_in(self, publication: str) -> bool:
         """Whether the table is in this publication."""
         return any(each.publication == publication for each in self.memberships)

@@ -21,6 +21,8 @@ from tidemark.errors import (
     RESYNC_ALL,
     InvalidValue,
     LogDamaged,
+    NotTheSameSource,
+    PublicationDiffers,
     SourceError,
     TargetBehind,
     TidemarkError,
@@ -30,11 +32,10 @@ from tidemark.log.mirror import read_mirror
 from tidemark.pipeline.events import Emit, ModeSelected, PollApplied, State
 from tidemark.pipeline.plan import require_interval
 from tidemark.pipeline.poll.polling import Polling
-from tidemark.pipeline.publishing import require_published
 from tidemark.pipeline.reporting import Reporter
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.identity import Identity, locate
-from tidemark.postgres.publication import drop_statement
+from tidemark.postgres.publication import PRINT_SETUP, drop_statement
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.supervision import Receiving
 from tidemark.schema.selection import Selection
@@ -42,12 +43,14 @@ from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.columns import can_stream_binary
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.filling import Filling
+from tidemark.target.folder import CloneFolder
 from tidemark.target.follow import Following, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
 from tidemark.target.merging import Merged
 from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
+from tidemark.target.publishing import TablePublishing
 from tidemark.target.rights import require_target
 from tidemark.target.schema import CloneSchema
 from tidemark.target.sequences import read_sequences, set_sequences
@@ -56,6 +59,8 @@ from tidemark.target.source_tables import (
     SourceWatch,
     read_selected,
     require_carried,
+    require_members,
+    require_selection,
 )
 from tidemark.target.stages import Stage
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Phase
@@ -88,6 +93,7 @@ class Clone:
         self._schema = CloneSchema(
             options.source, options.target, options.folder, options.jobs, options.pg_bin, options.with_schema
         )
+        self._folder = CloneFolder(options)
         self._filling = Filling(options, self._schema, spark, self._reporter, self._stops)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Cloned:
@@ -96,7 +102,11 @@ class Clone:
         try:
             return self._run()
         except TidemarkError as error:
-            if "LAKE" in error.hint:  # it names what resolves the error of a mirror
+            if "LAKE" in error.hint and isinstance(error, NotTheSameSource):
+                error.hint = "Connect to the source of the clone, or use another `--name` for another clone."
+            elif isinstance(error, PublicationDiffers) and error.hint == PRINT_SETUP:
+                error.hint = self._start_over()
+            elif "LAKE" in error.hint:  # it names what resolves the error of a mirror
                 before = error.hint.partition(RESYNC_ALL)[0] if RESYNC_ALL in error.hint else ""
                 error.hint = f"{before}{self._start_over()}"
             raise
@@ -117,12 +127,16 @@ class Clone:
         with self._options.recorded() as record:
             state = record.read(source) if record.exists else None
         if state is not None and state.phase is Phase.COMPLETE:
-            if mode is Mode.LOGICAL:
-                self._leave_source()
+            if self._folder.is_of(state):
+                self._leave(mode)
             return Cloned(state.phase, state.applied_lsn, state.repaired)
-        if state is None:
+        if state is not None:
+            require_selection(options.names.mirror, state.selection, options.selection)
+        else:
             with self._options.open_source() as session:
-                require_target(read_target_state(session, options.source, options.target, options.selection))
+                there = read_target_state(session, options.source, options.target, options.selection)
+                require_target(there, mode)
+        self._folder.prepare(source, state, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
     def describe(self) -> Iterator[str]:
@@ -133,10 +147,12 @@ class Clone:
             source = locate(session, options.source, may_replicate=choice.mode is Mode.LOGICAL).identity
             state = record.read(source) if record.exists else None
             if state is not None:
+                require_selection(options.names.mirror, state.selection, options.selection)
                 yield f"-- Mode {choice.mode.value}: {choice.why}"
                 yield f"-- Clone {options.names.mirror} is in phase {state.phase.value}, and continues there."
                 return
-            require_target(read_target_state(session, options.source, options.target, options.selection))
+            there = read_target_state(session, options.source, options.target, options.selection)
+            require_target(there, choice.mode)
             with session.transaction():
                 tables = read_selected(session, options.selection)
                 sizes = list(table_lines(session, tables))
@@ -179,24 +195,31 @@ class Clone:
 
     def _by_stream(self, source: Identity, state: CloneState | None) -> Cloned:
         options = self._options
+        publishing = TablePublishing(options)
         if state is not None:
             self._require_log(state)
-        require_published(options, strict=state is None)
+        if state is None or state.phase is Phase.DEFINITIONS:
+            publishing.publish(strict=state is None)
+        else:
+            self._require_members(state)
         with self._options.open_source() as session, self._options.open_target() as target:
             binary = can_stream_binary(session.version_num, target.version_num)
         with Receiving(options.receive(binary=binary), self._stopping) as receiving:
             self._check_receiver = receiving.check
             with self._options.recorded() as record:
-                self._filling.fill(record, source, Mode.LOGICAL, receiving.keep)
+                self._filling.fill(record, source, Mode.LOGICAL, receiving.keep, publishing)
             ended = self._followed(source)
         if ended.phase is Phase.COMPLETE:
-            self._leave_source()
+            self._leave(Mode.LOGICAL)
         return ended
 
     def _by_polls(self, source: Identity) -> Cloned:
         with self._options.recorded() as record:
-            self._filling.fill(record, source, Mode.POLL, lambda: None)
-        return self._polled(source)
+            self._filling.fill(record, source, Mode.POLL)
+        ended = self._polled(source)
+        if ended.phase is Phase.COMPLETE:
+            self._leave(Mode.POLL)
+        return ended
 
     def _require_log(self, state: CloneState) -> None:
         """Refuse a log that does not have every change above what the target has, before another slot is created."""
@@ -210,6 +233,13 @@ class Clone:
                 "If the directory was moved, pass it with `--state`. If it is lost, drop what was cloned, and schema "
                 "tidemark, at the target, and clone again.",
             )
+
+    def _require_members(self, state: CloneState) -> None:
+        """Refuse a clone of which a table was not published for some time, before anything else is done."""
+        options = self._options
+        with options.open_source() as session, session.transaction():
+            found = read_selected(session, options.selection, publications=options.publications(state.mode))
+        require_members(state.tables, found)
 
     def _stops(self) -> bool:
         """Whether to stop; the receiver is restarted if it was killed, since the source keeps WAL for it."""
@@ -229,7 +259,7 @@ class Clone:
         following = FollowOptions(source, options.target, options.names.mirror, options.log, repair_from, carrying)
         endpos = options.endpos
         _require_end(self._state(source), endpos)
-        watch = SourceWatch(options.selection, carrying)
+        watch = SourceWatch(options.selection, carrying, options.publications(Mode.LOGICAL))
 
         def check_source(tables: Mapping[int, ClonedTable]) -> None:
             """In a session of its own: following continues after a restart of the source."""
@@ -318,6 +348,12 @@ class Clone:
     def _set_sequences(self) -> None:
         with self._options.open_source() as source, self._options.open_target() as target:
             set_sequences(target, read_sequences(source, self._schema.sequences()))
+
+    def _leave(self, mode: Mode) -> None:
+        """Remove what a complete clone no longer needs, at the source and on this machine."""
+        if mode is Mode.LOGICAL:
+            self._leave_source()
+        self._folder.remove()
 
     def _leave_source(self) -> None:
         """Drop the slot and the publications at the source; what the role may not drop is named."""

@@ -22,6 +22,7 @@ from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.pipeline.reporting import PROGRESS_S, Reporter
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.identity import Identity
+from tidemark.postgres.session import Session
 from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
@@ -29,8 +30,10 @@ from tidemark.schema.table import Persistence
 from tidemark.spark import Stopped as CopyStopped
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
+from tidemark.target.folder import CloneFolder
 from tidemark.target.large_objects import copy_large_objects, require_unused_oids
 from tidemark.target.options import CloneOptions
+from tidemark.target.publishing import TablePublishing
 from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.source_tables import read_selected, require_unaltered
 from tidemark.target.stages import Stage
@@ -59,12 +62,19 @@ class Filling:
         self._stops = stops
         self.progress = CopyProgress()
 
-    def fill(self, record: CloneRecord, source: Identity, mode: Mode, keep: Callable[[], None]) -> None:
+    def fill(
+        self,
+        record: CloneRecord,
+        source: Identity,
+        mode: Mode,
+        keep: Callable[[], None] = lambda: None,
+        publishing: TablePublishing | None = None,
+    ) -> None:
         """Create the definitions, copy the rows and create the indexes, as far as that is not done.
 
-        `keep` is called from the first record at the target on: the copies rely on the slot and the log then.
+        `keep` is called from the first record at the target on: the copies rely on the slot and the log then. With
+        `publishing`, tables are recorded as of a snapshot in which they were published.
         """
-        options = self._options
         state = record.read(source) if record.exists else None
         if state is not None:
             keep()
@@ -74,16 +84,22 @@ class Filling:
         changed: Sequence[Fingerprint] = ()
         with indexed_at_once(self._schema, self._stops) as index:
             while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
+                is_defined = state is not None and state.phase is Phase.COPY
+                if publishing is not None and not is_defined:
+                    publishing.wait(self._require_running)
                 with self._snapshot(mode, changed) as (snapshot, watermark):
                     with snapshot.shared.session("clone") as session:
-                        definitions = read_selected(session, options.selection)
-                    if state is None or state.phase is Phase.DEFINITIONS:
-                        self._define(record, source, mode, snapshot, definitions)
-                        keep()
-                    changed = self._copy(record, source, snapshot, definitions, watermark, index)
-                    if not changed:
-                        record.set_phase(Phase.INDEXES)
-                state = record.existing(source)
+                        definitions = self._read(session, mode)
+                    if is_defined or publishing is None or publishing.includes(definitions):
+                        if not is_defined:
+                            self._define(record, source, mode, snapshot, definitions)
+                            keep()
+                        changed = self._copy(record, source, snapshot, definitions, watermark, index)
+                        if not changed:
+                            record.set_phase(Phase.INDEXES)
+                        state = record.existing(source)
+                        continue
+                publishing.publish()
         if state.phase is Phase.INDEXES:
             self._schema.create(Stage.KEYS, stopping=self._stops)
             fail_point(CloneFailPoint.KEYS_CREATED)
@@ -91,6 +107,9 @@ class Filling:
             fail_point(CloneFailPoint.INDEXES_CREATED)
             compiling.join()
             record.set_phase(Phase.FOLLOW)
+
+    def _read(self, session: Session, mode: Mode) -> dict[int, Fingerprint]:
+        return read_selected(session, self._options.selection, publications=self._options.publications(mode))
 
     def _define(
         self,
@@ -109,7 +128,7 @@ class Filling:
                 require_unused_oids(session, target)
         record.create()
         if record.read(source) is None:
-            record.begin(source, mode)
+            CloneFolder(self._options).own(record.begin(source, mode, self._options.selection))
         fail_point(CloneFailPoint.RECORDED)
         self._schema.create(Stage.DEFINITIONS)
         fail_point(CloneFailPoint.DEFINED)
@@ -179,7 +198,7 @@ class Filling:
         while oids:
             with self._snapshot(state.mode, changed) as (snapshot, _):
                 with snapshot.shared.session("clone") as session:
-                    definitions = read_selected(session, self._options.selection)
+                    definitions = self._read(session, state.mode)
                 require_unaltered(state.tables, definitions)
                 changed = self._copy_rows(record, snapshot, [definitions[oid] for oid in oids])
                 oids = [table.oid for table in changed]

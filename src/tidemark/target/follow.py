@@ -358,7 +358,7 @@ class Following:
             return table
         with Session.open(carrying.source, "clone") as session:
             for _ in range(ATTEMPTS):  # a commit is received slightly before it is visible
-                found = read_definition(session, relation.oid)
+                found = read_definition(session, relation.oid, table.definition.publications)
                 if compare(table.definition, found.definition if found else None).effect is not Effect.SAME:
                     break
                 time.sleep(FIRST_PAUSE_S)

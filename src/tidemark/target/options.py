@@ -1,4 +1,4 @@
-"""What a clone is asked to do, and sessions on its two servers."""
+"""The options of a clone, and sessions on its two servers."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class CloneOptions:
     def log(self) -> Path:
         """The directory of the log."""
         return self.folder / LOG
+
+    def publications(self, mode: Mode) -> tuple[str, ...]:
+        """The publications in which the tables of a clone in this mode must remain."""
+        return self.names.all_publications if mode is Mode.LOGICAL else ()
 
     def receive(self, *, binary: bool) -> ReceiveOptions:
         """The options of the receiver."""

@@ -25,6 +25,7 @@ from tidemark.postgres.requirements.reading import version_of
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.schema.selection import Selection, choose
+from tidemark.target.source_tables import read_extended
 
 PRIVILEGES = ("select", "insert", "update", "delete", "truncate")
 _ORIGIN_FUNCTIONS = (
@@ -93,7 +94,8 @@ class Extension:
 class TargetNeeds:
     """What a clone of the selected tables of a source needs at its target.
 
-    `hidden_sequences` are those that `role` may not read at the source.
+    `hidden_sequences` are those that `role` may not read at the source. The stream has no UPDATE and DELETE of the
+    tables `without_identity`.
     """
 
     major: int
@@ -102,6 +104,7 @@ class TargetNeeds:
     tables: frozenset[tuple[str, str]]
     extensions: tuple[Extension, ...] = ()
     hidden_sequences: tuple[tuple[str, str], ...] = ()
+    without_identity: tuple[tuple[str, str], ...] = ()
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -171,7 +174,7 @@ def read_needs(source: Session, selection: Selection) -> TargetNeeds:
     require([version_of(source)], Mode.POLL)
     with source.transaction():
         chosen = choose(read_catalog(source), selection)
-        tables = (*chosen.tables, *(each.table for each in chosen.skipped))
+        tables, extended = (*chosen.tables, *(each.table for each in chosen.skipped)), read_extended(source)
         sequences = [(schema, name) for schema, name, readable in source.rows(_SEQUENCES) if not readable]
         return TargetNeeds(
             major=source.version_num // 10000,
@@ -180,6 +183,11 @@ def read_needs(source: Session, selection: Selection) -> TargetNeeds:
             tables=frozenset((table.schema, table.name) for table in tables),
             extensions=tuple(Extension(*row) for row in source.rows(_EXTENSIONS)),
             hidden_sequences=tuple(name for name in sequences if selection.includes(*name)),
+            without_identity=tuple(
+                (table.schema, table.name)
+                for table in chosen.tables
+                if not table.identifies_rows and table.oid not in extended
+            ),
         )
 
 

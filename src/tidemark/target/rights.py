@@ -17,8 +17,8 @@ from tidemark.postgres.doctor import Check, Status
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.facts import NEWEST, OLDEST
 from tidemark.postgres.quoted import statement
-from tidemark.postgres.requirements import Fix, Requirement, version_requirement
-from tidemark.postgres.requirements.requirement import BOTH, NEITHER
+from tidemark.postgres.requirements import Fix, Mode, Requirement, version_requirement
+from tidemark.postgres.requirements.requirement import BOTH, LOGICAL, NEITHER
 from tidemark.postgres.requirements.tables import bypass_grant
 from tidemark.postgres.session import NO_ENCODING, Session
 from tidemark.schema.selection import Selection
@@ -54,26 +54,25 @@ class TargetReport:
         return {"target": self.target, "status": self.status.value, "checks": checks}
 
 
-def examine_target(source: Dsn, target: Dsn, selection: Selection) -> TargetReport:
-    """Check every requirement of a clone of the selected tables of a source. Nothing is created."""
+def examine_target(source: Dsn, target: Dsn, selection: Selection, mode: Mode | None = Mode.LOGICAL) -> TargetReport:
+    """Check every requirement of a clone of the selected tables of a source in this mode. Nothing is created."""
     with Session.open(source, "doctor") as session:
         state = read_target_state(session, source, target, selection)
-    checks = (Check(each, _status(each)) for each in target_requirements(state))
+    checks = (Check(each, _status(each, mode)) for each in target_requirements(state))
     return TargetReport(str(target), tuple(checks))
 
 
-def require_target(state: TargetState) -> None:
-    """Raise the error of the first requirement that is not met, except advice."""
-    unmet = next((each for each in target_requirements(state) if _status(each) is Status.FAIL), None)
+def require_target(state: TargetState, mode: Mode = Mode.LOGICAL) -> None:
+    """Raise the error of the first requirement of this mode that is not met, except advice."""
+    unmet = next((each for each in target_requirements(state) if _status(each, mode) is Status.FAIL), None)
     if unmet is not None:
-        hint = None if unmet.remedy or len(unmet.fixes) == 1 else _ALL_FIXES
-        raise unmet.error(hint)
+        raise unmet.error(f"{_ALL_FIXES} {unmet.remedy}".rstrip() if len(unmet.fixes) > 1 else None)
 
 
-def _status(requirement: Requirement) -> Status:
+def _status(requirement: Requirement, mode: Mode | None) -> Status:
     if requirement.holds:
         return Status.PASS
-    return Status.FAIL if requirement.modes else Status.WARN
+    return Status.FAIL if requirement.modes == BOTH or mode in requirement.modes else Status.WARN
 
 
 def target_requirements(state: TargetState) -> Iterator[Requirement]:
@@ -90,6 +89,7 @@ def target_requirements(state: TargetState) -> Iterator[Requirement]:
     yield from _table_privileges(state)
     yield from _extensions(state)
     yield _sequences(state)
+    yield _replica_identity(state)
     yield _replication_role(state)
     yield _origins(state)
 
@@ -307,6 +307,24 @@ def _sequences(state: TargetState) -> Requirement:
         fixes=tuple(Fix(each, "to read its last value, at the source", allowed=False) for each in grants),
         consequence="the sequences of the target cannot be set",
         kind=NotPermitted,
+    )
+
+
+def _replica_identity(state: TargetState) -> Requirement:
+    """Without a replica identity, the stream of a table has only inserts and truncates."""
+    name, without = "replica identity at the source", state.needs.without_identity
+    if not without:
+        return Requirement(name, LOGICAL, holds=True, found="every selected table has one")
+    identities = [statement("alter table {} replica identity full", sql.Identifier(*each)) for each in without]
+    return Requirement(
+        name,
+        LOGICAL,
+        holds=False,
+        found=f"{_listed(['.'.join(each) for each in without])} {'has' if len(without) == 1 else 'have'} no primary "
+        "key or other replica identity",
+        fixes=tuple(Fix(each, "or a primary key, at the source", allowed=False) for each in identities),
+        remedy="Run it at the source, leave such a table out with `--exclude`, or use `--mode poll`.",
+        consequence="the stream has no UPDATE and DELETE of such a table, so it cannot be cloned in mode logical",
     )
 
 

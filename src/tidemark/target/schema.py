@@ -30,7 +30,7 @@ from tidemark.target.source_tables import CLONE_AGAIN
 from tidemark.target.stages import Stage
 
 LARGE_BYTES = 64 << 20  # the start of pg_restore takes longer than to index a table that is much smaller
-_DUMP, _NEXT = "schema", "schema.next"
+DUMPS = _DUMP, _NEXT = "schema", "schema.next"
 _PREAMBLE = ("--", "SET ", "SELECT pg_catalog.set_config")
 _LOOK_S = 0.2
 _LOGGER = logging.getLogger("tidemark.target")

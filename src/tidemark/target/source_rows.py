@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,7 +65,8 @@ class SourceRows:
     def _require_unaltered(self, table: TargetTable) -> None:
         """Refuse a table that was altered: its rows in the snapshot may not be those that the stream describes."""
         if self._found is None:
-            tables = (Fingerprint.of(each, ()) for each in read_catalog(self._session).tables)
+            publications = {name for each in self._definitions.values() for name in each.publications}
+            tables = (Fingerprint.of(each, publications) for each in read_catalog(self._session).tables)
             self._found = {table_label(each): each for each in tables}
         found = self._found.get(table.label)
         change = compare(self._definitions[table.label], found)
@@ -85,8 +86,8 @@ def read_altered(session: Session, definition: Fingerprint) -> AlteredTable:
     return AlteredTable(definition, texts, Lsn.parse(position))
 
 
-def read_definition(session: Session, oid: int) -> AlteredTable | None:
-    """Read the present definition of a table; None if it does not exist."""
+def read_definition(session: Session, oid: int, publications: Collection[str] = ()) -> AlteredTable | None:
+    """Read the present definition of a table, with its memberships in these publications; None if it does not exist."""
     with session.transaction():
         found = next((table for table in read_catalog(session).tables if table.oid == oid), None)
-        return read_altered(session, Fingerprint.of(found, ())) if found is not None else None
+        return read_altered(session, Fingerprint.of(found, publications)) if found is not None else None

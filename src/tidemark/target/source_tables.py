@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tidemark.clock import Lsn
-from tidemark.errors import SourceAltered
+from tidemark.errors import InvalidValue, SourceAltered
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
@@ -28,13 +29,23 @@ _EXTENDED = "select objid::bigint from pg_depend where classid = 'pg_class'::reg
 _LOGGER = logging.getLogger("tidemark.target")
 
 
-def read_selected(session: Session, selection: Selection, catalog: Catalog | None = None) -> dict[int, Fingerprint]:
-    """The selected tables, without those of extensions, which CREATE EXTENSION creates at the target."""
+def read_selected(
+    session: Session, selection: Selection, catalog: Catalog | None = None, publications: Collection[str] = ()
+) -> dict[int, Fingerprint]:
+    """The selected tables, with their memberships in these publications.
+
+    Tables of extensions are not among them: CREATE EXTENSION creates them at the target.
+    """
     catalog = catalog or read_catalog(session)
     chosen = selected_tables(catalog, selection)
-    extended = {oid for (oid,) in session.rows(_EXTENDED)}
+    extended = read_extended(session)
     tables = [table for table in catalog.tables if table.oid not in extended]
-    return {table.oid: Fingerprint.of(table, ()) for table in tables if chosen is None or table.oid in chosen}
+    return {table.oid: Fingerprint.of(table, publications) for table in tables if chosen is None or table.oid in chosen}
+
+
+def read_extended(session: Session) -> set[int]:
+    """The OIDs of the relations of extensions."""
+    return {oid for (oid,) in session.rows(_EXTENDED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,34 @@ def require_unaltered(
             raise _altered(table, found.reasons[0], hint)
 
 
+def require_members(tables: Mapping[int, ClonedTable], definitions: Mapping[int, Fingerprint]) -> None:
+    """Raise an error if changes of a table may be missing because of what happened to its publication."""
+    for oid, table in tables.items():
+        found = definitions.get(oid)
+        if found is not None and found.memberships != table.definition.memberships:
+            raise SourceAltered(
+                f"table {table.name} was not published for some time, or its publication was altered: changes in "
+                "between may be missing",
+                CLONE_AGAIN,
+            )
+
+
+def require_selection(name: str, recorded: Selection, given: Selection) -> None:
+    """Refuse another selection than the one with which a clone was begun."""
+    if given != recorded:
+        options = _options(recorded) or "neither `--table` nor `--exclude`"
+        raise InvalidValue(
+            f"clone {name} was begun with {options}, which cannot be changed",
+            f"Run the command with {options}, or use another `--name` for another clone.",
+        )
+
+
+def _options(selection: Selection) -> str:
+    parts = [*(("--table", each) for each in selection.take), *(("--exclude", each) for each in selection.leave)]
+    options = " ".join(f"{option} {shlex.quote(pattern.text)}" for option, pattern in parts)
+    return f"`{options}`" if options else ""
+
+
 def require_carried(tables: Mapping[int, ClonedTable], altered: Mapping[int, AlteredTable], applied: Lsn) -> None:
     """Raise an error if a table was altered at the source and it is not known whether that was before the end."""
     for oid, found in altered.items():
@@ -73,10 +112,15 @@ def require_carried(tables: Mapping[int, ClonedTable], altered: Mapping[int, Alt
 
 
 class SourceWatch:
-    """Notices that tables were altered at the source, also where the stream has no trace of it, and names new ones."""
+    """Notices that tables were altered at the source, also where the stream has no trace of it, and names new ones.
 
-    def __init__(self, selection: Selection, carrying: Carrying | None = None) -> None:
-        self._selection, self._carrying = selection, carrying
+    A table that left one of the `publications` counts as altered, also if it is in that publication again.
+    """
+
+    def __init__(
+        self, selection: Selection, carrying: Carrying | None = None, publications: Collection[str] = ()
+    ) -> None:
+        self._selection, self._carrying, self._publications = selection, carrying, publications
         self._next = 0.0
         self._new: frozenset[str] = frozenset()
 
@@ -88,7 +132,7 @@ class SourceWatch:
     def check(self, session: Session, tables: Mapping[int, ClonedTable]) -> None:
         """Raise SourceAltered if a table was altered in a way that is not carried; name tables that are not cloned."""
         with session.transaction():
-            definitions = read_selected(session, self._selection)
+            definitions = read_selected(session, self._selection, publications=self._publications)
             if self._carrying is None:
                 require_unaltered(tables, definitions, CARRY_OR_CLONE_AGAIN)
             else:

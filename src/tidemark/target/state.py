@@ -12,10 +12,11 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
+from uuid import uuid4
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
@@ -29,6 +30,7 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
+from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.differences import TableRepair
 
 SCHEMA = "tidemark"
@@ -45,6 +47,9 @@ _CREATED = (
         database text not null,
         mode text not null,
         phase text not null,
+        id text not null,
+        selected text[] not null,
+        excluded text[] not null,
         applied_lsn pg_lsn,
         received_lsn pg_lsn,
         hold_lsn pg_lsn,
@@ -91,7 +96,7 @@ _CREATED = (
 )
 _CLONE = """
     select system_identifier, database_oid::bigint, database, mode, phase, applied_lsn::text, hold_lsn::text, snapshot,
-           timeline
+           timeline, id, selected, excluded
     from tidemark.clones where name = %s
 """
 _ADVANCE = """
@@ -168,7 +173,7 @@ class ClonedTable:
 class CloneState:
     """The recorded state. `applied_lsn` is None until following begins; `hold_lsn` is the LSN of a hold, if any.
 
-    In poll mode, `watermark` is that of the last poll.
+    In poll mode, `watermark` is that of the last poll. `id` distinguishes the clone from others of the same name.
     """
 
     mode: Mode
@@ -178,6 +183,8 @@ class CloneState:
     hold_lsn: Lsn | None = None
     watermark: PollWatermark | None = None
     repaired: int = 0
+    id: str = ""
+    selection: Selection = field(default_factory=Selection)
 
     @property
     def needed_lsn(self) -> Lsn | None:
@@ -281,21 +288,23 @@ class CloneRecord:
         found = self._session.rows("select mode from tidemark.clones where name = %s", [self.name])
         return Mode(found[0][0]) if found else None
 
-    def begin(self, source: Identity, mode: Mode = Mode.LOGICAL) -> None:
-        """Record a new clone of this source."""
-        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, mode, phase)"
+    def begin(self, source: Identity, mode: Mode = Mode.LOGICAL, selection: Selection | None = None) -> str:
+        """Record a new clone of the selected tables of this source; return its `id`."""
+        insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, mode, phase"
+        unique, chosen = uuid4().hex, selection or Selection()
         self._run(
-            f"{insert} values (%s, %s, %s, %s, %s, %s)",
+            f"{insert}, id, selected, excluded) values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             self.name, str(source.system_identifier), source.database_oid, source.database, mode.value,
-            Phase.DEFINITIONS.value,
+            Phase.DEFINITIONS.value, unique, *([each.text for each in part] for part in (chosen.take, chosen.leave)),
         )  # fmt: skip
+        return unique
 
     def read(self, source: Identity) -> CloneState | None:
         """Return the state; None if there is no such clone. Raises an error if it is a clone of another source."""
         found = self._session.rows(_CLONE, [self.name])
         if not found:
             return None
-        ((system, database_oid, database, mode, phase, applied, hold, *watermark),) = found
+        ((system, database_oid, database, mode, phase, applied, hold, *watermark, unique, take, leave),) = found
         if (system, database_oid) != (str(source.system_identifier), source.database_oid):
             raise NotTheSameSource(
                 f"clone {self.name} at the target is one of database {database!r} of system {system}, not of {source}",
@@ -304,7 +313,9 @@ class CloneRecord:
         applied_lsn = _lsn(applied)
         polled = _watermark(applied_lsn, *watermark)
         (repaired,) = self._session.row(_REPAIRED, [self.name])
-        return CloneState(Mode(mode), Phase(phase), applied_lsn, self._tables(), _lsn(hold), polled, repaired)
+        selection = Selection(tuple(map(Pattern, take)), tuple(map(Pattern, leave)))
+        phase, lsn = Phase(phase), _lsn(hold)
+        return CloneState(Mode(mode), phase, applied_lsn, self._tables(), lsn, polled, repaired, unique, selection)
 
     def existing(self, source: Identity) -> CloneState:
         """Return the state of a clone that must exist."""
