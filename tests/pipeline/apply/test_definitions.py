@@ -301,3 +301,14 @@ def test_a_session_whose_options_could_change_an_answer_is_refused(
             tidemark.open(side.options.lake, other)
         with pytest.raises(SparkSettingsDiffer, match="timeZone"):
             lake_applier(side.options, other)
+
+
+def test_a_source_that_writes_no_wal_has_one_time_however_often_it_is_read(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side, side.writing() as writer:
+        for _ in range(6):
+            writer.read_catalog()
+        lsns = [lsn for lsn, _ in writer._source_times]
+        assert len(lsns) == len(set(lsns))
