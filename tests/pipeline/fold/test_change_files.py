@@ -162,6 +162,7 @@ def test_readers_see_the_same_before_and_after(side: Lakeside) -> None:
         side.require_noted_now()
         changed(side, "insert into t values (3, 'a writer goes on', 1, null, null)")
         side.require_noted()
+        assert compacted(side) is not None, "the later files are folded now"
         assert compacted(side) is None
 
 
