@@ -82,7 +82,7 @@ class Age:
         for first in range(0, self.changes - cycle + 1, cycle):
             files.append(_file(first, first + cycle - 1))
             if (first // cycle) % (ROUND_S // CYCLE_S) == 0:
-                for group in small_files(files):
+                for group in small_files(files, frozenset()):
                     gone = {file.path for file in group}
                     merged = _file(group[0].least.value - 1, group[-1].greatest.value - 1)
                     files = sorted([*(f for f in files if f.path not in gone), merged], key=lambda f: f.least)

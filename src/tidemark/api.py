@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import local_path
+from tidemark.lake.retention import Retention, retention_of
 from tidemark.mirror.positions import Duration, seconds_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.units import parse_keep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,17 +70,23 @@ def expire(
 
         tidemark.expire("/data/lake", keep="7d")
 
-    `keep` is how much history can be read: seconds, a timedelta, or a text such as `"7d"`, the default. Instead of it,
-    `before` is the oldest LSN that can be read. Files stay on disk for `grace` after they are no longer needed. With
-    `dry_run` nothing is deleted. Starts no JVM.
+    `keep` is how much history can be read: seconds, a timedelta, or a text such as `"7d"`; `"forever"` deletes only
+    files that no read needs. The default is the retention of the last `sync`, or 7 days. Instead of it, `before` is the
+    oldest LSN that can be read. Files stay on disk for `grace` after they are no longer needed. With `dry_run` nothing
+    is deleted. Starts no JVM.
     """
     from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 
     if keep is not None and before is not None:
         raise InvalidValue("keep and before cannot be given together", "Give one of them.")
-    keep_s = seconds_of(keep) if keep is not None else ExpireOptions().keep_s if before is None else None
-    oldest = Lsn.parse(before) if isinstance(before, str) else before
-    return expire_lake(local_path(lake), ExpireOptions(keep_s, oldest, seconds_of(grace)), dry_run=dry_run)
+    path, grace_s = local_path(lake), seconds_of(grace)
+    if before is not None:
+        options = ExpireOptions(None, Lsn.parse(before) if isinstance(before, str) else before, grace_s)
+    elif keep is not None:
+        options = ExpireOptions.of(Retention(parse_keep(keep) if isinstance(keep, str) else seconds_of(keep)), grace_s)
+    else:
+        options = ExpireOptions.of(retention_of(path), grace_s)
+    return expire_lake(path, options, dry_run=dry_run)
 
 
 def compare(

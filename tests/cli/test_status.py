@@ -215,5 +215,9 @@ def test_expire_reports_what_it_deletes_as_text_and_as_json(lake: Lake) -> None:
     require_documented("expire", plain)
     assert (plain["retained_lsn"], plain["deleted"], plain["readers"]) == ("0/14", [], [])
     assert status_of(lake.path).retained_lsn == Lsn(20)
+    record_retention(lake.path, Retention(None))
+    for keep in ([], ["--keep", "forever"]):
+        kept = json.loads(here("expire", str(lake.path), *keep, "--json").stdout)
+        assert (kept["requested_lsn"], kept["retained_lsn"]) == ("0/0", "0/14"), "not less than sync keeps"
     both = here("expire", str(lake.path), "--before", "0/14", "--keep", "1d")
     assert (both.returncode, "--keep and --before" in both.stderr) == (ExitCode.USAGE, True)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tidemark.lake import cached as cache
 from tidemark.lake.cached import cached
 
 pytestmark = pytest.mark.quick
@@ -93,3 +94,19 @@ def test_threads_never_miss_a_commit_that_came_before(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not missed
+
+
+def test_passes_over_more_tables_than_are_kept_find_most_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_MOST", 20)
+    monkeypatch.setattr(cache, "_tables", {})
+    monkeypatch.setattr(cache, "_folders", [])
+    add(tmp_path / "0", 7)
+    for number in range(1, 24):
+        shutil.copytree(tmp_path / "0", tmp_path / str(number))
+    readers = [Reader(tmp_path / str(number)) for number in range(24)]
+    for _ in range(20):
+        assert all(reader.values() == [7] for reader in readers)
+        assert len(cache._tables) == 20
+    assert sum(reader.count for reader in readers) < 0.6 * 20 * 24, "about 0.35; those used last would be none of them"

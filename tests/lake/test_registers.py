@@ -27,8 +27,8 @@ from tidemark.lake.registers import (
     Tables,
     kept_cycles,
     read_cycle,
-    read_histories,
     read_retained,
+    read_tables,
     read_times,
 )
 from tidemark.mirror.times import lsn_of_poll
@@ -163,16 +163,16 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
     tables.append(events_of(6, (TableEventKind.UNION, 10), (dropped, 20)))
     tables = Tables(tmp_path)
     tables.forget_dropped()
-    assert sorted(read_histories(tmp_path)) == [2, 3, 4, 5]
+    assert sorted(read_tables(tmp_path).histories) == [2, 3, 4, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5", "79", "notes"]
-    assert [event.lsn.value for event in read_histories(tmp_path)[3].events] == [10, 20, 30]
+    assert [event.lsn.value for event in read_tables(tmp_path).histories[3].events] == [10, 20, 30]
     version = tables.table.version()
     tables.forget_dropped()
     assert tables.table.version() == version, "nothing is left to do"
     left.unlink()
     tables.append(events_of(2, (TableEventKind.SEEN, 11)))
     tables.forget_dropped()
-    assert sorted(read_histories(tmp_path)) == [2, 3, 5]
+    assert sorted(read_tables(tmp_path).histories) == [2, 3, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5", "79", "notes"]
     assert tables.number == Tables(tmp_path).number == 13
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
+from tidemark.schema.history import Span, TableEvent, TableEventKind, TableHistory, of_events
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
 pytestmark = pytest.mark.quick
@@ -195,3 +195,34 @@ def test_a_position_is_answered_by_one_span_or_refused_with_all(table: TableHist
         assert table.at(lsn) == holding[-1]
     ends = [span.end for span in spans[:-1]]
     assert all(end is not None and end <= later.begin for end, later in zip(ends, spans[1:], strict=True))
+
+
+def spans_by_definition(table: TableHistory) -> list[Span]:
+    """Every event that ends a span limits all spans before it."""
+    spans: list[Span] = []
+    for event in table.events:
+        is_open = bool(spans) and spans[-1].end is None
+        if event.kind not in (TableEventKind.WAITING, TableEventKind.SEEN):
+            spans = [replace(span, end=min([event.after, *([span.end] if span.end else [])])) for span in spans]
+        if event.kind in (TableEventKind.BEGUN, TableEventKind.EMPTIED, TableEventKind.COPIED, TableEventKind.UNION):
+            base, copied = Boundary(event.lsn, event.excluded), event.kind is TableEventKind.COPIED
+            emptied = event.kind is TableEventKind.EMPTIED
+            spans.append(Span(event.lsn, None, event.fingerprint, base, copied, None, False, emptied))
+        elif event.kind is TableEventKind.ALTERED and is_open:
+            spans.append(replace(spans[-1], begin=event.lsn, end=None, fingerprint=event.fingerprint))
+    return [span for span in spans if span.end is None or span.begin <= span.end]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(TableEventKind), st.integers(1, 30), st.integers(1, 30), st.sampled_from([OLD, NEW])),
+        max_size=12,
+    )
+)
+def test_spans_are_those_of_their_definition_in_linear_time(
+    made: list[tuple[TableEventKind, int, int, Fingerprint]],
+) -> None:
+    table = history(*(event(kind, after, lsn, fingerprint) for kind, after, lsn, fingerprint in made))
+    assert list(table.spans()) == spans_by_definition(table)
+    for lsn in map(Lsn, range(1, 31)):
+        assert table.span_at(lsn) == next((span for span in reversed(table.spans()) if span.holds(lsn)), None)

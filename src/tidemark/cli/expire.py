@@ -8,37 +8,51 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemark.cli.options import DurationType, LsnType, lake_argument
+from tidemark.cli.options import DurationType, LsnType, ValueType, lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue
-from tidemark.units import format_size
+from tidemark.lake.retention import Retention, retention_of
+from tidemark.units import format_size, parse_keep
 
 if TYPE_CHECKING:
     from tidemark.pipeline.expire.expiry import Expired
 
 
+class RetentionType(ValueType[Retention]):
+    """A duration, or `forever`."""
+
+    name = "keep"
+
+    def parse(self, value: Any) -> Retention:
+        """Parse a retention period."""
+        return value if isinstance(value, Retention) else Retention(parse_keep(value))
+
+
 @click.command()
 @lake_argument
-@click.option("--keep", "keep_s", type=DurationType(), metavar="DURATION", help="Retention period.  [default: 7d]")
+@click.option("--keep", type=RetentionType(), metavar="DURATION|forever",
+              help="Retention period.  [default: that of sync, or 7d]")  # fmt: skip
 @click.option("--before", type=LsnType(), metavar="LSN", help="Delete data older than this LSN, instead of --keep.")
 @click.option("--grace", "grace_s", type=DurationType(), metavar="DURATION", default="1h", show_default=True,
               help="Keep deleted files for readers without a lease.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def expire(
-    lake: Path, keep_s: float | None, before: Lsn | None, grace_s: float, dry_run: bool, as_json: bool
+    lake: Path, keep: Retention | None, before: Lsn | None, grace_s: float, dry_run: bool, as_json: bool
 ) -> ExitCode:
     """Delete data older than the retention period.
 
-    Data that an open reader or an unfinished copy needs is kept, and these are listed. Starts no JVM, and can run while
-    other commands use LAKE.
+    Data that an open reader or an unfinished copy needs is kept, and these are listed. `--keep forever` deletes only
+    files that no read needs. Starts no JVM, and can run while other commands use LAKE.
     """
-    if keep_s is not None and before is not None:
+    if keep is not None and before is not None:
         raise InvalidValue("--keep and --before exclude each other", "Use only one of `--keep` and `--before`.")
     from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake  # deferred: it imports Delta
 
-    default = ExpireOptions().keep_s if before is None else None
-    options = ExpireOptions(keep_s if keep_s is not None else default, before, grace_s)
+    if before is not None:
+        options = ExpireOptions(None, before, grace_s)
+    else:
+        options = ExpireOptions.of(keep or retention_of(lake), grace_s)
     done = expire_lake(lake, options, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(_plain(done, dry_run=dry_run), indent=2))

@@ -4,12 +4,15 @@ A commit creates the file of the next version, and files of commits never change
 of its version is the same and the next one does not exist, which a few calls to the file system show. A table of
 another version is updated from its new commits; one whose file is gone, since the log was cleaned up or the table was
 created again, is opened again.
+
+At most `_MOST` tables are kept, with at least 70 kB each. Passes over all tables, in the same order each time, would
+never find a table among those used last if there are more, so a random one makes room for another.
 """
 
 from __future__ import annotations
 
+import random
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,7 +23,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.lake.commits import is_there, opened
 
 T = TypeVar("T")
-_MOST = 4096  # tables
+_MOST = 4096
 
 
 class _CachedTable:
@@ -70,7 +73,8 @@ class _CachedTable:
         return status.st_ino, status.st_mtime_ns
 
 
-_tables: OrderedDict[Path, _CachedTable] = OrderedDict()
+_tables: dict[Path, _CachedTable] = {}
+_folders: list[Path] = []  # of these
 _lock = threading.Lock()
 
 
@@ -80,8 +84,15 @@ def cached(folder: Path, name: str, read: Callable[[DeltaTable], T]) -> T | None
     The value is kept under this name until the table changes, and must not be modified.
     """
     with _lock:
-        table = _tables.setdefault(folder, _CachedTable(folder))
-        _tables.move_to_end(folder)
-        while len(_tables) > _MOST:
-            _tables.popitem(last=False)
+        table = _tables.get(folder) or _added(folder)
     return table.value(name, read)
+
+
+def _added(folder: Path) -> _CachedTable:
+    if len(_folders) < _MOST:
+        _folders.append(folder)
+    else:
+        place = random.randrange(len(_folders))  # noqa: S311 - not a secret
+        del _tables[_folders[place]]
+        _folders[place] = folder
+    return _tables.setdefault(folder, _CachedTable(folder))

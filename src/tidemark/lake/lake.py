@@ -10,7 +10,7 @@ from typing import Any
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeError, LakeMissing, NotTheSameSource
 from tidemark.lake.paths import require_plain
-from tidemark.lake.registers import Cycle, read_cycle, read_histories
+from tidemark.lake.registers import Cycle, KnownTables, read_cycle, read_tables
 from tidemark.postgres.identity import Identity
 from tidemark.schema.history import TableHistory
 from tidemark.storage import open_storage
@@ -120,7 +120,11 @@ class Lake:
 
     def tables(self) -> dict[int, TableHistory]:
         """Return the history of every table, by OID."""
-        return dict(read_histories(self.path))
+        return dict(self.known_tables().histories)
+
+    def known_tables(self) -> KnownTables:
+        """Return the history of every table, and every type of a column."""
+        return read_tables(self.path)
 
 
 def _require_format(path: Path, found: Any) -> None:

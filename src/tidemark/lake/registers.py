@@ -37,7 +37,8 @@ from tidemark.lake.unlisted import (
     unlisted_files,
 )
 from tidemark.schema.fingerprint import from_plain, to_plain
-from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events, types_of
+from tidemark.schema.table import PgType
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
@@ -351,9 +352,22 @@ def read_events(lake: Path) -> tuple[TableEvent, ...]:
     return cached(lake / TABLES, "events", lambda table: _events(table, lake / TABLES)) or ()
 
 
-def read_histories(lake: Path) -> Mapping[int, TableHistory]:
-    """Return the history of every table, by OID."""
-    return cached(lake / TABLES, "histories", lambda table: of_events(_events(table, lake / TABLES))) or {}
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """The history of every table, and every type that a column of any has or had, by OID."""
+
+    histories: Mapping[int, TableHistory]
+    types: Mapping[int, PgType]
+
+
+def read_tables(lake: Path) -> KnownTables:
+    """Return all tables. They are kept until the register changes, because a mirror may have thousands."""
+    return cached(lake / TABLES, "tables", lambda table: _known(table, lake / TABLES)) or KnownTables({}, {})
+
+
+def _known(table: DeltaTable, folder: Path) -> KnownTables:
+    histories = of_events(_events(table, folder))
+    return KnownTables(histories, types_of(histories.values()))
 
 
 def _events(table: DeltaTable, folder: Path) -> tuple[TableEvent, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemark.storage import open_storage
 
 NAME = "_retention.json"
+KEEP_S = 7 * 86400.0  # the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ def record_retention(lake: Path, retention: Retention) -> None:
     """Record the retention, if it differs from the recorded one."""
     if retention != recorded_retention(lake):
         open_storage(lake).write(NAME, json.dumps({"keep_s": retention.keep_s}).encode())
+
+
+def retention_of(lake: Path) -> Retention:
+    """Return the recorded retention, or the default if there is none."""
+    return recorded_retention(lake) or Retention(KEEP_S)
 
 
 def recorded_retention(lake: Path) -> Retention | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -37,7 +37,7 @@ from tidemark.reads.union import shared_equalities, together
 from tidemark.reads.visible import seen
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
-from tidemark.schema.history import Span, TableEventKind, TableHistory, types_of
+from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.schema.reasons import being_altered
 from tidemark.schema.table import Column
 from tidemark.spark import require_pinned
@@ -75,10 +75,9 @@ class Moment:
         self._behind = view.cycle.behind if look is None else {}
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
-        self._histories = opened.lake.tables()
-        self._names = names_at(self._histories.values(), boundary.lsn)
-        types, defined = types_of(self._histories.values()), look is not None
-        self._reading = TableReader(opened.spark, opened.view, types, boundary, lease, view, defined=defined)
+        known, defined = opened.lake.known_tables(), look is not None
+        self._histories, self._types = known.histories, known.types
+        self._reading = TableReader(opened.spark, opened.view, known.types, boundary, lease, view, defined=defined)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"the mirror was polled at {boundary.lsn} and has only {self.observed}, not other snapshots",
@@ -110,6 +109,11 @@ class Moment:
         except NotAnswerable as error:
             return error.message
         return ", ".join(f"{column.name} {column.type.name.removeprefix('pg_catalog.')}" for column in columns)
+
+    @cached_property
+    def _names(self) -> Mapping[tuple[str, str], TableHistory]:
+        """Every table by its name at this position."""
+        return names_at(self._histories.values(), self.lsn)
 
     @property
     def lsn(self) -> Lsn:
@@ -301,7 +305,7 @@ class Moment:
         return self._remembering(self._typed(self._with_text(versions, name, wanted), name))
 
     def _versions(self, history: TableHistory, span: Span, key: object) -> DataFrame:
-        types = Types(types_of(self._histories.values()), self._opened.lake.version_num)
+        types = Types(self._types, self._opened.lake.version_num)
         row = RowHistory(span.fingerprint, types, key)
         retained = read_retained(self._opened.lake.path)
         if not span.copied and retained <= span.base.floor:

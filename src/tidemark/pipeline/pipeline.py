@@ -20,10 +20,11 @@ from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, Stopped, TidemarkError
 from tidemark.lake.lake import NAME
 from tidemark.lake.paths import directory_or_command, local_path
+from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, State, SyncEnded
 from tidemark.pipeline.logical import LogicalReplication, require_log
-from tidemark.pipeline.plan import AUTO, CURRENT, KEEP_S, PipelineOptions, PipelinePlan, plan_pipeline
+from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, plan_pipeline
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, UnmirroredRecord, publish
 from tidemark.pipeline.reporting import Reporter

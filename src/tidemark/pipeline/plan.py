@@ -16,6 +16,7 @@ from tidemark.errors import InvalidValue
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.paths import require_plain
 from tidemark.lake.requests import read_restart
+from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.catalog import read_catalog
@@ -30,7 +31,7 @@ from tidemark.units import format_duration, format_size
 
 AUTO, CURRENT = "auto", "current"
 INTERVAL_S, SHORTEST_INTERVAL_S = 10.0, 5.0
-KEEP_S, SHORTEST_KEEP_S = 7 * 86400.0, 1.0
+SHORTEST_KEEP_S = 1.0
 LOG = "_log"
 
 

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, NotAnswerable
-from tidemark.schema.history import Span, TableHistory, descendants
+from tidemark.errors import InvalidValue
+from tidemark.schema.history import TableHistory, descendants
 
 
 def parsed(name: str) -> tuple[str, str]:
@@ -37,10 +37,10 @@ def split_name(name: str) -> list[str]:
 
 def names_at(histories: Iterable[TableHistory], lsn: Lsn) -> Mapping[tuple[str, str], TableHistory]:
     """Return every table by its name at an LSN; a table that is not readable there has its last name."""
-    ordered = sorted(histories, key=lambda each: (_span(each, lsn) is not None, each.last.lsn))
+    spans = [(history, history.span_at(lsn)) for history in histories]
+    spans.sort(key=lambda each: (each[1] is not None, each[0].last.lsn))
     found: dict[tuple[str, str], TableHistory] = {}
-    for history in ordered:
-        span = _span(history, lsn)
+    for history, span in spans:
         fingerprint = span.fingerprint if span is not None else history.fingerprint
         found[fingerprint.schema, fingerprint.name] = history
     return found
@@ -66,10 +66,3 @@ def oids_of(tables: Iterable[str], histories: Mapping[int, TableHistory], lsn: L
     found = [find(names, parsed(table)) for table in tables]
     below = (child.oid for history in found for child in descendants(history, histories))
     return {history.fingerprint.oid for history in found} | set(below)
-
-
-def _span(history: TableHistory, lsn: Lsn) -> Span | None:
-    try:
-        return history.at(lsn)
-    except NotAnswerable:
-        return None

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import NotAnswerable, TidemarkError
@@ -95,7 +96,7 @@ class Span:
         return self.begin <= lsn and (self.end is None or lsn <= self.end)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableHistory:
     """The events of one table, in order."""
 
@@ -168,28 +169,46 @@ class TableHistory:
 
     def spans(self) -> tuple[Span, ...]:
         """Return the ranges in which the table is readable, in order."""
-        spans: list[Span] = []
-        for event in self.events:
-            open_one = bool(spans) and spans[-1].end is None
-            if event.kind in _ENDING:
-                spans = [_closed(span, event.after) for span in spans]
+        return self._spans
+
+    @cached_property
+    def _spans(self) -> tuple[Span, ...]:
+        """The spans. An event that ends a span ends all earlier ones too, so the lowest of these ends holds."""
+        begun: list[tuple[int, Span]] = []
+        is_open = False
+        for number, event in enumerate(self.events):
             if event.kind in _BEGINNING:
                 base, copied = Boundary(event.lsn, event.excluded), event.kind is TableEventKind.COPIED
                 span = Span(event.lsn, None, event.fingerprint, base, copied, event.snapshot, event.observed)
-                spans.append(replace(span, emptied=event.kind is TableEventKind.EMPTIED))
-            elif event.kind is TableEventKind.ALTERED and open_one:
-                last, seen = spans[-1], event.snapshot
-                altered = replace(last, begin=event.lsn, end=None, fingerprint=event.fingerprint)
-                spans.append(replace(altered, snapshot=seen, observed=event.observed))
-        return tuple(span for span in spans if span.end is None or span.begin <= span.end)
+                begun.append((number, replace(span, emptied=event.kind is TableEventKind.EMPTIED)))
+                is_open = True
+            elif event.kind is TableEventKind.ALTERED and is_open:
+                altered = replace(begun[-1][1], begin=event.lsn, fingerprint=event.fingerprint)
+                begun.append((number, replace(altered, snapshot=event.snapshot, observed=event.observed)))
+            elif event.kind in _STOPPING:
+                is_open = False
+        return tuple(reversed(list(self._ended(begun))))
+
+    def _ended(self, begun: Sequence[tuple[int, Span]]) -> Iterator[Span]:
+        """Return the spans with their ends, the last one first, without those that end before they begin."""
+        end, checked = None, len(self.events)
+        for number, span in reversed(begun):
+            afters = [each.after for each in self.events[number + 1 : checked] if each.kind in _ENDING]
+            end = min([*afters, *([end] if end is not None else [])], default=None)
+            checked = number + 1
+            if end is None or span.begin <= end:
+                yield replace(span, end=end)
+
+    def span_at(self, lsn: Lsn) -> Span | None:
+        """Return the span that contains an LSN, or None."""
+        return next((span for span in reversed(self._spans) if span.holds(lsn)), None)
 
     def at(self, lsn: Lsn) -> Span:
         """Return the span that contains an LSN. Raises NotAnswerable with the reason and the readable ranges."""
-        spans = self.spans()
-        found = next((span for span in reversed(spans) if span.holds(lsn)), None)
+        found = self.span_at(lsn)
         if found is not None:
             return found
-        hint = " ".join(part for part in ("" if self.live else self.fix, _where(spans)) if part) or _STATUS
+        hint = " ".join(part for part in ("" if self.live else self.fix, _where(self._spans)) if part) or _STATUS
         raise NotAnswerable(f"table {self.name} cannot be read at {lsn}: {self._why(lsn)}", hint)
 
     def alike_since(self, span: Span, alike: Callable[[Fingerprint, Fingerprint], bool]) -> Lsn:
@@ -252,11 +271,6 @@ def types_of(histories: Iterable[TableHistory]) -> dict[int, PgType]:
     """Return every type that a column of these tables has or had, by OID."""
     fingerprints = (event.fingerprint for history in histories for event in history.events)
     return {column.type.oid: column.type for each in fingerprints for column in each.columns}
-
-
-def _closed(span: Span, end: Lsn) -> Span:
-    """Limit a span to an end. A span that has already ended, because another replaced it, can be shortened too."""
-    return span if span.end is not None and span.end <= end else replace(span, end=end)
 
 
 def _where(spans: Sequence[Span]) -> str:

@@ -332,3 +332,14 @@ def test_a_backlog_is_applied_while_the_source_is_away_also_after_an_idle_table_
         writer.catch_up(upto)
     with side.open() as mirror:
         assert mirror.at(upto).sql("select count(*) from t").collect() == [(2,)]
+
+
+def test_a_source_that_writes_no_wal_has_one_time_however_often_it_is_read(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side, side.writing() as writer:
+        for _ in range(6):
+            writer.read_catalog()
+        lsns = [lsn for lsn, _ in writer._source_times]
+        assert len(lsns) == len(set(lsns))

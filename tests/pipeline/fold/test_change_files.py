@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,26 +33,32 @@ from tidemark.storage.fail_points import FailPoint
 pytestmark = pytest.mark.quick
 
 
-def file(number: int, size_bytes: int, columns: str = "a") -> ChangeFile:
+FALLBACKS = frozenset(["a~text", "b~text"])
+
+
+def file(number: int, size_bytes: int, columns: Iterable[str] = "a") -> ChangeFile:
     lsn = Lsn(10 * number)
     flags = {"only_inserts": False, "truncates": False, "unchanged": False, "preimages": False}
     return ChangeFile(f"f{number}", frozenset(columns), lsn, lsn, **flags, rows=1, size_bytes=size_bytes)
 
 
-@given(st.lists(st.tuples(st.integers(1, 100 << 20), st.sampled_from("ab")), max_size=80), st.randoms())
+COLUMNS = [["a"], ["a", "a~text"], ["a", "b"], ["a", "b", "b~text"], ["a", "b", "a~text", "b~text"]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 100 << 20), st.sampled_from(COLUMNS)), max_size=80), st.randoms())
 def test_groups_are_consecutive_files_of_the_same_columns_that_are_worth_it(
-    made: list[tuple[int, str]], chance: random.Random
+    made: list[tuple[int, list[str]]], chance: random.Random
 ) -> None:
     files = [file(number, size_bytes, columns) for number, (size_bytes, columns) in enumerate(made)]
     shuffled = chance.sample(files, len(files))
-    groups = small_files(shuffled)
+    groups = small_files(shuffled, FALLBACKS)
     taken = [each for group in groups for each in group]
     assert len({each.path for each in taken}) == len(taken)
     for group in groups:
         sizes = [each.size_bytes for each in group]
         assert len(group) >= MANY
         assert sum(sizes) >= GROWTH * max(sizes)
-        assert len({each.columns for each in group}) == 1
+        assert len({each.columns - FALLBACKS for each in group}) == 1
         assert list(group) == files[files.index(group[0]) :][: len(group)], "nothing lies between them"
         assert max(sizes) < LIMITS_BYTES[-1]
 
@@ -68,7 +75,7 @@ def test_a_table_keeps_few_files_and_every_change_is_rewritten_a_few_times(large
         total += files[-1].size_bytes
         if number % 100:
             continue
-        while groups := small_files(files):
+        while groups := small_files(files, FALLBACKS):
             for group in groups:
                 size, first = sum(each.size_bytes for each in group), group[0]
                 rewritten["bytes"] += size
@@ -78,6 +85,14 @@ def test_a_table_keeps_few_files_and_every_change_is_rewritten_a_few_times(large
         most = max(most, len(files) - 1.25 * total / LIMITS_BYTES[-1])
     assert most < 4 * MANY, "besides those that are large"
     assert rewritten["bytes"] < 5 * total
+
+
+def test_text_fallbacks_in_one_of_ten_files_keep_none_of_them_apart() -> None:
+    chance = random.Random(1)  # noqa: S311 - the same every time
+    named = [["a", "a~text"] if chance.random() < 0.1 else ["a"] for _ in range(3_000)]
+    files = [file(number, 2_000, columns) for number, columns in enumerate(named)]
+    groups = small_files(files, FALLBACKS)
+    assert len(files) - sum(map(len, groups)) + len(groups) < 4 * MANY
 
 
 @pytest.fixture
@@ -101,6 +116,7 @@ WORK = (
     "update t set v = 'w' where id % 3 = 0",
     "update t set id = id + 1000 where id % 7 = 0",
     "delete from t where id % 5 = 0",
+    "alter table t add column extra int",
     "truncate t",
     "insert into t values (1, 'infinite', null, 'infinity', repeat('x', 9000))",
     "update t set n = 7",
@@ -146,7 +162,23 @@ def test_readers_see_the_same_before_and_after(side: Lakeside) -> None:
         side.require_noted_now()
         changed(side, "insert into t values (3, 'a writer goes on', 1, null, null)")
         side.require_noted()
+        assert compacted(side) is not None, "the later files are folded now"
         assert compacted(side) is None
+
+
+@pytest.mark.full
+@pytest.mark.spark
+@NEWEST
+def test_files_with_and_without_a_text_fallback_become_one_with_the_same_rows(side: Lakeside) -> None:
+    with following(side):
+        for n, at in enumerate(["now", "infinity", "now", "infinity"]):
+            changed(side, f"insert into t values ({n}, '', 'NaN', '{at}')")
+        changed(side, "update t set at = '-infinity' where id = 2", "insert into t values (9, '', 1, now())")
+        side.fold()
+        before, seen = files(side), told(side)
+        assert compacted(side) == CompactedChanges(before, 1)
+        assert told(side) == seen
+        side.require_noted_now()
 
 
 @pytest.mark.full
@@ -155,7 +187,7 @@ def test_readers_see_the_same_before_and_after(side: Lakeside) -> None:
 def test_files_with_other_columns_stay_apart(side: Lakeside) -> None:
     with following(side):
         changed(side, *WORK[:3], "alter table t add column more int default 5", "update t set more = id where id < 20")
-        changed(side, WORK[3], "delete from t where id < 9", *WORK[5:], "alter table t drop column n")
+        changed(side, WORK[3], "delete from t where id < 9", *WORK[6:], "alter table t drop column n")
         changed(side, "update t set v = 'x'", "insert into t values (90)", "delete from t where id = 90")
         side.fold()
         seen = told(side)
@@ -199,7 +231,9 @@ def test_what_was_replaced_is_deleted_by_expire_and_what_it_removed_first_is_not
 
         with monkeypatch.context() as patched:
             patched.setattr(change_files, "exchange_files", expire_first)
-            assert compacted(side) == CompactedChanges(3, 1), "the first group has expired"
+            done = compacted(side)
+            assert done is not None
+            assert done.after == 1, "the first group has expired"
         expire_lake(lake, ExpireOptions(keep_s=None, before=side.notes[3].lsn, grace_s=0))
         there = {Path(uri).name for uri in DeltaTable(lake / path / "changes").file_uris()}
         assert {each.name for each in (lake / path / "changes").glob("*.parquet")} == there

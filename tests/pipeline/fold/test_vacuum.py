@@ -17,12 +17,18 @@ from harness.outside import path_of
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
+from tidemark.lake.commits import LOG, LOG_S, old_commits, opened
 from tidemark.lake.leases import read_leases
+from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained
+from tidemark.lake.retention import Retention, retention_of
 from tidemark.lake.status import status_of
+from tidemark.lake.unlisted import names_in
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
+from tidemark.pipeline.expire import background, expiry
+from tidemark.pipeline.expire.background import expiring
 from tidemark.pipeline.expire.expiry import Expired, ExpireOptions, expire_lake
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -107,6 +113,36 @@ def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: Sp
         assert len(read_leases(side.options.lake)) == 1, "a frame remembers its handle"
         del frame
         eventually(lambda: not read_leases(side.options.lake))
+
+
+def test_kept_forever_what_folds_replaced_is_deleted_and_all_history_reads_as_before(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "GRACE_S", 0.0)
+    monkeypatch.setattr(expiry, "MANY_COMMITS", 0)
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        lake, path = side.options.lake, side.options.lake / path_of(side.options.lake, "t")
+        folders = [path / CHANGES, path / VERSIONS]
+        listed = {folder / name for folder in folders for name in names_in(opened(folder))}
+        assert parquet(side) > listed, "folds replaced files"
+        opened(path / VERSIONS).create_checkpoint()
+        made_older(path / VERSIONS)
+        with expiring(lake, None):
+            eventually(lambda: parquet(side) == listed and old_commits(path / VERSIONS) == 1, 20)
+        assert read_retained(lake) == Lsn.ZERO
+        assert retention_of(lake) == Retention(None)
+        assert expire_lake(lake, ExpireOptions.of(retention_of(lake), 0.0)).removals == ()
+        assert side.require_noted_now() == 2
+        assert parquet(side) == listed
+
+
+def made_older(folder: Path) -> None:
+    """Make the commits of a table older than its log needs."""
+    past = time.time() - 2 * LOG_S
+    for commit in (folder / LOG).glob("*"):
+        os.utime(commit, (past, past))
 
 
 @pytest.mark.full

@@ -141,6 +141,8 @@ class StreamApplier:
             return False
         self._next_catalog_read = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
         self.source_position = look.lsn, look.time
+        if self._source_times and self._source_times[-1][0] == look.lsn:
+            self._source_times.pop()  # a source without WAL would add an entry with every catalog snapshot
         self._source_times.append(self.source_position)
         fail_point(FailPoint.CATALOG_READ)
         return True

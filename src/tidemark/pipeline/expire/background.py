@@ -1,11 +1,16 @@
-"""The expire job of a pipeline: a thread that deletes what is older than the retention, and stops with the process."""
+"""The expire job of a pipeline: a thread that deletes what is older than the retention, and stops with the process.
+
+If the history is kept forever, it deletes what is not history: files that fold and compaction replaced, files that
+failed jobs left, and old commits of Delta logs.
+"""
 
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+import math
 from pathlib import Path
 
+from tidemark.clock import Lsn
 from tidemark.lake.retention import Retention, record_retention
 from tidemark.logs import fields
 from tidemark.pipeline.background import BackgroundJob
@@ -16,18 +21,19 @@ LONGEST_S, SHORTEST_S = 600.0, 1.0  # between two runs; a tenth of the retention
 _LOGGER = logging.getLogger("tidemark.pipeline")
 
 
-def expiring(lake: Path, keep_s: float | None) -> AbstractContextManager[object]:
-    """Record the retention of a lake, and expire its data in the background unless it is kept forever."""
+def expiring(lake: Path, keep_s: float | None) -> BackgroundExpiry:
+    """Record the retention of a lake, and delete in the background what it does not need."""
     record_retention(lake, Retention(keep_s))
-    return BackgroundExpiry(lake, keep_s) if keep_s is not None else nullcontext()
+    return BackgroundExpiry(lake, Retention(keep_s))
 
 
 class BackgroundExpiry(BackgroundJob):
     """Expires a lake at once and then again and again, until `close`."""
 
-    def __init__(self, lake: Path, keep_s: float) -> None:
+    def __init__(self, lake: Path, retention: Retention) -> None:
         super().__init__("expire")
-        self._lake, self._options = lake, ExpireOptions(keep_s, grace_s=min(GRACE_S, keep_s))
+        keep_s = math.inf if retention.keep_s is None else retention.keep_s
+        self._lake, self._options = lake, ExpireOptions.of(retention, min(GRACE_S, keep_s))
         self._interval_s = min(LONGEST_S, max(SHORTEST_S, keep_s / 10))
         self._thread.start()
 
@@ -45,5 +51,6 @@ class BackgroundExpiry(BackgroundJob):
         done = expire_lake(self._lake, self._options)
         files, size = sum(each.files for each in done.removals), sum(each.size_bytes for each in done.removals)
         if files:
-            line = f"expired {files:,} files, {format_size(size)}; history is kept from {done.retained} on"
+            line = f"deleted {files:,} files, {format_size(size)}; history is kept"
+            line += f" from {done.retained} on" if done.retained > Lsn.ZERO else " from the beginning"
             _LOGGER.info("%s", line, extra=fields(lsn=done.retained, files=files, size_bytes=size))

@@ -34,6 +34,7 @@ from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
+from tidemark.lake.retention import KEEP_S, Retention
 from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
 from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
@@ -89,7 +90,7 @@ def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | Non
 class ExpireOptions:
     """The retention, as seconds or as a position, and the time for which removed files stay on disk."""
 
-    keep_s: float | None = 7 * 86400.0
+    keep_s: float | None = KEEP_S
     before: Lsn | None = None
     grace_s: float = GRACE_S
 
@@ -98,6 +99,12 @@ class ExpireOptions:
             raise InvalidValue("exactly one of keep_s and before is required", "Pass one of `keep_s` and `before`.")
         if self.grace_s < 0 or (self.keep_s or 0) < 0:
             raise InvalidValue("a retention period cannot be negative", "Use a duration of 0 or more.")
+
+    @classmethod
+    def of(cls, retention: Retention, grace_s: float = GRACE_S) -> ExpireOptions:
+        """Return the options for a retention. If the history is kept forever, only files that no read needs go."""
+        keep_s = retention.keep_s
+        return cls(keep_s, Lsn.ZERO if keep_s is None else None, grace_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,16 @@ Every cycle adds files to the tables that changed, and the cost of a commit and 
 files. Only folded changes are compacted: a read of the present needs only the others. A file is rewritten only into one
 that is at least four times as large, so each change is rewritten a limited number of times. A reader that listed the
 files before still finds them on disk.
+
+A file has the text fallback of a column only if it contains such a value, so files with and without it are merged: all
+its values are null in the others. A file without a column itself has rows that are older than the column, which do not
+read as null, and stays apart.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -52,15 +56,19 @@ class CompactedChanges:
     after: int
 
 
-def small_files(files: Iterable[ChangeFile]) -> list[tuple[ChangeFile, ...]]:
-    """The groups of files to be replaced by one each: consecutive in LSN order, with the same columns."""
+def small_files(files: Iterable[ChangeFile], fallbacks: Set[str]) -> list[tuple[ChangeFile, ...]]:
+    """The groups of files to be replaced by one each: consecutive in LSN order, with the same columns.
+
+    They need not have the same ones of the text fallbacks.
+    """
     ordered = sorted(files, key=lambda file: (file.least, file.greatest, file.path))
+    columns = [file.columns - fallbacks for file in ordered]
     found: list[tuple[ChangeFile, ...]] = []
     taken: set[str] = set()
     for limit in LIMITS_BYTES:
-        kinds = [(file.size_bytes < limit and file.path not in taken, file.columns) for file in ordered]
-        for (small, _), run in groupby(zip(kinds, ordered, strict=True), key=itemgetter(0)):
-            for group in _cut([file for _, file in run]) if small else ():
+        small = [file.size_bytes < limit and file.path not in taken for file in ordered]
+        for (is_small, _), run in groupby(zip(small, columns, ordered, strict=True), key=itemgetter(0, 1)):
+            for group in _cut([file for *_, file in run]) if is_small else ():
                 found.append(group)
                 taken.update(file.path for file in group)
     return found
@@ -88,7 +96,8 @@ def compact_changes(spark: SparkSession, lake: SharedFolder, table: SmallChanges
     before = after = 0
     changes = table.changes
     for group in table.groups:
-        stored = tuple(column for column in changes.stored if column.name in group[0].columns)
+        names = frozenset[str]().union(*(file.columns for file in group))
+        stored = tuple(column for column in changes.stored if column.name in names)
         work = _Work(lake, changes.folder, tuple(Path(file.path).name for file in group), stored)
         (result,) = in_a_task(spark, partial(_run, work))
         file: DataFile = pickle.loads(result)  # noqa: S301 - from our own task
@@ -116,12 +125,16 @@ def _run(work: _Work) -> Iterator[bytes]:
     """Write the rows of all files to a new one, a row group at a time."""
     work.lake.verified()
     schema = pa.schema([*(column.field() for column in work.stored), *OURS])
+    fallbacks = {column.name for column in work.stored if column.text}
     writer = change_writer(work.folder, schema)
     try:
         for name in work.names:
             file = pq.ParquetFile(work.folder / name)
             for group in range(file.num_row_groups):
-                writer.write(file.read_row_group(group, columns=schema.names).select(schema.names).cast(schema))
+                rows = file.read_row_group(group, columns=schema.names)
+                for fallback in fallbacks.difference(rows.column_names):
+                    rows = rows.append_column(fallback, pa.nulls(len(rows), pa.string()))
+                writer.write(rows.select(schema.names).cast(schema))
         done = writer.close()
     except BaseException:
         writer.discard()

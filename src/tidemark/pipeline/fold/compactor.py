@@ -164,7 +164,7 @@ class Compactor:
             if versions is None or not spans or spans[-1].base.lsn != versions.base:
                 continue
             changes, folded = read_changes(self._lake.path, history.path, Lsn.ZERO), held(versions, spans[-1].base)
-            if groups := small_files(changes.upto(folded.floor)):
+            if groups := small_files(changes.upto(folded.floor), {each.name for each in changes.stored if each.text}):
                 found.append(SmallChanges(history.name, changes, tuple(groups)))
         return found
 
