@@ -54,7 +54,7 @@ class Programs:
 
     @property
     def leaves_out_column_versions(self) -> bool:
-        """Whether pg_dump knows the versions of columns: then it leaves out the option by its name."""
+        """Whether pg_dump leaves out versions of columns: then its code has the name of the option."""
         return _COLUMN_VERSION.encode() in self.pg_dump.read_bytes()
 
 
