@@ -59,7 +59,7 @@ def mapped_segments(part: Assembled, folder: Path, disk: Disk | None = None) -> 
 def changed_tables(part: Assembled, folder: Path, disk: Disk | None = None) -> frozenset[int]:
     """Return the OIDs of the tables that these transactions change, or changed before a rollback to a savepoint.
 
-    Checksums are verified only if a message is malformed: who decodes the changes verifies them.
+    Checksums are verified only if a message is malformed: decoding the changes verifies them.
     """
     disk, found = disk or Disk(), set[int]()
     streamed = np.repeat(part.commits["streamed"] != 0, part.commits["extents"])
