@@ -33,13 +33,16 @@ from tidemark.clock import Lsn
 from tidemark.errors import LogBehind, LogInUse, LogTrimmed
 from tidemark.log.blocks import MAGIC
 from tidemark.log.disk import Disk
+from tidemark.log.mapped import decoded
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
 from tidemark.log.slices import plan
 from tidemark.log.trimming import forget
 from tidemark.log.writer import LogWriter
+from tidemark.pgoutput.changes import ChangeBatch
 from tidemark.storage.disk import File
 from tidemark.values.kernels import Bytes
+from tidemark.values.types import Types
 
 pytestmark = pytest.mark.quick
 
@@ -392,3 +395,33 @@ def test_expiry_of_the_first_indexes_leaves_the_others_in_memory(tmp_path: Path)
     assert left["lsn"].tolist() == LogReader(tmp_path).commits()["lsn"].tolist()
     assert 0 < len(left) < len(commits)
     assert set(disk.mapped) == {max(path.name for path in tmp_path.glob("*.index"))}
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 1000, 1 << 20])
+def test_pieces_of_a_transaction_are_read_with_the_descriptions_of_its_changes(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    """A Relation message inside of a transaction is moved into the heads of the segments that the transaction spans."""
+    first = [relation(), *map(insert, range(60))]
+    again = [*map(insert, range(30)), relation(name="new"), *map(insert, range(30, 60))]
+    twice = [*first, relation(name="new"), *map(insert, range(60, 90))]
+    for number, messages in enumerate((first, again, twice)):
+        folder = tmp_path / str(number)
+        with open_log(folder, START, Quick(), segment_bytes) as writer:
+            before = plain(9, 90, -1, described=True) if messages is again else []
+            for message in (*before, begin(10, 100), *messages, commit(100)):
+                writer.append(frames(message))
+        reader = LogReader(folder)
+        expected = contents(reader)
+        assert len(expected) == len(before[1:-2]) + sum(message[:1] == b"I" for message in messages)
+        for slice_bytes in (50, 400, 2000, 1 << 30):
+            parts = [part for each in plan(reader, START, Lsn(100), 1 << 30, slice_bytes).slices for part in each.parts]
+            batches = [batch for part in parts for batch in decoded(part, folder, Types())]
+            assert all(isinstance(batch, ChangeBatch) for batch in batches)
+            rows = [
+                (lsn, batch.relation.name, value)
+                for batch in batches
+                if isinstance(batch, ChangeBatch)
+                for lsn, value in zip(batch.commit_lsns.tolist(), batch.new[0].array.to_pylist(), strict=True)
+            ]
+            assert rows == expected

@@ -15,7 +15,7 @@ import numpy as np
 from tidemark.clock import Lsn
 from tidemark.log.reader import LogReader
 from tidemark.pgoutput.rows import RELATIONS, Assembled, Rows, joined_rows
-from tidemark.values.kernels import Longs
+from tidemark.values.kernels import Flags, Longs
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +103,48 @@ def cut(part: Assembled, slice_bytes: int) -> Iterator[Assembled]:
 
 
 def _standing(part: Assembled, first: Rows, described: Longs, begin: int) -> Rows:
-    """The relations in force at the first frame of a piece; those of its own transaction take precedence.
-
-    If a streamed transaction sent a single Relation message for a table, that message applies to the whole transaction,
-    also if it was moved into the head of a later segment.
-    """
+    """The relations in force at the first frame of a piece; those of its own transaction take precedence."""
     place, start = part.relations["place"], part.relations["start"]
     earlier = (place < first["place"]) | ((place == first["place"]) & (start < first["start"]))
-    if part.commits["streamed"][begin]:
-        oids, times = np.unique(part.relations["oid"][described == begin], return_counts=True)
-        earlier |= np.isin(part.relations["oid"], oids[times == 1])
-    own = part.relations[(described == begin) & earlier]
+    own = part.relations[(described == begin) & (earlier | _of_whole(part, described, begin)[0])]
     others = joined_rows([part.standing, part.relations[described < begin]], RELATIONS)
     return latest(joined_rows([in_order(others), in_order(own)], RELATIONS))
 
 
-def _not_to_cut(part: Assembled, described: Longs) -> list[int]:
-    """Streamed transactions that sent several Relation messages for one table and continue in a later segment.
+def _of_whole(part: Assembled, described: Longs, at: int) -> tuple[Flags, bool]:
+    """Which Relation messages apply to a transaction as a whole, and whether the position of another one is not known.
 
-    The head of that segment contains these messages, and no longer records between which changes they were sent.
+    If a transaction continues in a later segment, the head of that segment has its Relation messages, and does not
+    record between which changes they were sent. A message applies to the whole transaction if it is the only one for
+    its table in a streamed transaction, which describes each table before it changes it, or in a plain transaction
+    before which the table was not described.
     """
-    found = []
-    for at in np.flatnonzero(part.commits["streamed"]).tolist():
-        own = part.relations[described == at]
-        if (own["streamed"] == 0).any() and len(np.unique(own["oid"])) < len(own):
-            found.append(at)
+    own = described == at
+    oids, times = np.unique(part.relations["oid"][own], return_counts=True)
+    once = own & np.isin(part.relations["oid"], oids[times == 1])
+    if part.commits["streamed"][at]:
+        return once, bool((part.relations["streamed"][own] == 0).any()) and not once[own].all()
+    moved = _moved(part, own, at)
+    before = np.concatenate([part.standing["oid"], part.relations["oid"][described < at]])
+    whole = moved & once & ~np.isin(part.relations["oid"], before)
+    return whole, bool((moved & ~whole).any())
+
+
+def _moved(part: Assembled, own: Flags, at: int) -> Flags:
+    """Which of a transaction's own Relation messages are not among its extents."""
+    end = int(part.commits["extents"][: at + 1].sum())
+    extents = part.extents[end - int(part.commits["extents"][at]) : end]
+    found = np.zeros(len(own), np.bool_)
+    for number in np.flatnonzero(own).tolist():
+        place, start = part.relations["place"][number], part.relations["start"][number]
+        inside = (extents["place"] == place) & (extents["start"] <= start) & (start < extents["end"])
+        found[number] = not inside.any()
     return found
+
+
+def _not_to_cut(part: Assembled, described: Longs) -> list[int]:
+    """Transactions with Relation messages of which it is not known between which changes they were sent."""
+    return [at for at in np.unique(described).tolist() if _of_whole(part, described, at)[1]]
 
 
 def in_order(relations: Rows) -> Rows:
