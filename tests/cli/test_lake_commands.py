@@ -119,6 +119,7 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
             assert told.returncode == ExitCode.USAGE, wrong
 
 
+@pytest.mark.full
 def test_history_diff_and_when_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int, at timestamptz, v text, primary key (id, at))")
     with following(lakeside(db, tmp_path, spark, "t")) as side:
