@@ -5,6 +5,7 @@ import pytest
 from harness.database import Database
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Effect, Fingerprint, FingerprintComparison, compare
+from tidemark.target.programs import stores_column_versions
 
 pytestmark = pytest.mark.quick
 
@@ -268,4 +269,6 @@ def test_the_fingerprint_is_the_snapshots_not_the_presents(db: Database) -> None
 def test_the_reason_names_the_column(db: Database) -> None:
     found = change(db, ("alter table t alter a type bigint",))
     assert "column 'a' changed its type from pg_catalog.int4 to pg_catalog.int8" in found.reasons
-    assert any(reason.startswith("the table was rewritten and altered: a") for reason in found.reasons)
+    with db.session() as session:  # such a server gives all columns behind the altered one another version
+        altered = "a, b, v, n, m, p, c" if stores_column_versions(session) else "a"
+    assert f"the table was rewritten and altered: {altered}" in found.reasons

@@ -26,7 +26,7 @@ from tidemark.log.mapped import located
 from tidemark.log.slices import SlicePlan
 from tidemark.pgoutput.changes import BINARY, LocatedChanges
 from tidemark.pgoutput.frames import TRUNCATE, framed, windows
-from tidemark.pgoutput.scan import Format, RowCells, find_values, scan
+from tidemark.pgoutput.scan import Format, RowCells, changed_tables, find_values, scan
 from tidemark.postgres.libpq import libpq
 from tidemark.postgres.session import Session, results_of
 from tidemark.postgres.sqlstate import error_for, translated
@@ -83,6 +83,7 @@ def compile_kernels() -> None:
     buffer = framed(())
     for _ in windows(buffer, nowhere, nowhere, 1, 1):
         pass
+    changed_tables(buffer, none, none, np.empty(0, np.bool_))
     messages = scan(buffer, none, none, streamed=False)
     cells = find_values(messages, 1)
     changes = TableChanges(
