@@ -183,6 +183,10 @@ class RecordingSink:
         """Record events."""
         self.recorded += events
 
+    def forget(self, retained: Lsn) -> frozenset[int]:
+        """Keep everything, because nothing expires."""
+        return frozenset()
+
     def applied_lsn(self, path: str) -> Lsn:
         """The LSN of the last commit to a table."""
         return max((lsn for lsn, _ in self.committed.get(path, [])), default=Lsn.ZERO)

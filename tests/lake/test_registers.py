@@ -154,7 +154,6 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
         (tmp_path / "tables" / name / CHANGES).mkdir(parents=True)
     (tmp_path / "tables" / "notes").mkdir()  # not a table's
     (tmp_path / "tables" / "79").write_text("not a directory")
-    ExpiryRegister(tmp_path).record(Lsn(50))
     tables.append(events_of(1, (begun, 10), (dropped, 20)))
     tables.append(events_of(2, (begun, 10)))
     tables.append(events_of(3, (begun, 10), (dropped, 20), (begun, 30)))
@@ -162,16 +161,16 @@ def test_tables_that_were_dropped_long_ago_leave_nothing(tmp_path: Path) -> None
     tables.append(events_of(5, (begun, 10), (dropped, 50)))
     tables.append(events_of(6, (TableEventKind.UNION, 10), (dropped, 20)))
     tables = Tables(tmp_path)
-    tables.forget_dropped()
+    assert tables.forget(Lsn(50)) == {1, 6}
     assert sorted(read_tables(tmp_path).histories) == [2, 3, 4, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "4", "5", "79", "notes"]
-    assert [event.lsn.value for event in read_tables(tmp_path).histories[3].events] == [10, 20, 30]
+    assert [event.lsn.value for event in read_tables(tmp_path).histories[3].events] == [30]
     version = tables.table.version()
-    tables.forget_dropped()
+    assert not tables.forget(Lsn(50))
     assert tables.table.version() == version, "nothing is left to do"
     left.unlink()
     tables.append(events_of(2, (TableEventKind.SEEN, 11)))
-    tables.forget_dropped()
+    assert tables.forget(Lsn(50)) == {4}
     assert sorted(read_tables(tmp_path).histories) == [2, 3, 5]
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["2", "3", "5", "79", "notes"]
     assert tables.number == Tables(tmp_path).number == 13

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.history import Span, TableEvent, TableEventKind, TableHistory, of_events
+from tidemark.schema.history import Span, TableEvent, TableEventKind, TableHistory, needed_events, of_events
 from tidemark.schema.table import Child, Column, Generated, Persistence, PgType
 
 pytestmark = pytest.mark.quick
@@ -195,6 +195,40 @@ def test_a_position_is_answered_by_one_span_or_refused_with_all(table: TableHist
         assert table.at(lsn) == holding[-1]
     ends = [span.end for span in spans[:-1]]
     assert all(end is not None and end <= later.begin for end, later in zip(ends, spans[1:], strict=True))
+
+
+@given(lives(), st.integers(1, 62))
+def test_reads_above_the_retained_lsn_do_not_need_the_events_that_are_forgotten(table: TableHistory, at: int) -> None:
+    kept = TableHistory(tuple(needed_events(table.events, Lsn(at))))
+    for lsn in map(Lsn, range(at, 64)):
+        assert kept.span_at(lsn) == table.span_at(lsn)
+        if table.span_at(lsn) is None:
+            messages = [refusal(each, lsn) for each in (kept, table)]
+            assert messages[0] == messages[1]
+    for part in ("last", "live", "restarted", "in_gap"):
+        assert getattr(kept, part) == getattr(table, part)
+    if not table.live:
+        assert (kept.reason, kept.fix) == (table.reason, table.fix)
+
+
+def refusal(table: TableHistory, lsn: Lsn) -> str:
+    with pytest.raises(NotAnswerable) as refused:
+        table.at(lsn)
+    return refused.value.message
+
+
+def test_events_before_the_beginning_that_reads_use_are_forgotten() -> None:
+    waiting = [event(TableEventKind.WAITING, lsn, lsn, OLD, f"reason {lsn}") for lsn in (1, 2, 3)]
+    emptied = [event(TableEventKind.EMPTIED, lsn, lsn) for lsn in (10, 20, 30)]
+    events = [*waiting, *emptied]
+    assert needed_events(events, Lsn.ZERO) == events
+    assert needed_events(events, Lsn(2)) == [*waiting[1:], *emptied]
+    assert needed_events(events, Lsn(10)) == [waiting[-1], *emptied], "the table cannot be read below its beginning"
+    assert needed_events(events, Lsn(20)) == emptied, "the first range ends at 20"
+    assert needed_events(events, Lsn(21)) == emptied[1:]
+    assert needed_events(events, Lsn(99)) == emptied[2:]
+    late = event(TableEventKind.COPIED, 40, 25)
+    assert needed_events([*emptied, late], Lsn(40))[0] == emptied[2], "reads between 30 and 40 use the state before"
 
 
 def spans_by_definition(table: TableHistory) -> list[Span]:

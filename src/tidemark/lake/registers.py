@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,8 +36,8 @@ from tidemark.lake.unlisted import (
     removed_files,
     unlisted_files,
 )
-from tidemark.schema.fingerprint import from_plain, to_plain
-from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events, types_of
+from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, needed_events, of_events, types_of
 from tidemark.schema.table import PgType
 from tidemark.storage.fail_points import FailPoint, fail_point
 
@@ -193,28 +193,27 @@ class Tables(_Register):
         self.add(rows, Transaction(APP, self._number))
         fail_point(FailPoint.EVENTS_COMMITTED)
 
-    def forget_dropped(self) -> None:
-        """Drop the events of tables that were dropped below the retained LSN, and their directories.
+    def forget(self, retained: Lsn) -> frozenset[int]:
+        """Delete the events that no read at or above an LSN needs; return the OIDs of the tables that are forgotten.
 
-        Only a writer that has just opened the lake does that: a running one may mirror such a table again.
+        These are the tables that were dropped below it and have no data. Their directories are removed, and those that
+        no event names.
         """
-        rows = _dataset(self.table, self.folder).to_table()
-        dropped = dropped_below(rows, read_retained(self._lake))
-        gone = {oid: path for oid, path in dropped if not has_data(self._lake / path)}
-        if gone:
-            kept = rows.filter(pc.invert(pc.is_in(rows["oid"], value_set=pa.array(list(gone), pa.int64()))))
-            self._commit(kept, names_in(self.table), ())
-        remove_others(self._lake, set(rows["path"].to_pylist()).difference(gone.values()))
+        rows = _dataset(self.table, self.folder).to_table().sort_by("number")
+        numbered = dict(zip(rows["number"].to_pylist(), _events_of(rows), strict=True))
+        histories = of_events(numbered.values())
+        gone = frozenset(oid for oid, each in histories.items() if self._is_gone(each, retained))
+        needed = {id(event) for history in histories.values() for event in needed_events(history.events, retained)}
+        kept = [n for n, event in numbered.items() if id(event) in needed and event.fingerprint.oid not in gone]
+        if len(kept) < len(rows):
+            chosen = pc.is_in(rows["number"], value_set=pa.array(kept, pa.int64()))
+            self._commit(rows.filter(chosen), names_in(self.table), ())
+        remove_others(self._lake, {each.path for oid, each in histories.items() if oid not in gone})
+        return gone
 
-
-def dropped_below(events: pa.Table, lsn: Lsn) -> list[tuple[int, str]]:
-    """Return the OIDs and paths of the tables that were dropped below an LSN, and not mirrored again since."""
-    last = {
-        row["oid"]: row
-        for row in events.select(["oid", "number", "event", "lsn", "path"]).sort_by("number").to_pylist()
-    }
-    dropped = (row for row in last.values() if row["event"] == TableEventKind.DROPPED.value)
-    return [(row["oid"], row["path"]) for row in dropped if row["lsn"] < lsn.value]
+    def _is_gone(self, history: TableHistory, retained: Lsn) -> bool:
+        last = history.last
+        return last.kind is TableEventKind.DROPPED and last.lsn < retained and not has_data(self._lake / history.path)
 
 
 def _event_row(event: TableEvent, number: int) -> dict[str, object]:
@@ -371,11 +370,19 @@ def _known(table: DeltaTable, folder: Path) -> KnownTables:
 
 
 def _events(table: DeltaTable, folder: Path) -> tuple[TableEvent, ...]:
-    rows = _dataset(table, folder).to_table().sort_by("number").to_pylist()
-    return tuple(
-        TableEvent(
+    return tuple(_events_of(_dataset(table, folder).to_table().sort_by("number")))
+
+
+def _events_of(rows: pa.Table) -> Iterator[TableEvent]:
+    """The events in the rows of `_tables`. Those with the same definition share it."""
+    definitions: dict[str, Fingerprint] = {}
+    for row in rows.to_pylist():
+        text = row["definition"]
+        if text not in definitions:
+            definitions[text] = from_plain(json.loads(text))
+        yield TableEvent(
             TableEventKind(row["event"]),
-            from_plain(json.loads(row["definition"])),
+            definitions[text],
             row["path"],
             Lsn(row["after_lsn"]),
             Lsn(row["lsn"]),
@@ -385,8 +392,6 @@ def _events(table: DeltaTable, folder: Path) -> tuple[TableEvent, ...]:
             row["polled"],
             row["fix"],
         )
-        for row in rows
-    )
 
 
 def read_cycle(lake: Path) -> Cycle:

@@ -256,6 +256,29 @@ def of_events(events: Iterable[TableEvent]) -> dict[int, TableHistory]:
     return {oid: TableHistory(tuple(each)) for oid, each in found.items()}
 
 
+def needed_events(events: Sequence[TableEvent], retained: Lsn) -> Sequence[TableEvent]:
+    """Return the events of a table that reads at or above an LSN need; the last one is always among them.
+
+    Where a table begins, all its earlier ranges end. So the events before its last beginning below `retained` are not
+    needed, unless one of their ranges ends at `retained` or above. Of successive reasons for waiting, the last counts.
+    """
+    first, highest = 0, Lsn.ZERO
+    for number, event in enumerate(events):
+        highest = max(highest, event.lsn)
+        if event.kind in _BEGINNING and highest <= retained and event.after < retained:
+            first = number
+    kept = events[first:]
+    laters = [*kept[1:], None]
+    return [event for event, later in zip(kept, laters, strict=True) if not _waits_on(event, later, retained)]
+
+
+def _waits_on(event: TableEvent, later: TableEvent | None, retained: Lsn) -> bool:
+    """Whether a table that waits has another reason for it at an LSN."""
+    if later is None or event.kind is not TableEventKind.WAITING:
+        return False
+    return later.kind is TableEventKind.WAITING and later.after <= retained and later.lsn <= retained
+
+
 def descendants(history: TableHistory, histories: Mapping[int, TableHistory]) -> Iterator[Child]:
     """Return all tables below one by their last definitions, each once."""
     below, seen = list(history.fingerprint.children), set[int]()

@@ -243,8 +243,8 @@ class StreamTracker(SchemaTracker):
 
     def describe(self, relations: Iterable[Relation], upto: Lsn) -> None:
         """Record the relations that transactions up to `upto` described: these tables may have been altered before."""
-        for oid, described in self._described.items():
-            self._described[oid] = [each for each in described if each[0] > self.lsns.of(oid)]
+        above = {oid: [d for d in each if d[0] > self.lsns.of(oid)] for oid, each in self._described.items()}
+        self._described = {oid: described for oid, described in above.items() if described}
         for relation in relations:
             self._described.setdefault(relation.oid, []).append((upto, relation))
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from tidemark.clock import Lsn, Xid8
 from tidemark.schema.catalog_snapshot import CatalogSnapshot
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, of_events
+from tidemark.schema.history import TableEvent, TableEventKind, TableHistory, needed_events, of_events
 from tidemark.schema.table import PgType
 
 Store = Callable[[Sequence[TableEvent]], None]
@@ -54,6 +54,11 @@ class SchemaTracker:
     def is_live(self, oid: int) -> bool:
         """Whether a table can be read up to the present."""
         return oid in self._events and self.history(oid).live
+
+    def forget(self, retained: Lsn, gone: Collection[int]) -> None:
+        """Forget the events that no read at or above an LSN needs, and dropped tables, as the sink has done before."""
+        kept = {oid: events for oid, events in self._events.items() if oid not in gone}
+        self._events = {oid: list(needed_events(events, retained)) for oid, events in kept.items()}
 
     def _add(self, event: TableEvent) -> None:
         """Add an event. Every public method that adds events stores them with `_store_added` before it returns."""

@@ -42,6 +42,7 @@ from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
 from tidemark.pipeline.apply.cycle import Applied, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
+from tidemark.pipeline.sinks.forgetting import Forgetting
 from tidemark.pipeline.sinks.sink import Sink, TableCopy
 from tidemark.postgres.blockers import ending, named, older_than
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
@@ -92,6 +93,8 @@ class StreamApplier:
             self.tables = StreamTracker(
                 sink.events(), sink.record_events, options.names.publication, lsns, self.cycle.applied_lsn
             )
+            self._forgetting = Forgetting(sink, self.tables)
+            self._forgetting.keep_up()
             sink.publish(at_once=True)
             self.reader = LogReader(options.log)
             self._recall()
@@ -114,6 +117,7 @@ class StreamApplier:
         applied = self.apply()
         if applied is None and time.monotonic() - self._recorded_at >= self._options.idle_interval_s:
             self.record_progress()
+        self._forgetting.keep_up()
         self.sink.publish()
         return applied
 

@@ -31,6 +31,7 @@ from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot, open_poll_snapshot
+from tidemark.pipeline.sinks.forgetting import Forgetting
 from tidemark.pipeline.sinks.sink import STAGING, PolledSink, TableCopy
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
@@ -73,6 +74,8 @@ class Poller:
             require_pinned(spark)
             sink.require_reach(spark)
             self.tables = PollTracker(sink.events(), sink.record_events)
+            self._forgetting = Forgetting(sink, self.tables)
+            self._forgetting.keep_up()
             sink.publish(at_once=True)
             self.progress = CopyProgress()
             self._setting = Setting(options, spark, sink, self.progress, stopping)
@@ -99,6 +102,7 @@ class Poller:
         `shown` is called with the source snapshot that the mirror shows now and its position in the mirror, while the
         snapshot is still open.
         """
+        self._forgetting.keep_up()
         self._asked += self._requests.new()
         self._whole |= dict.fromkeys(self._asked, "resync requested")
         for oid in self._asked:

@@ -38,7 +38,7 @@ from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.history import TableEvent, TableHistory
+from tidemark.schema.history import TableEvent, TableHistory, table_path
 from tidemark.schema.relation import Relation
 from tidemark.schema.table import Column
 from tidemark.storage.fail_points import FailPoint, fail_point
@@ -57,7 +57,6 @@ class LakeSink:
             self._lock = held.enter_context(LakeLock(self._path, WRITING))
             fail_point(FailPoint.LOCKED)
             self._cycles, self._register = Cycles(self._path), Tables(self._path)
-            self._register.forget_dropped()
             self._catalog = CatalogUpdates(self._path, self._register)
             self._changes: dict[str, ChangeTable] = {}  # each is opened once
             held.pop_all()
@@ -92,6 +91,13 @@ class LakeSink:
     def record_events(self, events: Sequence[TableEvent]) -> None:
         """Record table events in `_tables`."""
         self._register.append(events)
+
+    def forget(self, retained: Lsn) -> frozenset[int]:
+        """Delete the events that no read at or above an LSN needs, and what is left of tables that were dropped."""
+        gone = self._register.forget(retained)
+        for oid in gone:
+            self._changes.pop(table_path(oid), None)
+        return gone
 
     def applied_lsn(self, path: str) -> Lsn:
         """The LSN up to which a table has its changes, according to its own last commit."""

@@ -128,8 +128,8 @@ class Hold(Protocol):
 class Sink(Protocol):
     """Has the tables of a mirror. One process at a time writes it.
 
-    `path` is the path of a table in the sink, from its history. One thread calls `record_events`, `applied_lsn`,
-    `change_target`, `commit`, `record`, `publish`, `adopt` and `close`. Any thread may call the others.
+    `path` is the path of a table in the sink, from its history. One thread calls `record_events`, `forget`,
+    `applied_lsn`, `change_target`, `commit`, `record`, `publish`, `adopt` and `close`. Any thread may call the others.
     """
 
     @property
@@ -155,6 +155,12 @@ class Sink(Protocol):
 
     def record_events(self, events: Sequence[TableEvent]) -> None:
         """Record table events."""
+
+    def forget(self, retained: Lsn) -> frozenset[int]:
+        """Delete the events that no read at or above an LSN needs; return the OIDs of tables that are forgotten.
+
+        These were dropped below it, and the sink has no data of them. The caller calls `forget` of its tracker.
+        """
 
     def applied_lsn(self, path: str) -> Lsn:
         """The LSN up to which a table has its changes, according to its own last commit."""
