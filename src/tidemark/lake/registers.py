@@ -44,7 +44,7 @@ from tidemark.storage.fail_points import FailPoint, fail_point
 TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
 _SCHEMA_LSN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
 _COMPACT_EVERY = 100
-_THIN_S = 3600.0
+_THIN_S, _DAY_S = 3600.0, 86400.0
 _IN_ORDER = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
 
 _TABLES_SCHEMA = pa.schema(
@@ -279,16 +279,21 @@ def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
 
     These are the last cycle at or below the retained LSN, those with the same LSN, and those after it. Of polls that
     found no change, the first, the last and the latest by the source's clock are kept. Of cycles of the stream that are
-    older than an hour, the last of each minute is kept, as only the expire job needs them. The last poll and the cycle
+    older than an hour, the last of each minute is kept, and after a day the last of each hour, as only the expire job
+    needs them. The last poll and the cycle
     that followed it show when the stream replaced polls.
     """
     lsns = np.maximum(cycles["schema_lsn"].to_numpy(), cycles["applied_lsn"].to_numpy())
     polled = cycles["snapshot"].is_valid().to_numpy()
     written = cycles["written_at"].cast(pa.int64()).to_numpy()
-    minutes, recent = written // 60_000_000, written >= (now.timestamp() - _THIN_S) * 1_000_000
+    ages_s = now.timestamp() - written / 1_000_000
+    periods_s = np.where(ages_s < _DAY_S, 60, 3600)
+    periods = written // (periods_s * 1_000_000)
+    last_of_period = np.append((periods[1:] != periods[:-1]) | (periods_s[1:] != periods_s[:-1]), True)
     changed = np.append(True, lsns[1:] != lsns[:-1])
-    last_of_lsn, last_of_minute = np.append(changed[1:], True), np.append(minutes[1:] != minutes[:-1], True)
-    kept = np.where(polled, changed | last_of_lsn | _is_latest(cycles, changed), recent | last_of_minute)
+    last_of_lsn = np.append(changed[1:], True)
+    followed = (ages_s <= _THIN_S) | last_of_period
+    kept = np.where(polled, changed | last_of_lsn | _is_latest(cycles, changed), followed)
     highest = np.maximum.accumulate(lsns)
     last_below = max(0, int(np.searchsorted(highest, retained.value, side="right")) - 1)
     kept[: int(np.searchsorted(highest, highest[last_below], side="left"))] = False
