@@ -15,9 +15,11 @@ from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.errors import LogBehind, LogDamaged, LogDiskFailed, NotAnswerable
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten, read_forgotten_lsn
-from tidemark.log.index import IndexPart, hidden, unpacked, widened
+from tidemark.log.index import IndexPart, hidden, unpacked, unpacked_rows, widened
+from tidemark.log.index_rows import GrowingIndex, IndexRows
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import open_log
+from tidemark.log.summaries import summary_of
 from tidemark.log.trimming import forget
 from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled, Rows
 
@@ -163,3 +165,56 @@ def test_a_payload_is_read_as_it_was_packed_and_no_other_length_is(sizes: tuple[
     for other in (payload[:-1], payload + b"\0", payload[:7], b""):
         with pytest.raises(LogDamaged, match="it: index block"):
             unpacked(other, "it")
+
+
+@st.composite
+def index_parts(draw: st.DrawFn) -> Assembled:
+    """The rows of some transactions."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    count = draw(st.integers(0, 5))
+    commits = np.zeros(count, COMMITS)
+    for name in ("lsn", "xid", "micros"):
+        commits[name] = rng.integers(0, 1000, count)
+    for name in ("extents", "aborted", "relations", "streamed"):
+        commits[name] = rng.integers(0, 2 if name == "streamed" else 3, count)
+    extents, relations = np.zeros(commits["extents"].sum(), EXTENTS), np.zeros(commits["relations"].sum(), RELATIONS)
+    aborted, standing = np.zeros(commits["aborted"].sum(), ABORTED), np.zeros(draw(st.integers(0, 2)), RELATIONS)
+    extents["end"] = rng.integers(0, 100, len(extents))
+    aborted[:] = rng.integers(0, 100, len(aborted))
+    for rows in (relations, standing):
+        rows["start"], rows["oid"] = rng.integers(0, 100, len(rows)), rng.integers(1, 9, len(rows))
+    return Assembled(commits, extents, aborted, relations, standing)
+
+
+def require_rows(found: IndexRows, rows: Assembled) -> None:
+    """Require these rows, by what a search of all of them finds."""
+    same(found.rows, rows)
+    ends: list[int] = []
+    at = 0
+    for commit in rows.commits:
+        at += int(commit["extents"])
+        plain = not commit["streamed"] and commit["extents"]
+        ends.append(max([*ends[-1:], int(rows.extents["end"][at - 1]) if plain else 0]))
+    assert found.count_from().tolist() == [sum(end <= each["start"] for end in ends) for each in rows.standing]
+    for first in range(len(rows) + 1):
+        same(found.some(first, len(rows)), rows.some(first, len(rows)))
+        same(found.some(0, first), rows.some(0, first))
+        assert found.relations_before(first).tobytes() == rows.some(0, first).relations.tobytes()
+
+
+def same(one: Assembled, other: Assembled) -> None:
+    for name in ("commits", "extents", "aborted", "relations", "standing"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+
+
+@given(st.lists(index_parts(), min_size=1, max_size=8))
+def test_rows_that_are_appended_are_found_as_if_all_were_read_again(parts: list[Assembled]) -> None:
+    growing, views = GrowingIndex(), []
+    for number, part in enumerate(parts, 1):
+        growing.add(unpacked_rows([memoryview(IndexPart(part, 0).packed())], "it"))
+        views.append(growing.view())
+        commits = [each.commits for each in parts[:number]]
+        assert growing.summary(7, 8, 9).tobytes() == summary_of(7, 8, 9, commits).tobytes()
+    for number, view in enumerate(views, 1):
+        require_rows(view, Assembled.joined(parts[:number]))
+    require_rows(growing.closed(), Assembled.joined(parts))

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from tidemark.values.kernels import Bytes
 
@@ -26,6 +27,7 @@ MAGIC = b"TMk1"
 _HEADER = struct.Struct("<4sIIIQQQ")
 _PLACE = struct.Struct("<QQ")
 HEADER_BYTES = _HEADER.size
+_UNCHECKED = 8  # bytes at its beginning that the checksum does not include
 
 
 class BlockKind(IntEnum):
@@ -38,8 +40,10 @@ class BlockKind(IntEnum):
     SYNCED = 5  # no payload: the segment was synced
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+_KINDS = {kind.value: kind for kind in BlockKind}
+
+
+class Block(NamedTuple):
     """One complete block with a valid checksum; its header is at `offset`, its payload from `start` to `end`."""
 
     kind: BlockKind
@@ -66,12 +70,15 @@ class BlockStamp:
 
 def packed(kind: BlockKind, number: int, offset: int, stamp: BlockStamp, payload: bytes | memoryview) -> bytes:
     """The header of a block with this payload, at this offset of the file with this number."""
-    rest = _HEADER.pack(MAGIC, 0, kind, len(payload), stamp.synced, stamp.position, stamp.xid)[8:]
+    rest = _HEADER.pack(MAGIC, 0, kind, len(payload), stamp.synced, stamp.position, stamp.xid)[_UNCHECKED:]
     return MAGIC + struct.pack("<I", _checksum(number, offset, rest, payload)) + rest
 
 
-def _checksum(number: int, offset: int, rest: bytes | memoryview, payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(rest, zlib.crc32(_PLACE.pack(number, offset))))
+def _checksum(number: int, offset: int, *parts: bytes | memoryview) -> int:
+    found = zlib.crc32(_PLACE.pack(number, offset))
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found
 
 
 def block_at(data: memoryview, number: int, offset: int, base: int = 0) -> Block | None:
@@ -81,11 +88,11 @@ def block_at(data: memoryview, number: int, offset: int, base: int = 0) -> Block
         return None
     magic, checksum, kind, length, synced, position, xid = _HEADER.unpack_from(data, at)
     end = at + HEADER_BYTES + length
-    if magic != MAGIC or end > len(data) or kind not in BlockKind.__members__.values():
+    if magic != MAGIC or end > len(data) or kind not in _KINDS:
         return None
-    if checksum != _checksum(number, offset, data[at + 8 : at + HEADER_BYTES], data[at + HEADER_BYTES : end]):
+    if checksum != _checksum(number, offset, data[at + _UNCHECKED : end]):
         return None
-    return Block(BlockKind(kind), offset, base + end, synced, position, xid)
+    return Block(_KINDS[kind], offset, base + end, synced, position, xid)
 
 
 def blocks(data: memoryview, number: int, start: int = 0, base: int = 0) -> Iterator[Block]:

@@ -8,6 +8,7 @@ transaction IDs of commits are full IDs here.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ _KINDS = (
     ("relations", RELATIONS),
     ("standing", RELATIONS),
 )
+_SIZES = tuple(kind.itemsize for _, kind in _KINDS)
 _VERSION = "Use the version of Tidemark that wrote the log."
 
 
@@ -40,24 +42,50 @@ class IndexPart:
         return _HEAD.pack(self.described, *map(len, parts)) + b"".join(part.tobytes() for part in parts)
 
 
-def unpacked(payload: bytes, what: str) -> IndexPart:
-    """Parse the payload of an index block.
+def unpacked(payload: bytes | memoryview, what: str) -> IndexPart:
+    """Parse the payload of an index block."""
+    pieces = _Pieces(what)
+    described = pieces.add(payload)
+    return IndexPart(pieces.joined(), described)
 
-    Its checksum was valid, so a payload of the wrong size was written by another version of Tidemark.
+
+def unpacked_rows(payloads: Iterable[memoryview], what: str) -> Assembled:
+    """Return the rows of consecutive index blocks; a receiver writes one for each commit if it has the time."""
+    pieces = _Pieces(what)
+    for payload in payloads:
+        pieces.add(payload)
+    return pieces.joined()
+
+
+class _Pieces:
+    """The bytes of the rows of index blocks, by kind.
+
+    Their checksums were valid, so a payload of the wrong size was written by another version of Tidemark.
     """
-    if len(payload) < _HEAD.size:
-        raise LogDamaged(f"{what}: index block of only {len(payload)} bytes", _VERSION)
-    described, *counts = _HEAD.unpack_from(payload)
-    at, rows = _HEAD.size, {}
-    for (name, kind), count in zip(_KINDS, counts, strict=True):
-        end = at + count * kind.itemsize
-        if end > len(payload):
-            break
-        rows[name] = np.frombuffer(payload[at:end], kind)
-        at = end
-    if at != len(payload) or len(rows) != len(_KINDS):
-        raise LogDamaged(f"{what}: index block whose size does not match its row counts {counts}", _VERSION)
-    return IndexPart(Assembled(**rows), described)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._found: tuple[list[bytes | memoryview], ...] = tuple([] for _ in _KINDS)
+
+    def add(self, payload: bytes | memoryview) -> int:
+        """Add a block; return the offset in the segment up to which the index is complete with it."""
+        if len(payload) < _HEAD.size:
+            raise LogDamaged(f"{self._what}: index block of only {len(payload)} bytes", _VERSION)
+        described, *counts = _HEAD.unpack_from(payload)
+        begin = _HEAD.size
+        for pieces, count, size in zip(self._found, counts, _SIZES, strict=True):
+            if count:
+                end = begin + count * size
+                pieces.append(payload[begin:end])
+                begin = end
+        if begin != len(payload):
+            raise LogDamaged(f"{self._what}: index block whose size does not match its row counts {counts}", _VERSION)
+        return int(described)
+
+    def joined(self) -> Assembled:
+        """All rows."""
+        found = zip(_KINDS, self._found, strict=True)
+        return Assembled(**{name: np.frombuffer(b"".join(pieces), kind) for (name, kind), pieces in found})
 
 
 def widened(commits: Rows, reference: int) -> Rows:
@@ -72,9 +100,11 @@ def widened(commits: Rows, reference: int) -> Rows:
 def hidden(commits: Rows, snapshot: Snapshot, lsn: Lsn) -> tuple[Lsn, ...]:
     """The commits at or below `lsn` that are not visible in this snapshot."""
     below = commits[: int(np.searchsorted(commits["lsn"], np.uint64(lsn.value), side="right"))]
+    least = min([snapshot.xmax, *snapshot.xip])
+    late = below[np.flatnonzero(below["xid"] >= np.uint64(least.value))]
     running = np.array([xid.value for xid in snapshot.xip], np.uint64)
-    unseen = (below["xid"] >= np.uint64(snapshot.xmax.value)) | np.isin(below["xid"], running)
-    return tuple(Lsn(int(value)) for value in below["lsn"][unseen])
+    unseen = (late["xid"] >= np.uint64(snapshot.xmax.value)) | np.isin(late["xid"], running)
+    return tuple(Lsn(int(value)) for value in late["lsn"][unseen])
 
 
 def shown_by_standby(commits: Rows, snapshot: Snapshot, before: Lsn, after: Lsn) -> Lsn | None:

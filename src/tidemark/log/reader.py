@@ -22,15 +22,16 @@ from tidemark.log.blocks import BlockKind, blocks, view
 from tidemark.log.commits import CommitIndex
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import read_forgotten
-from tidemark.log.index import unpacked
+from tidemark.log.index import unpacked_rows
+from tidemark.log.index_rows import GrowingIndex, IndexRows
 from tidemark.log.mapped import changed_tables, decoded, mapped_file, mapped_segments
 from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
-from tidemark.log.summaries import SUMMARIES, read_summaries, summary_of
+from tidemark.log.summaries import SUMMARIES, read_summaries
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
 from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.rows import COMMITS, Assembled, Rows, joined_rows
-from tidemark.values.kernels import Bytes, Longs
+from tidemark.values.kernels import Bytes
 from tidemark.values.types import Types
 
 CACHE_BYTES = 64 << 20
@@ -56,12 +57,10 @@ class _Followed:
     held: Bytes | None = None
     end: int = 0
     position: int = 0
-    parts: list[Assembled] = field(default_factory=list)
+    rows: GrowingIndex = field(default_factory=GrowingIndex)
 
-    def rows(self) -> Assembled:
-        if len(self.parts) > 1:
-            self.parts = [Assembled.joined(self.parts)]
-        return self.parts[0] if self.parts else Assembled()
+    def summary(self, number: int) -> Rows:
+        return self.rows.summary(number, self.position, self.end)
 
 
 class LogReader:
@@ -79,7 +78,7 @@ class LogReader:
     def _forget_all(self) -> None:
         self._closed: Rows = np.empty(0, SUMMARIES)
         self._live: tuple[int, _Followed] | None = None
-        self._rows: OrderedDict[int, Assembled] = OrderedDict()  # of closed indexes, the last used at the end
+        self._rows: OrderedDict[int, IndexRows] = OrderedDict()  # of closed indexes, the last used at the end
 
     def refresh(self) -> None:
         """Read what was appended since the last refresh."""
@@ -152,10 +151,8 @@ class LogReader:
 
     def _close(self, number: int, followed: _Followed) -> None:
         """Keep the summary of a closed index that was read to its end."""
-        rows = followed.rows()
-        summary = summary_of(number, followed.position, followed.end, [rows.commits])
-        self._closed = np.concatenate([self._closed, summary])
-        self._keep(number, rows)
+        self._closed = np.concatenate([self._closed, followed.summary(number)])
+        self._keep(number, followed.rows.closed())
 
     @property
     def received(self) -> Lsn:
@@ -173,11 +170,11 @@ class LogReader:
     @property
     def index(self) -> CommitIndex:
         """The commits of this view, including those whose bytes were removed."""
-        return CommitIndex(self._summaries(), lambda number: self._rows_of(number).commits)
+        return CommitIndex(self._summaries(), lambda number: self._rows_of(number).rows.commits)
 
     def commits(self) -> Rows:
         """All commits of the index in order, including those whose bytes were removed."""
-        return joined_rows([self._rows_of(int(number)).commits for number in self._summaries()["number"]], COMMITS)
+        return joined_rows([self._rows_of(int(number)).rows.commits for number in self._summaries()["number"]], COMMITS)
 
     def last_commits(self) -> list[LastCommit]:
         """The last commit and the highest transaction ID up to the end of each index, in order."""
@@ -243,19 +240,19 @@ class LogReader:
         if self.received < upto:
             raise LogBehind(f"{upto} has not been received: the received LSN is {self.received}", _BEHIND)
         summaries = self._summaries()
-        some = (summaries["last"] > after.value) & (summaries["first"] <= upto.value)
-        for number in summaries["number"][some]:
-            rows = self._rows_of(int(number))
-            first, last = np.searchsorted(rows.commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
+        concerned = (summaries["last"] > after.value) & (summaries["first"] <= upto.value)
+        for number in summaries["number"][concerned]:
+            found = self._rows_of(int(number))
+            commits = found.rows.commits
+            first, last = np.searchsorted(commits["lsn"], np.array([after.value, upto.value], np.uint64), "right")
             if first == last:
                 continue
-            count_from = _count_from(rows)
-            streamed = (rows.commits["streamed"] != 0) & (rows.commits["relations"] != 0)
-            cuts = np.unique(np.clip([first, *count_from, *np.flatnonzero(streamed) + 1, last], first, last)).tolist()
-            described = np.concatenate([[0], np.cumsum(rows.commits["relations"], dtype=np.int64)])
+            count_from, some = found.count_from(), commits[first:last]
+            streamed = np.flatnonzero((some["streamed"] != 0) & (some["relations"] != 0))
+            cuts = np.unique(np.clip([first, *count_from, *streamed + first + 1, last], first, last)).tolist()
             for start, end in pairwise(cuts):
-                part = rows.some(start, end)
-                standing = np.concatenate([rows.standing[count_from <= start], rows.relations[: described[start]]])
+                part = found.some(start, end)
+                standing = np.concatenate([found.rows.standing[count_from <= start], found.relations_before(start)])
                 yield Assembled(part.commits, part.extents, part.aborted, part.relations, _in_order(standing))
 
     def read(
@@ -279,14 +276,13 @@ class LogReader:
             if self._live is None:
                 return self._closed
             number, followed = self._live
-            live = summary_of(number, followed.position, followed.end, [followed.rows().commits])
-            return np.concatenate([self._closed, live])
+            return np.concatenate([self._closed, followed.summary(number)])
 
-    def _rows_of(self, number: int) -> Assembled:
+    def _rows_of(self, number: int) -> IndexRows:
         """The rows of an index. A closed one must have what its summary states."""
         with self._lock:
             if self._live is not None and number == self._live[0]:
-                return self._live[1].rows()
+                return self._live[1].rows.view()
             if (rows := self._rows.get(number)) is not None:
                 self._rows.move_to_end(number)
                 return rows
@@ -296,14 +292,14 @@ class LogReader:
                 if self._numbers()[0] > number:
                     raise NotAnswerable(*_expired(number)) from None
                 raise
-            rows = followed.rows()
             known = self._closed[self._closed["number"] == number]  # none, if another thread has refreshed meanwhile
-            if len(known) and known[0] != summary_of(number, followed.position, followed.end, [rows.commits])[0]:
+            if len(known) and known[0] != followed.summary(number)[0]:
                 raise LogDamaged(f"{index_path(self._folder, number)} differs from its summary", _HINT)
+            rows = followed.rows.closed()
             self._keep(number, rows)
             return rows
 
-    def _keep(self, number: int, rows: Assembled) -> None:
+    def _keep(self, number: int, rows: IndexRows) -> None:
         self._rows[number] = rows
         self._rows.move_to_end(number)
         while len(self._rows) > 1 and sum(each.size_bytes for each in self._rows.values()) > CACHE_BYTES:
@@ -324,24 +320,16 @@ class LogReader:
         if followed.inode != inode:
             followed = _Followed(inode)
         followed.held = None if closed else data
-        for block in blocks(view(data), number, followed.end):
-            followed.end, followed.position = block.end, max(followed.position, block.position)
+        payloads, end, position, readable = [], followed.end, followed.position, view(data)
+        for block in blocks(readable, number, followed.end):
+            end, position = block.end, max(position, block.position)
             if block.kind == BlockKind.INDEX:
-                followed.parts.append(unpacked(data[block.start : block.end].tobytes(), str(path)).rows)
+                payloads.append(readable[block.start : end])
+        followed.rows.add(unpacked_rows(payloads, str(path)))
+        followed.end, followed.position = end, position
         if closed and followed.end != len(data):
             raise LogDamaged(f"{path} is damaged at byte {followed.end}", _HINT)
         return followed
-
-
-def _count_from(rows: Assembled) -> Longs:
-    """For each standing relation, the index of the first commit that it applies to.
-
-    Only the ends of plain transactions are compared: a streamed transaction sends its own Relation messages.
-    """
-    plain = rows.commits["streamed"] == 0
-    ends = np.zeros(len(rows), np.uint64)
-    ends[plain] = rows.extents["end"][(np.cumsum(rows.commits["extents"], dtype=np.int64) - 1)[plain]]
-    return np.searchsorted(np.maximum.accumulate(ends), rows.standing["start"], side="right")
 
 
 def _in_order(relations: Rows) -> Rows:

@@ -15,7 +15,7 @@ import numpy as np
 from tidemark.errors import RESYNC_ALL, LogDamaged
 from tidemark.log.blocks import BlockKind, blocks, view
 from tidemark.log.disk import Disk
-from tidemark.log.index import unpacked
+from tidemark.log.index import unpacked_rows
 from tidemark.log.segment import INDEX, index_path, numbers
 from tidemark.pgoutput.rows import Rows
 
@@ -108,13 +108,9 @@ def _read_summary(folder: Path, disk: Disk, number: int) -> Rows:
     end, position = (found[-1].end, max(block.position for block in found)) if found else (0, 0)
     if end != len(data):
         raise LogDamaged(f"{path} is damaged at byte {end}", f"Check the disk and restore the file. {RESYNC_ALL}")
-    parts = (block for block in found if block.kind == BlockKind.INDEX)
-    return summary_of(
-        number,
-        position,
-        end,
-        (unpacked(data[block.start : block.end].tobytes(), str(path)).rows.commits for block in parts),
-    )
+    readable = view(data)
+    payloads = (readable[block.start : block.end] for block in found if block.kind == BlockKind.INDEX)
+    return summary_of(number, position, end, [unpacked_rows(payloads, str(path)).commits])
 
 
 def _checksums(records: Rows) -> Rows:
