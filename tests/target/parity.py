@@ -21,7 +21,7 @@ from harness.database import add_roles, create_database
 from harness.postgres import Server, installs, start_server
 from tests.target.clones import clone_options, clones, followed
 from tests.target.load import TABLES, database_with_tables, hostile, writing
-from tidemark.errors import DecodingFailed, TableChanged, TimedOut
+from tidemark.errors import Conflict, DecodingFailed, TableChanged, TimedOut
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.session import Timeouts
 from tidemark.postgres.shared import SharedSnapshot, require_same
@@ -37,7 +37,8 @@ WRITERS, PER_RUN, WAIT_S, START_OVERS = 16, 25, 120.0, 5
 class Parity:
     """How many snapshots were compared, and the tables that differed, each with its LSN.
 
-    A snapshot is taken again if a table is truncated before it is read, which snapshots do not prevent, or locked.
+    A snapshot is taken again if a table is truncated before it is read, which snapshots do not prevent, or locked, or
+    if the session that reads it is the victim of a deadlock with the writers.
     """
 
     snapshots: int = 0
@@ -106,7 +107,7 @@ def _compare(options: CloneOptions, found: Parity, snapshots: int) -> None:
                 with both as taken:
                     try:
                         there, here = contents(taken.source), contents(taken.target)
-                    except (TableChanged, TimedOut):
+                    except (TableChanged, TimedOut, Conflict):
                         found.retaken += 1
                     else:
                         found.add(f"{taken.lsn}", there, here)

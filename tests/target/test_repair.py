@@ -16,7 +16,7 @@ from tests.target.following import Cloned
 from tests.target.load import TABLES, contents, hostile
 from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered, TargetDiffers
-from tidemark.target.follow import FollowOptions, follow
+from tidemark.target.follow import Following, FollowOptions, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
 Repaired = tuple[str, int, list[str], list[str]]
@@ -97,6 +97,52 @@ def test_each_kind_of_difference_is_repaired_and_reported(cloned: Cloned, caplog
     assert found == sorted(each[2] for each in DIFFERENCES)
     assert "table public.keyed: repaired 2 rows: the target lacked (id) = (2), (3)" in caplog.text
     assert "table public.only_key: repaired 1 row: the target had rows that do not fit: (id) = (20)" in caplog.text
+
+
+def test_rows_that_do_not_fit_are_named_and_no_others(cloned: Cloned) -> None:
+    with receiving(cloned.mirror):
+        cloned.source.run(*FILLED)
+        follow(cloned.options(), cloned.position(), lambda: False)
+        cloned.target.run("delete from keyed where id = 3", "delete from paired where a in (4, 5)")
+        before = contents(cloned.target)
+        cloned.source.run(
+            "begin; delete from keyed where id < 6; insert into keyed values (4, 'again');"
+            "update paired set a = a + 100 where a > 3; commit"
+        )
+        with pytest.raises(TargetDiffers) as raised:
+            follow(cloned.options(), cloned.position(), lambda: False)
+    assert raised.value.message == (
+        "table public.keyed at the target has 4 of 5 rows that the source changed; "
+        "public.keyed has no row with (id) = (3); public.paired has no row with (a, b) = (4, x), (5, x)"
+    )
+    assert contents(cloned.target) == before
+
+
+def test_a_batch_after_a_repair_in_the_same_session_begins_with_empty_stages(cloned: Cloned) -> None:
+    one_of = "delete from plain where ctid in (select ctid from plain where a = 1 limit 1)"
+    with receiving(cloned.mirror):
+        cloned.source.run(*FILLED)
+        with Following.open(repairing(cloned)) as following:
+            catch_up(following, cloned)
+            for here, there in (
+                ("delete from keyed where id = 3", "update keyed set v = 'new' where id = 3"),
+                ("select", "delete from keyed where id = 3"),
+                ("delete from keyed where id = 5", "update keyed set v = 'new' where id = 5"),
+                ("delete from plain where a = 1", one_of),
+                ("select", "insert into plain values (77, 'c', 1)"),
+            ):
+                cloned.target.run(here)
+                cloned.source.run(there)
+                catch_up(following, cloned)
+    assert contents(cloned.target) == contents(cloned.source)
+
+
+def catch_up(following: Following, cloned: Cloned) -> None:
+    """Apply everything that the source has committed."""
+    end = cloned.position()
+    while following.applied_lsn < end:
+        if following.step(end) is None:
+            following.wait(end)
 
 
 @pytest.mark.full

@@ -219,7 +219,7 @@ def test_an_index_on_the_whole_row_concerns_all_columns(target: Database) -> Non
     assert found["public", "plain"].exclusive_beside([]) == frozenset()
 
 
-def test_a_missing_row_stops_it_and_is_named(source: Database, target: Database, tmp_path: Path) -> None:
+def test_a_missing_row_stops_it(source: Database, target: Database, tmp_path: Path) -> None:
     following = Following(source, tmp_path)
     source.run("insert into paired select i, 'x', i from generate_series(1, 10) i")
     begun = following.received()
@@ -228,7 +228,7 @@ def test_a_missing_row_stops_it_and_is_named(source: Database, target: Database,
         target.run("delete from paired where a in (3, 4)")
         source.run("update paired set c = 0")
         upto = following.received()
-        with pytest.raises(TargetDiffers, match=r"8 of 10 rows .*no row with \(a, b\) = \(3, x\), \(4, x\)"):
+        with pytest.raises(TargetDiffers, match=r"public.paired at the target has 8 of 10 rows"):
             write(begun, upto, 1 << 20)
     assert target.run("select count(*), min(c) from paired") == [(8, 1)]
 

@@ -50,6 +50,13 @@ class TableRepair:
         ]
         return f"table {self.table}: repaired {rows}: {'; '.join(parts)}"
 
+    def unfit(self) -> str:
+        """What does not fit, as the end of a message."""
+        lacks = "has no row with" if self.key else "has too few"
+        parts = [f"{self.table} {lacks} {self._subject} {listed(self.missing)}"] if self.missing else []
+        parts += [f"{self.table} has rows that do not fit: {self._subject} {listed(self.extra)}"] if self.extra else []
+        return "; ".join(parts)
+
     @property
     def _subject(self) -> str:
         return f"({', '.join(self.key)}) =" if self.key else "rows"

@@ -187,11 +187,18 @@ class Following:
                 planned, self._options.log, lambda merged: self._record_batch(merged, planned.upto)
             )
         except TargetDiffers as error:
-            if self._options.repair_from is None:
-                raise
             self._take_back(tables)
-            _LOGGER.warning("%s; repairing it", error.message)
-            return self._repaired(self._options.repair_from, error, endpos)
+            if self._options.repair_from is not None:
+                _LOGGER.warning("%s; repairing it", error.message)
+                return self._repaired(self._options.repair_from, error, endpos)
+            raise self._explained(planned, error) from error.__cause__
+
+    def _explained(self, planned: SlicePlan, error: TargetDiffers) -> TargetDiffers:
+        """Add to an error which rows do not fit, unless the server has named the row."""
+        if error.__cause__ is not None:
+            return error
+        found = self._writer.unfit(planned, self._options.log).repairs()
+        return TargetDiffers("; ".join([error.message, *(each.unfit() for each in found)]), error.hint)
 
     def _require_listed(self) -> None:
         """Raise an error if commits that the target lacks were removed from the index, which is read before this."""
@@ -373,6 +380,7 @@ class Following:
     def _alter(self, table: ClonedTable, found: AlteredTable, definition: Fingerprint) -> ClonedTable:
         """Change the columns of a table, and its recorded definition, in the current transaction."""
         self._require_unused(table, definition)
+        self._writer.flush()
         statements = [each.as_string(None) for each in alterations(table.definition, definition, found.columns)]
         text = "; ".join(statements)
         try:

@@ -7,14 +7,16 @@ application has changed the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from psycopg import sql
 
 from tidemark.errors import TargetDiffers
-from tidemark.postgres.session import Session
-from tidemark.target.differences import listed
-from tidemark.target.statements import Stage
+from tidemark.target.script import Require, Script
+from tidemark.target.statements import Stage, copied_into
+from tidemark.target.tables import TargetTable
 
+MOST_KEPT = 1024
 RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target."
 
 
@@ -47,50 +49,87 @@ class StagedCounts:
     deleted: int
 
 
-def merge_rows(session: Session, stage: Stage, counts: StagedCounts, merged: Merged) -> None:
-    """Merge changes of rows that are identified by a key."""
-    moves = _count(session, stage.moves()) if counts.updated else 0
+def merge_rows(script: Script, stage: Stage, counts: StagedCounts, merged: Merged) -> None:
+    """Merge changes of rows that are identified by a key, by statements that are added to a script."""
+    statements, table = merge_statements(stage), stage.table.label
+    doing = f"applying changes of {table}"
+
+    def require(expected: int) -> Require:
+        return partial(_require, f"table {table} at the target", "rows that the source changed", expected)
+
+    moves = 0
+    if counts.updated and statements.moves is not None:
+        script.add(statements.moves, doing)
+        moves = script.run()
     gone, changed = counts.deleted + counts.moved + moves, counts.updated - moves
-    for statement in stage.fetched() if counts.moved + moves else ():
-        _count(session, statement)
-    if gone and (found := _count(session, stage.deleted())) != gone:
-        raise _difference(session, stage, "dm", gone, found)
-    update = stage.updated() if changed else None
-    if update is not None and (found := _count(session, update)) != changed:
-        raise _difference(session, stage, "u", changed, found)
+    for statement in statements.fetched if counts.moved + moves else ():
+        script.add(statement, doing)
+    if gone:
+        script.add(statements.deleted, doing, require(gone))
+    if changed and statements.updated is not None:
+        script.add(statements.updated, doing, require(changed))
     put_in = counts.inserted + counts.moved + moves
     if put_in:
-        _count(session, stage.inserted())
+        script.add(statements.inserted, doing)
     merged.deleted += gone
     merged.updated += changed
     merged.inserted += put_in
 
 
-def merge_contents(session: Session, stage: Stage, gone: int, new: int, merged: Merged) -> None:
+def merge_contents(script: Script, stage: Stage, gone: int, new: int, merged: Merged) -> None:
     """Merge changes of a table without a key: as many rows of each content are removed and added as the stage has."""
-    if gone and (found := _count(session, stage.deleted_contents())) != gone:
-        raise TargetDiffers(
-            f"the source removed {gone:,} rows of table {stage.table.label}, and the target has {found:,} of them",
-            RESTORE,
-        )
+    statements, table = merge_statements(stage), stage.table.label
+    doing = f"applying changes of {table}"
+    if gone:
+        require = partial(_require, f"table {table} at the target", "rows that the source removed", gone)
+        script.add(as_bytes(stage.deleted_contents()), doing, require)
     if new:
-        _count(session, stage.inserted())
+        script.add(statements.inserted, doing)
     merged.deleted += gone
     merged.inserted += new
 
 
-def _difference(session: Session, stage: Stage, operations: str, expected: int, found: int) -> TargetDiffers:
-    """Return the error for rows that the target does not have."""
-    table = stage.table
-    names = ", ".join(table.columns[at].name for at in table.key)
-    keys = session.connection.execute(stage.missing(operations)).fetchall()
-    which = f"it has no row with ({names}) = {listed(keys)}" if keys else f"it has several with one ({names})"
-    return TargetDiffers(
-        f"table {table.label} at the target has {found:,} of {expected:,} rows that the source changed; {which}",
-        RESTORE,
+def _require(table: str, which: str, expected: int, found: int) -> None:
+    if found != expected:
+        raise TargetDiffers(f"{table} has {found:,} of {expected:,} {which}", RESTORE)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStatements:
+    """The statements for one stage as they are sent: they are the same for every batch."""
+
+    copied: bytes
+    moves: bytes | None
+    fetched: tuple[bytes, ...]
+    deleted: bytes
+    updated: bytes | None
+    inserted: bytes
+    emptied: bytes
+    truncated: bytes
+
+
+@lru_cache(MOST_KEPT)
+def merge_statements(stage: Stage) -> MergeStatements:
+    """Return the statements for a stage."""
+    moves, updated = stage.moves(), stage.updated()
+    return MergeStatements(
+        as_bytes(stage.copied()),
+        as_bytes(moves) if moves is not None else None,
+        tuple(map(as_bytes, stage.fetched())),
+        as_bytes(stage.deleted()),
+        as_bytes(updated) if updated is not None else None,
+        as_bytes(stage.inserted()),
+        as_bytes(sql.SQL("delete from {}").format(stage.identifier)),
+        as_bytes(sql.SQL("truncate {}").format(stage.identifier)),
     )
 
 
-def _count(session: Session, statement: sql.Composed | None) -> int:
-    """Run a statement; return how many rows it concerned."""
-    return 0 if statement is None else session.connection.execute(statement).rowcount
+@lru_cache(MOST_KEPT)
+def copy_statement(table: TargetTable) -> bytes:
+    """Return the statement that reads rows into a table."""
+    return as_bytes(copied_into(table))
+
+
+def as_bytes(statement: sql.Composed | sql.SQL) -> bytes:
+    """Return a statement as it is sent; the encoding of sessions is UTF-8."""
+    return statement.as_bytes(None)

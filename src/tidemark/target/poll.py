@@ -48,6 +48,7 @@ from tidemark.target.differences import listed
 from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
 from tidemark.target.pipe import SourceSide, pipe_query
 from tidemark.target.poll_statements import DELETED, INSERTED, UPDATED, PollStage, key_texts
+from tidemark.target.script import Script
 from tidemark.target.source_tables import SourceWatch, read_selected, require_unaltered
 from tidemark.target.state import ClonedTable, CloneRecord, CloneState, PollWatermark
 from tidemark.target.tables import FoundTable, TargetTable, read_tables, target_table
@@ -238,6 +239,7 @@ class _Poll:
     ) -> None:
         self._session, self._seen, self._state = session, seen, state
         self._jobs, self._stopping = jobs, stopping
+        self._script = Script(session)
         self._numbers = count(1)
         self.total = Merged()
 
@@ -293,7 +295,8 @@ class _Poll:
                 raise self._lacking(merging, differing)
         counts = self._counts(stage)
         staged = StagedCounts(counts.get(INSERTED, 0), counts.get(UPDATED, 0), 0, counts.get(DELETED, 0))
-        merge_rows(self._session, stage.stage, staged, self.total)
+        merge_rows(self._script, stage.stage, staged, self.total)
+        self._script.run()
 
     def _stage_changed(self, merging: _Merging, received: int) -> RowDigest:
         """Create the stage and stage the received rows that differ; return the digest of those to insert."""
@@ -334,7 +337,8 @@ class _Poll:
         new, gone = (self._digest(pair, stage.staged_hashes(each)) for each in (INSERTED, DELETED))
         if own + new - gone != theirs:
             raise _unexplained(pair, theirs)
-        merge_contents(self._session, stage.stage, gone.rows, new.rows, self.total)
+        merge_contents(self._script, stage.stage, gone.rows, new.rows, self.total)
+        self._script.run()
 
     def _delete_all(self, merging: _Merging) -> None:
         """Delete all rows. A TRUNCATE would also empty the table for readers with an earlier snapshot."""

@@ -128,15 +128,6 @@ class Stage:
             " on x.content = y.content and x.n <= y.n) gone where t.ctid = gone.at"
         ).format(self.table.identifier, here, there, self.identifier)
 
-    def missing(self, operations: str) -> sql.Composed:
-        """The keys of changes with these operations for which the target has no row, as text."""
-        keys = [sql.SQL("{}::text").format(self._key(at)) for at in self.table.key]
-        return sql.SQL(
-            "select {} from {} s where s.o::text = any({}) and not exists (select from only {} t where {}) limit 6"
-        ).format(
-            _COMMA.join(keys), self.identifier, sql.Literal(list(operations)), self.table.identifier, self._same_row()
-        )
-
     def unfit(self) -> sql.Composed:
         """Find changes of rows of which the target has none, or several; unless they delete, give them the operation x.
 

@@ -9,30 +9,38 @@ that are in the way are deleted. At the end, all of these get the state that the
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from psycopg import pq, sql
+from psycopg import sql
 
 from tidemark.clock import Boundary
-from tidemark.errors import SourceError, TargetDiffers
+from tidemark.errors import SourceError, TargetDiffers, TidemarkError
 from tidemark.log.mapped import located
 from tidemark.log.slices import SlicePlan
 from tidemark.pgoutput.changes import BINARY, LocatedChanges
 from tidemark.pgoutput.frames import TRUNCATE, framed, windows
 from tidemark.pgoutput.scan import Format, RowCells, changed_tables, find_values, scan
-from tidemark.postgres.libpq import libpq
-from tidemark.postgres.session import Session, results_of
-from tidemark.postgres.sqlstate import error_for, translated
+from tidemark.postgres.session import Session
+from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.schema.relation import Relation
 from tidemark.target.differences import Differences, Name, TableDifferences
-from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
+from tidemark.target.merging import (
+    RESTORE,
+    Merged,
+    StagedCounts,
+    as_bytes,
+    copy_statement,
+    merge_contents,
+    merge_rows,
+    merge_statements,
+)
 from tidemark.target.net import (
     DELETED,
     INSERTED,
@@ -43,8 +51,9 @@ from tidemark.target.net import (
     net_contents,
     net_rows,
 )
-from tidemark.target.rows import HEADER, TRAILER, inserted_rows, staged_contents, staged_rows
-from tidemark.target.statements import Stage, can_be_copied, contents_deleted, copied_into, truncated
+from tidemark.target.rows import inserted_rows, staged_contents, staged_rows
+from tidemark.target.script import Script
+from tidemark.target.statements import Stage, can_be_copied, contents_deleted, truncated
 from tidemark.target.tables import TargetTable, unique_columns
 from tidemark.values.cells import UNCHANGED
 from tidemark.values.kernels import Bytes, Ints, Longs
@@ -53,7 +62,7 @@ MOST_STAGES = 64
 FEW_ROWS = 500  # up to so many rows are deleted from a stage; then it is truncated
 READ_TOGETHER = 1000  # rows that are read from the source at a time
 _IN_THE_WAY = ("23505", "23P01")  # unique_violation, exclusion_violation
-_DEFERRED = sql.SQL("set constraints all deferred")
+_DEFERRED = b"set constraints all deferred"
 _BOTH = Format.TEXT | Format.BINARY
 
 
@@ -94,6 +103,10 @@ def compile_kernels() -> None:
     net_contents(changes)
 
 
+class _Undone(Exception):
+    """Rolls back a transaction that only finds differences."""
+
+
 class TargetWriter:
     """Writes batches by one session at the target, in which it creates temporary tables.
 
@@ -102,10 +115,12 @@ class TargetWriter:
 
     def __init__(self, session: Session, tables: Callable[[Relation], FollowedTable | None]) -> None:
         self._session, self._tables = session, tables
+        self._script = Script(session)
         self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], Stage] = {}
         self._deleted: Counter[Stage] = Counter()  # rows deleted from each stage since it was truncated
         self._numbers = count(1)
-        self._differences: Differences | None = None
+        self._differences: Differences | None = None  # are collected instead of being refused
+        self._naming = False  # the first of them are enough
 
     def write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
         """Apply the transactions of a plan in one transaction; `record` records the progress in it.
@@ -115,14 +130,35 @@ class TargetWriter:
         stages = dict(self._stages)
         try:
             return self._write(plan, log, record)
-        except SourceError as error:
-            self._stages = stages
-            if error.sqlstate in _IN_THE_WAY:
+        except BaseException as error:
+            self._script.clear()
+            self._stages = stages  # the others were created in the transaction, which is rolled back
+            if isinstance(error, SourceError) and error.sqlstate in _IN_THE_WAY:
                 raise TargetDiffers(error.message, RESTORE) from error
             raise
-        except BaseException:
-            self._stages = stages  # the others were created in the transaction, which is rolled back
-            raise
+
+    def flush(self) -> None:
+        """Send what was added so far, before another statement of the same transaction is sent."""
+        self._script.run()
+
+    def unfit(self, plan: SlicePlan, log: Path) -> Differences:
+        """Find rows of the target that do not fit a plan that was refused for them. Nothing is changed.
+
+        It stops after the first slice with such rows. If another error stops it, the rows found so far are returned:
+        the plan was refused for a reason that is known.
+        """
+        found = self._differences = Differences()
+        self._naming = True
+
+        def undo(_: Merged) -> None:
+            raise _Undone
+
+        try:
+            with suppress(_Undone, TidemarkError):
+                self.write(plan, log, undo)
+        finally:
+            self._differences, self._naming = None, False
+        return found
 
     def repair(
         self, plan: SlicePlan, log: Path, record: Callable[[Merged, Differences], None], read: ReadRows
@@ -146,15 +182,20 @@ class TargetWriter:
 
     def _write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
         merged = Merged()
-        with translated("applying changes at the target"), self._session.connection.transaction():
-            self._count(_DEFERRED)  # a merge has the changes of one slice, segment and format: not of a whole statement
+        with translated("applying changes at the target", Endpoint.TARGET), self._session.connection.transaction():
+            # A merge has the changes of one slice, segment and format: not of a whole statement.
+            self._script.add(_DEFERRED, "deferring constraints")
             for each in plan.slices:
                 waiting: dict[int, _Waiting] = {}
                 for part in each.parts:
                     for changes in located(part, log):
                         self._take(changes, waiting, merged)
                 self._merge_all(waiting, merged)
+                self._script.run()
+                if self._naming and self._differences is not None and self._differences.repairs():
+                    raise _Undone
             record(merged)
+            self._script.run()  # what a repair has added
         return merged
 
     def _take(self, changes: LocatedChanges, waiting: dict[int, _Waiting], merged: Merged) -> None:
@@ -170,7 +211,7 @@ class TargetWriter:
         for part in _split_at_truncates(changes):
             if part.messages.letters[0] == TRUNCATE:
                 waiting.pop(oid, None)
-                self._session.execute(truncated([followed.target]), f"truncating {followed.target.label}")
+                self._script.add(as_bytes(truncated([followed.target])), f"truncating {followed.target.label}")
                 merged.truncated += 1
                 continue
             for uniform in _of_one_format(part):
@@ -188,7 +229,7 @@ class TargetWriter:
         texts = _texts(waiting.parts)
         fill_from_old_rows(changes)
         merged.changes += len(changes)
-        with translated(f"applying changes of {waiting.table.label}"):
+        with translated(f"applying changes of {waiting.table.label}", Endpoint.TARGET):
             if not waiting.table.key:
                 self._merge_contents(waiting.table, changes, texts, merged)
             elif self._differences is not None and set(waiting.table.key) <= set(waiting.table.written):
@@ -205,7 +246,8 @@ class TargetWriter:
             self._merge_staged(table, changes, _some(net, staged), texts, merged)
         new = net.last[net.operations == INSERTED] if apart else np.empty(0, np.int64)
         if len(new):
-            self._copy(copied_into(table), inserted_rows(changes, 2 * new, written), f"inserting into {table.label}")
+            rows = inserted_rows(changes, 2 * new, written)
+            self._script.copy(copy_statement(table), rows, f"inserting into {table.label}")
             merged.inserted += len(new)
 
     def _merge_staged(
@@ -213,7 +255,7 @@ class TargetWriter:
     ) -> None:
         stage = self._staged(table, changes, net, texts)
         counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
-        merge_rows(self._session, stage, StagedCounts(*counts[INSERTED:]), merged)
+        merge_rows(self._script, stage, StagedCounts(*counts[INSERTED:]), merged)
         self._empty(stage, len(net.operations))
 
     def _staged(self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int]) -> Stage:
@@ -224,7 +266,7 @@ class TargetWriter:
         rows = staged_rows(
             changes, net, np.array(table.key, np.int64), np.array(table.written, np.int64), marks=bool(marked)
         )
-        self._copy(stage.copied(), rows, f"staging changes of {table.label}")
+        self._script.copy(merge_statements(stage).copied, rows, f"staging changes of {table.label}")
         return stage
 
     def _merge_differing(
@@ -238,8 +280,8 @@ class TargetWriter:
         for operation, present, origin, after in self._rows(stage.unfit()):
             found.add_unfit(operation, present, tuple(origin), tuple(after))
         for statement in (stage.moved(), *stage.fetched()):
-            self._count(statement)
-        merged.deleted += self._count(stage.deleted())
+            self._count(statement, found.table)
+        merged.deleted += self._count(stage.deleted(), found.table)
         merged.inserted += self._put_in(stage, found)
         self._empty(stage, len(net.operations))
 
@@ -250,7 +292,7 @@ class TargetWriter:
             keys = [tuple(key) for (key,) in self._rows(stage.blocking(unique))]
             found.add_extra(keys)
             found.unknown.update(keys)
-        return self._count(stage.inserted())
+        return self._count(stage.inserted(), stage.table)
 
     def _settle(self, found: TableDifferences, read: ReadRows) -> None:
         """Give the rows whose state is not known the state that they have at the source."""
@@ -269,21 +311,25 @@ class TargetWriter:
 
     def _settle_rows(self, found: TableDifferences, keys: Sequence[Name], rows: Sequence[Sequence[str | None]]) -> None:
         stage = self._stage(found.table, frozenset(found.table.written), frozenset())
-        self._session.connection.execute(stage.filled_with_keys(), _columns(keys))
-        self._count(stage.deleted())
+        self._fill(stage.filled_with_keys(), keys)
+        self._count(stage.deleted(), found.table)
         if rows:
-            self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
+            self._fill(stage.filled_with_rows(), rows)
         self._put_in(stage, found)
         self._empty(stage, len(keys) + len(rows))
+
+    def _fill(self, statement: sql.Composed, rows: Sequence[Sequence[str | None]]) -> None:
+        self._script.run()
+        self._session.connection.execute(statement, _columns(rows))
 
     def _settle_contents(
         self, found: TableDifferences, contents: Sequence[Name], rows: Sequence[Sequence[str | None]]
     ) -> None:
         stage = self._stage(found.table, frozenset(found.table.written), frozenset())
-        deleted = self._session.connection.execute(contents_deleted(found.table), _columns(contents)).fetchall()
+        deleted = self._rows(contents_deleted(found.table), _columns(contents))
         if rows:
-            self._session.connection.execute(stage.filled_with_rows(), _columns(rows))
-        self._count(stage.inserted())
+            self._fill(stage.filled_with_rows(), rows)
+        self._count(stage.inserted(), found.table)
         found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
         self._empty(stage, len(rows))
 
@@ -293,13 +339,13 @@ class TargetWriter:
             return
         stage = self._stage(table, texts, frozenset())
         rows = staged_contents(changes, net, np.array(table.written, np.int64))
-        self._copy(stage.copied(), rows, f"staging changes of {table.label}")
+        self._script.copy(merge_statements(stage).copied, rows, f"staging changes of {table.label}")
         gone, new = int(-net.counts[net.counts < 0].sum()), int(net.counts[net.counts > 0].sum())
         if gone and self._differences is not None:
             self._differences.of(table).add_short(self._rows(stage.short_contents()))
-            merged.deleted += self._count(stage.deleted_contents())
+            merged.deleted += self._count(stage.deleted_contents(), table)
             gone = 0
-        merge_contents(self._session, stage, gone, new, merged)
+        merge_contents(self._script, stage, gone, new, merged)
         self._empty(stage, int(np.abs(net.counts).sum()))
 
     def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> Stage:
@@ -310,53 +356,31 @@ class TargetWriter:
             if len(self._stages) >= MOST_STAGES:
                 oldest = self._stages.pop(next(iter(self._stages)))
                 del self._deleted[oldest]
-                self._count(sql.SQL("drop table {}").format(oldest.identifier))
+                dropped = sql.SQL("drop table {}").format(oldest.identifier)
+                self._script.add(as_bytes(dropped), f"dropping a stage of {oldest.table.label}")
             stage = Stage(table, next(self._numbers), texts, marked)
-            self._count(stage.created())
+            self._script.add(as_bytes(stage.created()), f"creating a stage of {table.label}")
         self._stages[shape] = stage
         return stage
 
     def _empty(self, stage: Stage, rows: int) -> None:
         """Remove the rows of a stage. For few rows, DELETE takes a tenth of the CPU time of TRUNCATE."""
         self._deleted[stage] += rows
-        if self._deleted[stage] <= FEW_ROWS:
-            self._count(sql.SQL("delete from {}").format(stage.identifier))
-        else:
-            self._count(sql.SQL("truncate {}").format(stage.identifier))
+        few, statements = self._deleted[stage] <= FEW_ROWS, merge_statements(stage)
+        if not few:
             self._deleted[stage] = 0
+        self._script.add(
+            statements.emptied if few else statements.truncated, f"emptying a stage of {stage.table.label}"
+        )
 
-    def _count(self, statement: sql.SQL | sql.Composed | None) -> int:
-        """Run a statement; return how many rows it concerned."""
-        return 0 if statement is None else self._session.connection.execute(statement).rowcount
+    def _count(self, statement: sql.Composed, table: TargetTable) -> int:
+        """Run a statement that repairs a table, after those that wait; return how many rows it concerned."""
+        self._script.add(as_bytes(statement), f"repairing {table.label}")
+        return self._script.run()
 
-    def _rows(self, statement: sql.Composed) -> list[Any]:
-        return self._session.connection.execute(statement).fetchall()
-
-    def _copy(self, statement: sql.Composed, rows: Bytes, doing: str) -> None:
-        """Send rows in the binary format of COPY."""
-        pgconn: Any = self._session.connection.pgconn
-        _require(pgconn.exec_(statement.as_bytes(self._session.connection)), pq.ExecStatus.COPY_IN, doing)
-        # By ctypes: psycopg's functions would keep other threads from running while the server reads.
-        library, connection = libpq(), ctypes.c_void_p(pgconn.pgconn_ptr)
-        pgconn.nonblocking = 0  # libpq would buffer everything otherwise
-        try:
-            for piece in (HEADER, rows.data, TRAILER):
-                data = np.frombuffer(piece, np.uint8)
-                library.PQputCopyData(connection, ctypes.c_void_p(data.ctypes.data), len(data))
-            library.PQputCopyEnd(connection, None)
-            results = list(results_of(pgconn))
-        finally:
-            pgconn.nonblocking = 1
-        if not results:
-            raise error_for(None, doing, "the connection was closed")
-        for result in results:
-            _require(result, pq.ExecStatus.COMMAND_OK, doing)
-
-
-def _require(result: pq.abc.PGresult, status: pq.ExecStatus, doing: str) -> None:
-    if result.status != status:
-        state = result.error_field(pq.DiagnosticField.SQLSTATE)
-        raise error_for(state.decode() if state else None, doing, result.get_error_message())
+    def _rows(self, statement: sql.Composed, parameters: Sequence[Any] | None = None) -> list[Any]:
+        self._script.run()
+        return self._session.connection.execute(statement, parameters).fetchall()
 
 
 def _columns(rows: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
