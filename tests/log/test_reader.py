@@ -30,12 +30,14 @@ from tests.log.messages import (
 )
 from tests.log.worlds import Quick
 from tidemark.clock import Lsn
-from tidemark.errors import LogBehind, LogInUse, LogTrimmed
+from tidemark.errors import LogBehind, LogDiskFailed, LogInUse, LogTrimmed
+from tidemark.log import index_rows
 from tidemark.log.blocks import MAGIC
 from tidemark.log.disk import Disk
 from tidemark.log.mapped import decoded
 from tidemark.log.reader import LogReader
 from tidemark.log.recovery import last_position, open_log
+from tidemark.log.segment import index_path
 from tidemark.log.slices import plan
 from tidemark.log.trimming import forget
 from tidemark.log.writer import LogWriter
@@ -395,6 +397,53 @@ def test_expiry_of_the_first_indexes_leaves_the_others_in_memory(tmp_path: Path)
     assert left["lsn"].tolist() == LogReader(tmp_path).commits()["lsn"].tolist()
     assert 0 < len(left) < len(commits)
     assert set(disk.mapped) == {max(path.name for path in tmp_path.glob("*.index"))}
+
+
+class Failing(Quick):
+    """A disk that cannot open the second index, once."""
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def identify(self, path: Path) -> tuple[int, Bytes]:
+        """As the disk does."""
+        if self.fails and path == index_path(path.parent, 2):
+            self.fails = False
+            raise LogDiskFailed(f"{path}: too many open files", "")
+        return super().identify(path)
+
+
+def test_after_a_refresh_that_failed_every_commit_is_listed_once(tmp_path: Path) -> None:
+    with open_log(tmp_path, START, Quick(), 400) as writer:
+        writer.append(frames(*plain(110, 110, 1, described=True)))
+        disk = Failing()
+        reader = LogReader(tmp_path, disk)
+        for lsn in range(120, 200, 10):
+            writer.append(frames(*plain(lsn, lsn, lsn, described=True)))
+        with pytest.raises(LogDiskFailed):
+            reader.refresh()
+        assert not disk.fails
+        assert reader.commits()["lsn"].tolist() == [*range(110, 200, 10)]
+        assert reader.received == Lsn(190)
+        assert reader.count(START, Lsn(190)) == 9
+
+
+def test_after_a_refresh_that_was_interrupted_every_commit_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with open_log(tmp_path, START, Quick()) as writer:
+        writer.append(frames(*plain(10, 110, 1, described=True)))
+        reader = LogReader(tmp_path)
+        writer.append(frames(*plain(11, 120, 2)))
+        monkeypatch.setattr(index_rows, "_ends", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.refresh()
+        assert contents(reader, START, Lsn(120)) == [(110, "t", 1), (120, "t", 2)]
+        assert reader.count(START, Lsn(120)) == len(reader.commits()) == 2
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 1 << 20])

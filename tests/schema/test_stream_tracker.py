@@ -305,3 +305,18 @@ def test_no_schema_lsn_ever_decreases_and_the_mirror_waits_only_for_a_while(
         assert all(lsns.behind.get(oid, lsns.mirror) <= after[oid] for oid in (1, 2, 3)), "a reader is given no more"
         if all(now - began >= GRACE for began in since.values()):
             assert lsns.mirror == Lsn(upto)
+
+
+def test_a_table_that_returns_before_its_removal_is_applied_waits_for_a_copy() -> None:
+    source = Source(A, B)
+    source.observe()
+    del source.tables[1]
+    source.observe(applied=False)
+    source.tables[1] = A
+    source.observe(applied=False)
+    source.tracker.settle(Lsn(source.lsn), {}, Log())
+    kinds = [event.kind for event in source.tracker.history(1).events]
+    assert kinds[-3:] == [TableEventKind.WAITING, TableEventKind.DROPPED, TableEventKind.WAITING]
+    assert [event.lsn.value for event in source.tracker.history(1).events[-2:]] == [source.lsn - 10, source.lsn]
+    source.observe()
+    assert source.tracker.unreadable().keys() == {1}

@@ -95,6 +95,10 @@ class CatalogUpdates:
         self._next = 0.0
         self._done: tuple[int, tuple[Lsn, Mapping[int, Lsn]] | None] = (-1, None)
 
+    def update_next(self) -> None:
+        """Make the next `keep_up` compare the catalog, because events were deleted."""
+        self._done = (-1, None)
+
     def keep_up(self, cycle: Cycle, *, at_once: bool = False) -> None:
         """Update the catalog if it is out of date at these watermarks; unless `at_once`, only after the pause."""
         position = cycle.readable, cycle.behind
@@ -173,7 +177,7 @@ class _Tables:
         """Return the previous catalog's entry if it is still valid, because opening many Delta tables is slow."""
         entry = self._before.get(history.fingerprint.oid, {})
         versions, columns = entry.get("versions"), entry.get("columns", ())
-        if not versions or versions["from_lsn"] != str(base):
+        if not versions or versions.get("from_lsn") != str(base):  # that of a dropped table has none
             return None
         log = self._lake / history.path / VERSIONS / "_delta_log"
         same = {column["attnum"] for column in columns} == {each.attnum for each in history.fingerprint.columns}

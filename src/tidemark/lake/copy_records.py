@@ -33,12 +33,12 @@ PartRange = tuple[int, int | None, int]
 class RecordedTable:
     """One table of a copy: its definition, and its parts (first page, end, bytes).
 
-    `events` is the number of its events, when the copy started, that affect what can be read.
+    `last_event` is the last of its events, when the copy started, that affects what can be read.
     """
 
     fingerprint: Fingerprint
     parts: tuple[PartRange, ...]
-    events: int
+    last_event: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RecordedCopy:
                 {
                     "definition": to_plain(table.fingerprint),
                     "parts": table.parts,
-                    "events": table.events,
+                    "last_event": table.last_event,
                 }
                 for table in self.tables.values()
             ],
@@ -76,7 +76,7 @@ class RecordedCopy:
             RecordedTable(
                 from_plain(each["definition"]),
                 tuple((first, end, size) for first, end, size in each["parts"]),
-                each["events"],
+                each["last_event"],
             )
             for each in plain["tables"]
         ]
@@ -190,9 +190,10 @@ def recorded_floors(lake: Path) -> tuple[Lsn, ...]:
     return tuple(sorted(floors))
 
 
-def lasting_events(history: TableHistory) -> int:
-    """The number of events of a table that affect what can be read."""
-    return sum(event.kind is not TableEventKind.WAITING for event in history.events)
+def last_event(history: TableHistory) -> str:
+    """The last event of a table that affects what can be read; it is kept when earlier ones expire."""
+    lasting = [event for event in history.events if event.kind is not TableEventKind.WAITING]
+    return f"{lasting[-1].kind.value} {lasting[-1].after} {lasting[-1].lsn}" if lasting else ""
 
 
 def _parts(lake: str) -> list[tuple[str, RecordedPart]]:

@@ -64,7 +64,10 @@ class _Followed:
 
 
 class LogReader:
-    """A view of the log that advances only with `refresh`; threads may share it."""
+    """A view of the log that advances only with `refresh`; threads may share it.
+
+    If a refresh fails, what it has read may be incomplete. Then the log is read again at the next use of the view.
+    """
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
@@ -72,6 +75,7 @@ class LogReader:
         self._complete = Lsn.ZERO
         self._start: Lsn | None = None
         self._lock = threading.RLock()
+        self._failed = False
         self._forget_all()
         self.refresh()
 
@@ -83,7 +87,15 @@ class LogReader:
     def refresh(self) -> None:
         """Read what was appended since the last refresh."""
         with self._lock:
+            if self._failed:
+                self._forget_all()
+            self._failed = True
             self._refresh()
+            self._failed = False
+
+    def _require_whole(self) -> None:
+        if self._failed:
+            self.refresh()
 
     def _refresh(self) -> None:
         mirror = read_mirror(self._folder, self._disk)
@@ -158,6 +170,7 @@ class LogReader:
     def received(self) -> Lsn:
         """The received LSN of this view: it contains every commit at or below."""
         with self._lock:
+            self._require_whole()
             positions = [int(self._closed["position"].max(initial=0)), self._live[1].position if self._live else 0]
             return max(Lsn(max(positions)), self._complete)
 
@@ -165,6 +178,7 @@ class LogReader:
     def start(self) -> Lsn | None:
         """The start of the log; commits below are not listed."""
         with self._lock:
+            self._require_whole()
             return self._start
 
     @property
@@ -273,6 +287,7 @@ class LogReader:
     def _summaries(self) -> Rows:
         """The summary of every index, in order, as of the last refresh."""
         with self._lock:
+            self._require_whole()
             if self._live is None:
                 return self._closed
             number, followed = self._live
@@ -281,6 +296,7 @@ class LogReader:
     def _rows_of(self, number: int) -> IndexRows:
         """The rows of an index. A closed one must have what its summary states."""
         with self._lock:
+            self._require_whole()
             if self._live is not None and number == self._live[0]:
                 return self._live[1].rows.view()
             if (rows := self._rows.get(number)) is not None:

@@ -74,6 +74,7 @@ class PollTracker(SchemaTracker):
     def __init__(self, events: Iterable[TableEvent], store: Store) -> None:
         super().__init__(events, store)
         self._filenodes = {oid: each[-1].fingerprint.filenode for oid, each in self._events.items()}
+        self._is_new = not self._events
 
     def plan(
         self,
@@ -89,7 +90,8 @@ class PollTracker(SchemaTracker):
         Tables in `unreadable` are left out, with the given reason.
         """
         plan = PollPlan()
-        chosen = choose(catalog, selection, strict=not self._events)
+        chosen = choose(catalog, selection, strict=self._is_new)
+        self._is_new = False
         present = {table.oid: table for table in chosen.tables}
         for oid, table in present.items():
             hindrance = not_permitted(table) or unreadable.get(oid)

@@ -281,12 +281,19 @@ class StreamTracker(SchemaTracker):
         old, new = pending.old, pending.new
         reasons = "; ".join(pending.comparison.reasons)
         if new is None:
-            self._event(TableEventKind.DROPPED, old, pending.after, pending.lsn, self._why_gone(old.oid))
+            self._drop(old, pending.after, pending.lsn)
         elif pending.comparison.effect in (Effect.SAME, Effect.METADATA) and not uncertain:
             why = altered(reasons)
             self._event(TableEventKind.ALTERED, new, pending.after, pending.lsn, why, snapshot=pending.snapshot)
         else:
             self._event(TableEventKind.GAP, new, pending.after, pending.lsn, needs_copy(reasons))
+
+    def _drop(self, table: Fingerprint, after: Lsn, lsn: Lsn) -> None:
+        """Record that a table was dropped. If it has returned since, it waits for its copy again."""
+        last = self._events[table.oid][-1]
+        self._event(TableEventKind.DROPPED, table, after, lsn, self._why_gone(table.oid))
+        if (present := self._present.get(table.oid)) is not None:
+            self._event(TableEventKind.WAITING, present, last.lsn, last.lsn, Reason(last.reason, last.fix))
 
     def _could_be_another(self, oid: int, pending: PendingChange) -> bool:
         """Whether changes may have been made under another definition than the one that their description matches."""
@@ -322,7 +329,7 @@ class StreamTracker(SchemaTracker):
         self._beginnings.pop(oid, None)
         history = self.history(oid)
         if pending is not None and pending.new is None:
-            self._event(TableEventKind.DROPPED, pending.old, after, pending.lsn, self._why_gone(oid))
+            self._drop(pending.old, after, pending.lsn)
             self._store_added()
         elif not history.in_gap:
             self._event(TableEventKind.GAP, self._present.get(oid, history.fingerprint), after, after, reason)

@@ -26,7 +26,7 @@ from tidemark.lake.copy_records import (
     RecordedCopy,
     RecordedPart,
     RecordedTable,
-    lasting_events,
+    last_event,
     left_records,
 )
 from tidemark.logs import fields
@@ -123,7 +123,7 @@ def record_copy(
                 oid: RecordedTable(
                     planned.work.tables[oid].fingerprint,
                     tuple((part.first, part.end, part.size_bytes) for part in planned.missing[oid]),
-                    lasting_events(histories[oid]),
+                    last_event(histories[oid]),
                 )
                 for oid in large
             }
@@ -148,7 +148,7 @@ class LeftCopy:
         recorded = self.copy.tables.get(fingerprint.oid)
         if recorded is None or history.in_gap or log_start is None or log_start > self.copy.base.floor:
             return False
-        return recorded.fingerprint == fingerprint and recorded.events == lasting_events(history)
+        return recorded.fingerprint == fingerprint and recorded.last_event == last_event(history)
 
     def snapshot(self, source: Dsn) -> CopySnapshot | None:
         """The snapshot, or None if no process holds it."""

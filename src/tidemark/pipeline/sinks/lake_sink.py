@@ -97,6 +97,8 @@ class LakeSink:
         gone = self._register.forget(retained)
         for oid in gone:
             self._changes.pop(table_path(oid), None)
+        if gone:
+            self._catalog.update_next()
         return gone
 
     def applied_lsn(self, path: str) -> Lsn:
