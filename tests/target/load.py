@@ -107,8 +107,8 @@ def _statement(chance: Random) -> str:
 
 
 @contextmanager
-def writing(source: Database, clients: int) -> Iterator[None]:
-    """Run clients with hostile transactions; a deadlock between them ends one transaction."""
+def writing(source: Database, clients: int, pause_s: float = 0.0) -> Iterator[None]:
+    """Run clients with hostile transactions, with a pause after each; a deadlock between them ends one transaction."""
 
     def write(client: int, stop: threading.Event) -> None:
         with source.connect() as connection:
@@ -116,9 +116,10 @@ def writing(source: Database, clients: int) -> Iterator[None]:
             chance = Random(client)  # noqa: S311 - to be repeated
             while not stop.is_set():
                 try:
-                    hostile(connection, chance, 5)
+                    hostile(connection, chance, 1)
                 except (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):
                     connection.execute("rollback")
+                stop.wait(pause_s)
 
     with running(write, clients):
         yield

@@ -31,6 +31,7 @@ from tidemark.target.options import CloneOptions
 
 PAIRS = tuple(pair for pair in ((16, 18), (18, 16), (15, 18)) if set(pair) <= set(installs()))
 WRITERS, PER_RUN, WAIT_S, START_OVERS = 16, 25, 120.0, 5
+PAUSE_S = 0.1  # of a writer after a transaction: without it they wait for each other, and commit less
 
 
 @dataclass
@@ -70,14 +71,16 @@ def servers(pair: tuple[int, int]) -> Iterator[tuple[Server, Server]]:
         yield started[0], started[1]
 
 
-def compared(before: Server, after: Server, folder: Path, snapshots: int, writers: int = WRITERS) -> Parity:
+def compared(
+    before: Server, after: Server, folder: Path, snapshots: int, writers: int = WRITERS, pause_s: float = 0.0
+) -> Parity:
     """Clone a database under load, and compare it at so many LSNs while it follows."""
     found = Parity()
     for source in database_with_tables(before):
         with source.connect() as connection:
             connection.autocommit = True
             hostile(connection, Random(before.install.major), 200)  # noqa: S311 - to be repeated
-        with writing(source, writers):
+        with writing(source, writers, pause_s):
             while found.snapshots < snapshots:
                 target = create_database(after)
                 options = clone_options(source, target, folder / str(found.started_over))
@@ -130,7 +133,7 @@ def main() -> None:
     for number, pair in enumerate(PAIRS):
         share = wanted * (number + 1) // len(PAIRS) - wanted * number // len(PAIRS)
         with servers(pair) as both, tempfile.TemporaryDirectory() as folder:
-            found = compared(*both, Path(folder), share)
+            found = compared(*both, Path(folder), share, pause_s=PAUSE_S)
         print(f"{pair[0]} to {pair[1]}: {found.snapshots} snapshots, {found.retaken} taken again, {found.mismatches}")  # noqa: T201
         totals.snapshots += found.snapshots
         totals.retaken += found.retaken
