@@ -190,7 +190,7 @@ class Following:
             self._take_back(tables)
             if self._options.repair_from is not None:
                 _LOGGER.warning("%s; repairing it", error.message)
-                return self._repaired(self._options.repair_from, error, endpos)
+                return self._repaired(self._options.repair_from, planned, error, endpos)
             raise self._explained(planned, error) from error.__cause__
 
     def _explained(self, planned: SlicePlan, error: TargetDiffers) -> TargetDiffers:
@@ -218,13 +218,15 @@ class Following:
         self._known.clear()
         self._carried.clear()
 
-    def _repaired(self, source: Dsn, error: TargetDiffers, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
+    def _repaired(
+        self, source: Dsn, failed: SlicePlan, error: TargetDiffers, endpos: Lsn | None
+    ) -> tuple[SlicePlan, Merged]:
         with exact_source(source, self._options.log) as snapshot, snapshot.shared.session("clone") as session:
             upto = min(snapshot.base.lsn, self._received(snapshot.base.lsn))
             self._reader.refresh()
             if endpos is not None and endpos < upto:
                 if self._reader.count(endpos, upto):
-                    raise TargetDiffers(error.message, _NOT_AT_END) from error
+                    raise TargetDiffers(self._explained(failed, error).message, _NOT_AT_END) from error
                 upto = endpos
             planned = self._planned(upto, sys.maxsize)
             rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
