@@ -280,8 +280,7 @@ def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
     These are the last cycle at or below the retained LSN, those with the same LSN, and those after it. Of polls that
     found no change, the first, the last and the latest by the source's clock are kept. Of cycles of the stream that are
     older than an hour, the last of each minute is kept, and after a day the last of each hour, as only the expire job
-    needs them. The last poll and the cycle
-    that followed it show when the stream replaced polls.
+    needs them. The last poll and the cycle that followed it show when the stream replaced polls.
     """
     lsns = np.maximum(cycles["schema_lsn"].to_numpy(), cycles["applied_lsn"].to_numpy())
     polled = cycles["snapshot"].is_valid().to_numpy()

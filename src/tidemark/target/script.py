@@ -1,7 +1,8 @@
 """Statements for the target that are sent together, because a round trip takes as long as a small statement.
 
-All of them, with the data of COPY, are one message of the simple query protocol. They run inside a transaction, which
-is rolled back if one of them fails or concerns another number of rows than it must.
+They are one message of the simple query protocol, or several if many rows wait; the server requests the rows of each
+COPY in turn. They run inside a transaction, which is rolled back if one of them fails or concerns another number of
+rows than it must.
 """
 
 from __future__ import annotations
