@@ -1,8 +1,9 @@
 """`make bench-replicate`: a table copied into another PostgreSQL and changes applied there, against other ways.
 
 A table of 13 columns is copied first. Every way starts with an empty target and ends with the primary key. Alternately:
-Tidemark's copy, by Spark tasks, from the snapshot on; `psql` with binary COPY, piped into `psql`; `pg_dump -Fc` piped
-into `pg_restore`; and the initial copy of a subscription with `binary = true`. The first turn is a warm-up.
+Tidemark's copy from the snapshot on, by threads of this process, as `tidemark clone` does without a Spark master, and
+by Spark tasks; `psql` with binary COPY, piped into `psql`; `pg_dump -Fc` piped into `pg_restore`; and the initial copy
+of a subscription with `binary = true`. The first turn is a warm-up.
 
 `bench.following` describes how changes are applied. ROWS=, TRANSACTIONS=, BIG= and TURNS= make it smaller; ONLY=copy or
 ONLY=follow runs one part.
@@ -16,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -60,19 +62,21 @@ def main() -> None:
 
 def copy_figures(spark: SparkSession, source: Server, target: Server) -> dict[str, float]:
     """The median seconds of each way, and Tidemark's over those of the others."""
-    copies = Copies(spark, create_database(source), create_database(target))
+    copies = Copies(create_database(source), create_database(target))
     copies.fill()
     ways: dict[str, Callable[[], object]] = {
-        "copy": copies.ours,
+        "copy": partial(copies.ours, None),
+        "copy_by_tasks": partial(copies.ours, spark),
         "psql_binary": copies.psql_binary,
         "pg_dump_restore": copies.pg_dump_restore,
         "native_subscription": copies.native_subscription,
     }
     seconds = _by_turns(ways, copies)
-    ours = seconds.pop("copy")
+    ours, by_tasks = seconds.pop("copy"), seconds.pop("copy_by_tasks")
     return {
         "rows": float(ROWS),
         "copy_s": ours,
+        "copy_by_tasks_s": by_tasks,
         **{f"copy_over_{name}": ours / each for name, each in seconds.items()},
         **{f"{name}_s": each for name, each in seconds.items()},
     }
@@ -82,7 +86,6 @@ def copy_figures(spark: SparkSession, source: Server, target: Server) -> dict[st
 class Copies:
     """The ways to copy the table from one database to the other."""
 
-    spark: SparkSession
     source: Database
     target: Database
 
@@ -105,12 +108,12 @@ class Copies:
         if not self.target.admin(keyed) or self.target.admin("select count(*) from lineitem") != [(ROWS,)]:
             raise SystemExit("the copy is not complete")
 
-    def ours(self) -> None:
-        """Tidemark's copy, from the snapshot on."""
+    def ours(self, spark: SparkSession | None) -> None:
+        """Tidemark's copy, from the snapshot on, by threads or by Spark tasks."""
         self.target.run(DEFINITION)
         with shared(self.source) as (snapshot, session):
             tables = [Fingerprint.of(table, ()) for table in read_catalog(session).tables]
-            for result in copy_tables(self.spark, snapshot, self.target.dsn(OWNER), tables, JOBS, Recorder()):
+            for result in copy_tables(spark, snapshot, self.target.dsn(OWNER), tables, JOBS, Recorder()):
                 if isinstance(result, TableFailed):
                     raise result.error
         self.target.run(KEY)

@@ -1,4 +1,4 @@
-"""`tidemark clone` from the command line, with Spark, between versions; `tidemark compare` finds both equal."""
+"""`tidemark clone` from the command line, by Spark and by threads; `tidemark compare` finds both equal."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def test_a_clone_of_another_version_compares_equal(both: tuple[Server, Server], 
         dsns = source.dsn().reveal(), target.dsn(OWNER).reveal()
         pg_bin = programs_for(before.install.major, after.install.major).pg_dump.parent
         clone = ("clone", *dsns, "--name", source.name, "--state", tmp_path, "--pg-bin", pg_bin)
+        by_tasks = ("--master", "local[2]") if before.install.major < after.install.major else ()
         with writing(source, 3):
-            first = run(*clone, "--follow", "--endpos", "current", "--json")
+            first = run(*clone, *by_tasks, "--follow", "--endpos", "current", "--json")
         assert first.returncode == 0, first.stderr
         events = [json.loads(line) for line in first.stdout.splitlines()]
         assert {each["table"] for each in events if each["event"] == "copied"} == {f"public.{name}" for name in TABLES}

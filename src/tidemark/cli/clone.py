@@ -67,7 +67,7 @@ from tidemark.schema.selection import Pattern, Selection
     help="Carry added, dropped, renamed and widened columns to TARGET, or stop at them.",
 )
 @click.option("--pg-bin", type=DirectoryType(), help="Use pg_dump and pg_restore of this directory.")
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Copy and index in N jobs.")
+@click.option("--jobs", type=click.IntRange(1), default=4, show_default=True, help="Copy and index in N jobs.")
 @click.option(
     "--state",
     "folder",
@@ -94,6 +94,8 @@ def clone(
 
     Without logical decoding SOURCE is polled: TARGET is then as of the last poll, and nothing is created at SOURCE.
     Without --follow, the clone is completed after one poll: stop the writes to SOURCE before.
+
+    This process copies the rows; with --master, --remote or --conf, the tasks of a Spark session do.
 
     PATTERN is schema.table with * and ?, or "Quoted"."Name"; partitions and inheriting tables are included.
 
@@ -125,7 +127,8 @@ def clone(
                     on_difference == "repair",
                     on_ddl == "carry",
                 )
-                clone = Clone(options, lambda: started(master, remote, conf), shown.emit)
+                on_spark = bool(master or remote or conf)
+                clone = Clone(options, lambda: started(master, remote, conf) if on_spark else None, shown.emit)
                 if dry_run:
                     for line in clone.describe():
                         click.echo(line)

@@ -1,8 +1,9 @@
 """Copies tables from a snapshot of the source into the tables of the same names at the target, several parts at a time.
 
-Each part is a Spark task: a COPY from server to server, in one transaction of the target that also records it. Parts
-that fail with a temporary error are retried in the same snapshot; a table that fails does not affect the others, and
-stays recorded as unfinished. If a COMMIT got no answer, the record of the part decides whether it was committed.
+Each part is a COPY from server to server, in one transaction of the target that also records it; a thread of this
+process copies it, or a Spark task. Parts that fail with a temporary error are retried in the same snapshot; a table
+that fails does not affect the others, and stays recorded as unfinished. If a COMMIT got no answer, the record of the
+part decides whether it was committed.
 
 A table of one part is truncated in the transaction that fills it. A table of several parts is truncated before its
 first part, in a transaction of its own. Rows that no earlier copy has written are never removed: the table is refused.

@@ -43,7 +43,7 @@ class CloneOptions:
     follows: bool = False
     endpos: Lsn | None = None
     once: bool = False
-    jobs: int = 2
+    jobs: int = 4
     pg_bin: Path | None = None
     with_schema: bool = True
     mode: Mode | None = None

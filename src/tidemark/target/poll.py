@@ -67,7 +67,7 @@ class TargetPollOptions:
     target: Dsn
     name: str
     selection: Selection
-    jobs: int = 2
+    jobs: int = 4
 
 
 @dataclass(frozen=True, slots=True)
