@@ -8,7 +8,7 @@ from harness.database import OWNER, Database
 from tidemark.clock import Boundary, Lsn
 from tidemark.postgres.identity import Identity
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.target.state import CloneRecord, Phase
+from tidemark.target.state import ClonePhase, CloneRecord
 
 
 def record_copied(target: Database, name: str, source: Identity, tables: Iterable[Fingerprint]) -> None:
@@ -20,4 +20,4 @@ def record_copied(target: Database, name: str, source: Identity, tables: Iterabl
         for each in tables:
             record.add_table(each)
             record.set_copied(each.oid, Boundary(Lsn.ZERO), 0)
-        record.set_phase(Phase.FOLLOW)
+        record.set_phase(ClonePhase.FOLLOW)

@@ -1,7 +1,9 @@
-"""The contract that imports point one way is checked by `make check`; here it is shown to have teeth."""
+"""Imports point one way, as `make check` requires, which is shown to have teeth here; names of classes are unique."""
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,9 @@ def test_the_tree_keeps_the_contract_and_a_backward_import_breaks_it(tmp_path: P
     broken = lint(tmp_path)
     assert broken.returncode != 0
     assert "tidemark.clock.lsn -> tidemark.postgres" in broken.stdout
+
+
+def test_every_class_of_the_package_has_a_name_of_its_own() -> None:
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []

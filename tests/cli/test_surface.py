@@ -27,7 +27,7 @@ from tidemark.pipeline.events import (
     SyncEnded,
     SyncProgress,
     TableCopied,
-    TableCopy,
+    TableCopyProgress,
     TableFolded,
     as_json,
 )
@@ -188,7 +188,7 @@ def test_the_defaults_of_sync_are_those_of_its_parts() -> None:
 
 
 def test_events_have_a_line_for_people_and_fields_for_programs() -> None:
-    copies = Copies(2, 1, 3 << 20, 2 << 20, 1000, 1 << 20, 1.0, (TableCopy("public.t", "copying", 1, 0, 0),))
+    copies = Copies(2, 1, 3 << 20, 2 << 20, 1000, 1 << 20, 1.0, (TableCopyProgress("public.t", "copying", 1, 0, 0),))
     fold = TableFolded("public.t", Lsn(16), 3, 100, 0.5)
     progress = SyncProgress(State.COPYING, Lsn(32), Lsn(64), Lsn(64), 32, 0.25, 4.0, copies, fold, 1.5)
     assert str(progress) == (

@@ -15,7 +15,7 @@ from tests.documentation.keys import table
 from tests.documentation.reference import ROOT, pages, walk
 from tests.documentation.transcripts import DOCUMENTS, document_commands
 from tidemark.cli.showing import Message
-from tidemark.pipeline.events import Copies, SyncEvent, TableCopy
+from tidemark.pipeline.events import Copies, SyncEvent, TableCopyProgress
 
 pytestmark = pytest.mark.quick
 
@@ -83,7 +83,7 @@ def test_the_events_of_sync_are_documented_with_their_keys() -> None:
     assert documented == {each.event: {field.name for field in fields(each)} for each in classes}
     page = (ROOT / "docs" / "reference" / "json.md").read_text()
     copies = page.partition("\n`copies` has")[2].partition("\n\n")[0]
-    named = {field.name for each in (Copies, TableCopy) for field in fields(each)}
+    named = {field.name for each in (Copies, TableCopyProgress) for field in fields(each)}
     assert named <= set(re.findall(r"`(\w+)`", copies))
 
 

@@ -10,7 +10,7 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPoller, TargetPollOptions
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 
 def options_of(source: Database, target: Database, folder: Path) -> CloneOptions:
@@ -27,7 +27,7 @@ def copied(options: CloneOptions, target: Database) -> None:
 
     def stopping() -> bool:
         created = target.admin("select to_regclass('tidemark.clones') is not null") == [(True,)]
-        return created and target.admin("select phase from tidemark.clones") == [(Phase.FOLLOW.value,)]
+        return created and target.admin("select phase from tidemark.clones") == [(ClonePhase.FOLLOW.value,)]
 
     Clone(options, lambda: None).run(stopping)
 

@@ -15,10 +15,10 @@ from harness.database import OWNER, Database, add_roles, create_database
 from harness.postgres import Install, Server, installs, start_server
 from tests.target import hostile
 from tidemark.postgres.dsn import Dsn
-from tidemark.target.archive import Archive, dump_schema
+from tidemark.target.archive import DumpArchive, dump_schema
 from tidemark.target.definitions import restore_stage
 from tidemark.target.programs import Programs, find_programs
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 
 NEWEST = max(installs())
 PAIRS = [(16, 18), (18, 16), (15, 18)]
@@ -44,11 +44,11 @@ class Pair:
         """Create the hostile schema, and its rows, at the source."""
         self.source.run(hostile.SCHEMA, *hostile.ROWS)
 
-    def dump(self, folder: Path, tables: frozenset[int] | None = None) -> Archive:
+    def dump(self, folder: Path, tables: frozenset[int] | None = None) -> DumpArchive:
         return dump_schema(self.programs, self.from_dsn, None, folder, tables)
 
-    def restore(self, archive: Archive, *stages: Stage, jobs: int = 1, only: set[int] | None = None) -> None:
-        for stage in stages or Stage:
+    def restore(self, archive: DumpArchive, *stages: CloneStage, jobs: int = 1, only: set[int] | None = None) -> None:
+        for stage in stages or CloneStage:
             restore_stage(self.programs, self.to_dsn, archive, stage, jobs, only)
 
     def expected(self) -> list[str]:

@@ -22,7 +22,7 @@ from tidemark.postgres.session import Session, Timeouts
 from tidemark.target.clone import Clone
 from tidemark.target.compare.aligned import aligned_snapshots, compared_snapshots, wait_for
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import CloneHold, CloneRecord, Phase
+from tidemark.target.state import CloneHold, ClonePhase, CloneRecord
 
 Command = Callable[..., tuple[int, str]]
 pytestmark = [pytest.mark.quick, NEWEST]
@@ -94,7 +94,7 @@ def test_nothing_needs_to_be_written_at_the_source(options: CloneOptions, capsys
     assert lsns == sorted(lsns)
     assert run(["status", options.target.reveal()]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    assert "Phase:         follow: changes are applied" in lines
+    assert "ClonePhase:         follow: changes are applied" in lines
     assert "Process:       not running" in lines
     assert f"Tables:        {len(TABLES) + 1} of {len(TABLES) + 1} copied, 1 rows" in lines
     assert run(["status", options.source.reveal()]) == ExitCode.REFUSED
@@ -129,7 +129,7 @@ def test_a_clone_that_no_process_follows_is_compared_as_it_is(
     assert "as they are: no process follows the source for clone" in output.splitlines()[0]
     source.run("insert into keyed values (2, 'new')", "insert into fast values (1)")
     assert command()[0] == ExitCode.DIFFERENT
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     code, output = command()
     assert (code, "as they are" in output) == (ExitCode.OK, False), output
     assert contents(target) == contents(source)
@@ -141,7 +141,7 @@ def test_a_clone_that_is_not_copied_yet_is_refused(options: CloneOptions, target
     with followed(options):
         pass
     with target.session(OWNER) as session:
-        CloneRecord(session, options.names.mirror).set_phase(Phase.COPY)
+        CloneRecord(session, options.names.mirror).set_phase(ClonePhase.COPY)
     with (
         pytest.raises(TargetBehind, match="not all of its tables are copied"),
         compared_snapshots(options.source, options.target, 60, 1),

@@ -28,7 +28,7 @@ from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, d
 from tidemark.target import schema
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = [pytest.mark.quick, NEWEST]
 OBJECTS = (
@@ -62,7 +62,7 @@ def following_for(target: Database, seconds: float) -> Callable[[], bool]:
     def stopping() -> bool:
         if not begun:
             created = target.admin("select to_regclass('tidemark.clones') is not null") == [(True,)]
-            if created and target.admin("select phase from tidemark.clones") == [(Phase.FOLLOW.value,)]:
+            if created and target.admin("select phase from tidemark.clones") == [(ClonePhase.FOLLOW.value,)]:
                 begun.append(time.monotonic())
         return bool(begun) and time.monotonic() > begun[0] + seconds
 
@@ -73,7 +73,7 @@ def test_a_database_is_cloned_under_load(source: Database, target: Database, opt
     events: list[SyncEvent] = []
     with writing(source, 2):
         followed = Clone(replace(options, follows=True), lambda: None, events.append)
-        assert followed.run(following_for(target, 2)).phase is Phase.FOLLOW
+        assert followed.run(following_for(target, 2)).phase is ClonePhase.FOLLOW
     assert {each.table for each in events if isinstance(each, TableCopied)} == {f"public.{name}" for name in TABLES}
     assert [each.state for each in events if isinstance(each, StateChanged)][-2:] == [State.COPYING, State.FOLLOWING]
     last = [each for each in events if isinstance(each, SyncProgress)][-1]
@@ -81,7 +81,7 @@ def test_a_database_is_cloned_under_load(source: Database, target: Database, opt
     assert last.applied_lsn > Lsn.ZERO
     assert last.lag_bytes is not None
     ended = Clone(options, lambda: None).run()
-    assert ended.phase is Phase.COMPLETE
+    assert ended.phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
     assert target.run("select nextval('numbers')") == [(33,)]
     assert target.run("select count(*) from pg_trigger where tgname = 'told'") == [(1,)]
@@ -97,7 +97,7 @@ def test_a_killed_clone_goes_on(source: Database, target: Database, options: Clo
                 assert child.wait(1 + 6 * chance.random()) == 0
             child.kill()
             child.wait()
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
 
 
@@ -115,7 +115,7 @@ def test_changes_between_a_stop_during_the_copy_and_the_next_run_are_not_lost(
         Clone(replace(options, jobs=1), lambda: None).run(copied)
     assert target.admin("select count(base_lsn) < count(*) from tidemark.tables") == [(True,)]
     source.run("delete from plain where a < 8", "update plain set b = 'later'", "insert into keyed values (-1, 'new')")
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
 
 
@@ -141,7 +141,7 @@ def test_a_large_table_is_indexed_while_others_are_copied(
 
     attach(observe)
     try:
-        assert Clone(replace(options, jobs=1), lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(replace(options, jobs=1), lambda: None).run().phase is ClonePhase.COMPLETE
     finally:
         detach(observe)
     assert copied == [True] * (len(TABLES) - 1) + [False]
@@ -196,15 +196,15 @@ def test_large_objects_of_other_applications_at_the_target_stay_as_they_are(
         target.run("select lo_unlink(50000)")
         Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0))
         target.run("select lo_from_bytea(50002, 'theirs')")
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         found = target.run("select oid, lo_get(oid) from pg_largeobject_metadata order by oid")
         assert found == [(50000, b"ours"), (50001, b"theirs"), (50002, b"theirs")]
 
 
 @pytest.mark.full
 def test_a_completed_clone_leaves_nothing_at_the_source(source: Database, options: CloneOptions) -> None:
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
 
 
@@ -251,7 +251,7 @@ def test_a_dry_run_checks_both_servers_and_creates_nothing(
 @pytest.mark.full
 def test_an_altered_table_stops_it(source: Database, target: Database, options: CloneOptions) -> None:
     following = Clone(replace(options, follows=True), lambda: None)
-    assert following.run(following_for(target, 0)).phase is Phase.FOLLOW
+    assert following.run(following_for(target, 0)).phase is ClonePhase.FOLLOW
     source.run("alter table keyed alter v type text using upper(v)")
     with pytest.raises(SourceAltered, match=r"table public.keyed was altered"):
         Clone(options, lambda: None).run()
@@ -259,7 +259,7 @@ def test_an_altered_table_stops_it(source: Database, target: Database, options: 
 
 @pytest.mark.full
 def test_columns_are_changed_while_a_clone_follows(source: Database, target: Database, options: CloneOptions) -> None:
-    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0)).phase is Phase.FOLLOW
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0)).phase is ClonePhase.FOLLOW
     source.run(
         "truncate only_key",
         "alter table keyed add x int default 3, drop n",
@@ -269,9 +269,9 @@ def test_columns_are_changed_while_a_clone_follows(source: Database, target: Dat
     )
     with pytest.raises(SourceAltered, match=r"was altered at the source .*(?s:.)*--on-ddl carry"):
         Clone(replace(options, carries=False), lambda: None).run()
-    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 7)).phase is Phase.FOLLOW
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 7)).phase is ClonePhase.FOLLOW
     source.run("alter table only_key add z int default 1", "insert into only_key values (1, 2)")
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
     assert target.run("select count(*) from keyed where x = 3") == source.run("select count(*) from keyed where x = 3")
 

@@ -18,7 +18,7 @@ from tidemark.errors import NotPermitted, RowRejected, TableChanged, TargetError
 from tidemark.pipeline.copy import parts
 from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.spark import Stopped
+from tidemark.spark import TasksStopped
 from tidemark.target import copying
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables
 
@@ -130,7 +130,7 @@ def test_a_stop_ends_the_copy_and_leaves_the_rest_unfinished(
     pair.fill("create table t (id int, v text)", "create table u (id int)", MANY.format("t", 5000))
     with shared(pair.source) as (snapshot, session):
         chosen, target = tables(session), pair.target.dsn(OWNER)
-        with pytest.raises(Stopped):
+        with pytest.raises(TasksStopped):
             list(copy_tables(None, snapshot, target, chosen, 1, pair.recorder, stopping=lambda: True))
     with pair.target.session(OWNER) as session:
         assert chosen[0].oid in Recorder().unfinished(session)

@@ -19,7 +19,7 @@ from tidemark.postgres.identity import locate
 from tidemark.postgres.names import MirrorNames
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = [pytest.mark.full, NEWEST]
 SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
@@ -47,13 +47,13 @@ def test_the_log_of_a_clone_is_not_used_for_another_target_until_it_is_complete_
         assert "`--state`" in caught.value.hint
         assert second.admin("select to_regnamespace('tidemark')") == [(None,)]
         db.run("insert into keyed values (1, 'later')")
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert target.run("select id from keyed") == [(1,)]
         assert not options.folder.exists()
         Clone(replace(other, follows=True, once=True), lambda: None).run()
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert db.admin(SLOTS) == [(1,)], "the slot of the other clone"
-        assert Clone(other, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(other, lambda: None).run().phase is ClonePhase.COMPLETE
         assert second.run("select id from keyed") == [(1,)]
     finally:
         second.drop()
@@ -66,7 +66,7 @@ def test_a_clone_that_was_dropped_at_its_target_can_be_begun_again(
     Clone(following, lambda: None).run()
     target.admin("drop schema tidemark cascade", "drop table keyed")
     db.run("insert into keyed values (1, 'later')")
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert target.run("select id from keyed") == [(1,)]
 
 

@@ -21,7 +21,7 @@ from tidemark.log.reader import LogReader
 from tidemark.log.segment import index_path, segment_path
 from tidemark.postgres.dsn import Dsn
 from tidemark.target import follow as following
-from tidemark.target.follow import Following, follow
+from tidemark.target.follow import CloneFollower, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
 
@@ -69,7 +69,7 @@ def test_a_target_that_follows_an_idle_source_commits_nothing_at_either_server(
     monkeypatch.setattr(following, "REPORT_S", 3600.0)
     progress = "select xmin::text, applied_lsn::text from tidemark.clones"
     cloned.source.run("insert into keyed values (1, 'a')")
-    with receiving(cloned.mirror), Following.open(cloned.options()) as now:
+    with receiving(cloned.mirror), CloneFollower.open(cloned.options()) as now:
         eventually(lambda: (now.step(), cloned.target.run("select from keyed"))[1])
         before, emitted = cloned.target.run(progress), nudges(cloned)
         for _ in range(3):
@@ -90,8 +90,8 @@ def nudges(cloned: Cloned) -> int:
 
 
 def test_a_second_writer_is_refused(cloned: Cloned) -> None:
-    with Following.open(cloned.options()), pytest.raises(TargetInUse, match="another process writes clone c"):
-        Following.open(cloned.options())
+    with CloneFollower.open(cloned.options()), pytest.raises(TargetInUse, match="another process writes clone c"):
+        CloneFollower.open(cloned.options())
 
 
 def test_an_altered_table_stops_it(cloned: Cloned) -> None:
@@ -104,7 +104,7 @@ def test_an_altered_table_stops_it(cloned: Cloned) -> None:
 
 def test_what_the_log_no_longer_has_is_durable_at_the_target(cloned: Cloned) -> None:
     cloned.target.admin(f"alter role {OWNER} in database {cloned.target.name} set synchronous_commit = off")
-    with Following.open(cloned.options()) as following:
+    with CloneFollower.open(cloned.options()) as following:
         assert following._session.row("select current_setting('synchronous_commit')") == ("local",)
 
 
@@ -129,7 +129,7 @@ def test_a_standby_that_is_promoted_while_it_is_behind_is_caught_up(
         for number in range(2, 40):
             cloned.source.run(f"insert into large values ({number}, repeat('x', 10000), {number})")
             follow(cloned.options(), cloned.position(), lambda: False)
-        with Following.open(cloned.options()) as again:
+        with CloneFollower.open(cloned.options()) as again:
             eventually(lambda: not again.step() and (keep_s > 0 or not segment_path(folder, 1).exists()))
         assert segment_path(folder, 1).exists() is (keep_s > 0)
         standby.server.promote()
@@ -157,7 +157,7 @@ def test_the_index_of_what_was_applied_is_removed_and_a_target_that_needs_it_is_
         for number in range(2, 20):
             cloned.source.run(f"insert into large values ({number}, repeat('x', 10000), {number})")
         follow(cloned.options(), cloned.position(), lambda: False)
-        with Following.open(cloned.options()) as now:
+        with CloneFollower.open(cloned.options()) as now:
             eventually(lambda: (now.step(), not index_path(folder, 1).exists())[1])
         assert contents(cloned.target) == contents(cloned.source)
         assert segment_path(folder, LogReader(folder).last_commits()[-1].number).exists()
@@ -170,7 +170,7 @@ def test_the_index_of_what_was_applied_is_removed_and_a_target_that_needs_it_is_
 
 @pytest.mark.full
 def test_the_log_is_kept_for_a_time_and_up_to_a_size(cloned: Cloned, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Following.open(cloned.options()) as now:
+    with CloneFollower.open(cloned.options()) as now:
         clock = [1000.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         now._reports.clear()

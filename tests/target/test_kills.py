@@ -28,7 +28,7 @@ from tidemark.storage.fail_points import CloneFailPoint
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
 from tidemark.target.schema import CloneSchema
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = pytest.mark.full
 FILLING = tuple(
@@ -85,7 +85,7 @@ def test_a_clone_that_is_killed_at_every_point_is_equal(
             source.run(
                 "insert into keyed values (-1) on conflict (id) do update set n = 1"
             )  # after the completion began
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert held(target) == before
         assert target.run("select nextval('numbers')") == [(31,)]
         assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
@@ -101,7 +101,7 @@ def test_a_receiver_that_is_killed_is_started_again(server: Server, target: Data
                 os.kill(pid, signal.SIGKILL)
                 source.run(f"insert into keyed values ({-number - 1})")
                 eventually(lambda: target.run(f"select from keyed where id = {-number - 1}"))  # noqa: B023
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert contents(target) == contents(source)
 
 
@@ -125,7 +125,7 @@ def test_a_slot_that_is_lost_ends_a_clone_with_what_resolves_it(
             Clone(options, lambda: None).run()
         shutil.rmtree(found[1])
         target.admin("drop schema public, tidemark cascade", f"create schema public authorization {OWNER}")
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert contents(target) == contents(source)
 
 
@@ -154,7 +154,7 @@ def test_a_schema_that_is_altered_while_it_is_created_is_refused(
         elsewhere = CloneSchema(options.source, options.target, tmp_path / "lost", 1, options.pg_bin, is_cloned=True)
         with pytest.raises(TargetNotReady, match=r"its dump is not in .*lost"):
             elsewhere.dump(None, None, begun=True)
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
         assert contents(target) == contents(source)
 
 

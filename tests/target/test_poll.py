@@ -25,7 +25,7 @@ from tidemark.errors import InvalidValue, SourceAltered, TargetDiffers, TargetIn
 from tidemark.postgres.capability import Mode
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = [pytest.mark.quick, NEWEST]
 
@@ -58,7 +58,7 @@ def test_every_poll_leaves_the_content_of_the_source(
             change(source, chance, chance.choice([1, 3, 20]))
             poller.step()
             assert contents(target) == contents(source)
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
 
 
@@ -253,7 +253,7 @@ def test_a_killed_clone_continues(source: Database, target: Database, options: C
                 assert child.wait(1 + 6 * chance.random()) == 0
             child.kill()
             child.wait()
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
 
 
@@ -267,9 +267,9 @@ def test_a_clone_that_was_killed_when_it_was_completed_makes_no_poll(
     before = contents(source)
     target.admin("update tidemark.clones set phase = 'completion'")
     source.run("insert into keyed values (-7)")
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == before
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
 
 
 @pytest.mark.full
@@ -278,7 +278,7 @@ def test_a_clone_keeps_its_mode(source: Database, target: Database, options: Clo
     with pytest.raises(InvalidValue, match="was begun in mode poll, which cannot be changed"):
         Clone(replace(options, mode=Mode.LOGICAL), lambda: None).run()
     source.run("insert into keyed values (-7)")
-    assert Clone(replace(options, mode=None), lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(replace(options, mode=None), lambda: None).run().phase is ClonePhase.COMPLETE
     assert contents(target) == contents(source)
 
 

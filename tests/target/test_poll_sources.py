@@ -19,7 +19,7 @@ from tests.target.polled import copied, options_of, poller_of
 from tidemark.errors import SourceBusy, UnsupportedServer
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.target.clone import Clone
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = [pytest.mark.full, NEWEST]
 
@@ -43,7 +43,7 @@ def test_a_source_without_logical_decoding_is_polled(start: Start, server: Serve
         assert poller.step() is None  # the target is another server
         Pair(source, target).require_equal()
     write(source, 3)
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     Pair(source, target).require_equal()
     assert target.admin("select mode from tidemark.clones") == [("poll",)]
     assert source.admin("select count(*) from pg_publication") == [(0,)]
@@ -85,7 +85,7 @@ def test_a_standby_is_polled_and_its_primary_after_it(start: Start, server: Serv
         there.server.sql("select pg_wal_replay_resume()")
         write(source, 7)
         wait_for(there, source)
-        assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+        assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     pair.require_equal()
     target.drop()
 

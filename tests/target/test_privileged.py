@@ -10,10 +10,10 @@ from tests.target import hostile
 from tests.target.schema_pairs import PAIRS, Pair, pair_fixture
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
-from tidemark.target.archive import Archive, dump_schema
+from tidemark.target.archive import DumpArchive, dump_schema
 from tidemark.target.definitions import restore_stage
 from tidemark.target.needs import may_set_owners, missing_at_target
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 
 pytestmark = pytest.mark.full
 
@@ -24,7 +24,7 @@ def admin_dsn(pair: Pair) -> Dsn:
     return Dsn(pair.target.server.dsn("postgres", pair.target.name))
 
 
-def dumped_by_superuser(pair: Pair, folder: Path) -> Archive:
+def dumped_by_superuser(pair: Pair, folder: Path) -> DumpArchive:
     pair.source.admin(hostile.PRIVILEGED)
     return dump_schema(pair.programs, Dsn(pair.source.server.dsn("postgres", pair.source.name)), None, folder)
 
@@ -37,7 +37,7 @@ def test_a_superuser_restores_every_object_with_its_owner(pair: Pair, tmp_path: 
         missing.require()
         assert missing.superuser == ()
         assert may_set_owners(session, archive)
-    for stage in Stage:
+    for stage in CloneStage:
         for jobs in (1, 3):
             restore_stage(pair.programs, admin_dsn(pair), archive, stage, jobs, keep_owners=True)
     assert pair.statements(pair.target) == pair.expected()
@@ -46,10 +46,10 @@ def test_a_superuser_restores_every_object_with_its_owner(pair: Pair, tmp_path: 
 def test_owners_that_an_interrupted_restore_did_not_set_are_set(pair: Pair, tmp_path: Path) -> None:
     pair.fill()
     archive = dumped_by_superuser(pair, tmp_path)
-    for stage in Stage:
+    for stage in CloneStage:
         restore_stage(pair.programs, admin_dsn(pair), archive, stage)
     assert pair.statements(pair.target) != pair.expected()
-    for stage in Stage:
+    for stage in CloneStage:
         restore_stage(pair.programs, admin_dsn(pair), archive, stage, keep_owners=True)
     assert pair.statements(pair.target) == pair.expected()
 
@@ -67,7 +67,7 @@ def test_what_needs_a_superuser_is_named_and_can_be_left_out(pair: Pair, tmp_pat
         *("FUNCTION opaque_out(guard.opaque)", "TYPE opaque", "CAST CAST", "OPERATOR FAMILY ints"),
         *("OPERATOR CLASS ints", "ACCESS METHOD heap2", "ACL FUNCTION"),
     }
-    for stage in Stage:
+    for stage in CloneStage:
         restore_stage(
             pair.programs, pair.to_dsn, archive, stage, without={entry.dump_id for entry in missing.superuser}
         )
@@ -89,5 +89,5 @@ def test_owners_are_kept_by_a_role_that_may_set_them(pair: Pair, tmp_path: Path)
         assert may_set_owners(session, archive)
 
 
-def dumped(pair: Pair, folder: Path) -> Archive:
+def dumped(pair: Pair, folder: Path) -> DumpArchive:
     return dump_schema(pair.programs, Dsn(pair.source.server.dsn("postgres", pair.source.name)), None, folder)

@@ -24,7 +24,7 @@ from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, d
 from tidemark.target.clone import Clone, Cloned
 from tidemark.target.options import CloneOptions
 from tidemark.target.publishing import TablePublishing
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 pytestmark = [pytest.mark.full, NEWEST]
 SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
@@ -139,7 +139,7 @@ def test_another_selection_does_not_change_the_publication_of_a_clone(db: Databa
             list(Clone(replace(options, selection=selection), lambda: None).describe())
     assert db.admin(PUBLISHED) == published
     db.run("insert into other values (1, 'new')")
-    assert Clone(options, lambda: None).run().phase is Phase.COMPLETE
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
 
 
 def test_a_table_that_left_its_publication_stops_the_clone_also_when_it_is_published_again(

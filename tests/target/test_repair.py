@@ -16,7 +16,7 @@ from tests.target.following import Cloned
 from tests.target.load import TABLES, contents, hostile
 from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered, TargetDiffers
-from tidemark.target.follow import Following, FollowOptions, follow
+from tidemark.target.follow import CloneFollower, FollowOptions, follow
 
 pytestmark = [pytest.mark.quick, NEWEST]
 Repaired = tuple[str, int, list[str], list[str]]
@@ -122,7 +122,7 @@ def test_a_batch_after_a_repair_in_the_same_session_begins_with_empty_stages(clo
     one_of = "delete from plain where ctid in (select ctid from plain where a = 1 limit 1)"
     with receiving(cloned.mirror):
         cloned.source.run(*FILLED)
-        with Following.open(repairing(cloned)) as following:
+        with CloneFollower.open(repairing(cloned)) as following:
             catch_up(following, cloned)
             for here, there in (
                 ("delete from keyed where id = 3", "update keyed set v = 'new' where id = 3"),
@@ -137,7 +137,7 @@ def test_a_batch_after_a_repair_in_the_same_session_begins_with_empty_stages(clo
     assert contents(cloned.target) == contents(cloned.source)
 
 
-def catch_up(following: Following, cloned: Cloned) -> None:
+def catch_up(following: CloneFollower, cloned: Cloned) -> None:
     """Apply everything that the source has committed."""
     end = cloned.position()
     while following.applied_lsn < end:

@@ -19,7 +19,7 @@ from tidemark.errors import RestoreFailed, SourceUnreachable, TargetNotReady
 from tidemark.postgres.dsn import Dsn
 from tidemark.target.definitions import restore_stage
 from tidemark.target.needs import missing_at_target
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 
 pytestmark = pytest.mark.full
 
@@ -110,34 +110,34 @@ def test_a_target_that_is_not_empty_is_refused(pair: Pair, tmp_path: Path) -> No
 def test_an_error_names_the_object_and_what_the_server_reports(pair: Pair, tmp_path: Path) -> None:
     pair.source.run("create table t (id int primary key)", "create table u (t int references t, x int unique)")
     archive = pair.dump(tmp_path)
-    pair.restore(archive, Stage.DEFINITIONS)
+    pair.restore(archive, CloneStage.DEFINITIONS)
     pair.target.run("insert into u values (1, 2), (1, 2)")
     for jobs in (1, 2):
         with pytest.raises(
             RestoreFailed, match=r"CONSTRAINT public u u_x_key app cannot .* could not create unique index"
         ):
-            pair.restore(archive, Stage.KEYS, jobs=jobs)
+            pair.restore(archive, CloneStage.KEYS, jobs=jobs)
     pair.target.run("truncate u", "insert into u values (1, 2)")
-    pair.restore(archive, Stage.KEYS)
+    pair.restore(archive, CloneStage.KEYS)
     with pytest.raises(RestoreFailed, match=r"FK CONSTRAINT public u u_t_fkey app .*violates foreign key constraint"):
-        pair.restore(archive, Stage.LAST)
+        pair.restore(archive, CloneStage.LAST)
 
 
 def test_a_target_that_does_not_accept_connections_is_another_error(pair: Pair, tmp_path: Path) -> None:
     archive = pair.dump(tmp_path)
     with pytest.raises(SourceUnreachable):
-        restore_stage(pair.programs, Dsn("host=127.0.0.1 port=1 dbname=x"), archive, Stage.DEFINITIONS)
+        restore_stage(pair.programs, Dsn("host=127.0.0.1 port=1 dbname=x"), archive, CloneStage.DEFINITIONS)
 
 
-@pytest.mark.parametrize("stage", quick_only([Stage.DEFINITIONS, Stage.KEYS], Stage.KEYS))
-def test_a_stage_whose_pg_restore_was_killed_is_completed(pair: Pair, tmp_path: Path, stage: Stage) -> None:
+@pytest.mark.parametrize("stage", quick_only([CloneStage.DEFINITIONS, CloneStage.KEYS], CloneStage.KEYS))
+def test_a_stage_whose_pg_restore_was_killed_is_completed(pair: Pair, tmp_path: Path, stage: CloneStage) -> None:
     pair.fill()
     archive = pair.dump(tmp_path)
-    blocking = "create table app.points ()" if stage is Stage.DEFINITIONS else "lock table app.events_1"
-    if stage is Stage.DEFINITIONS:
+    blocking = "create table app.points ()" if stage is CloneStage.DEFINITIONS else "lock table app.events_1"
+    if stage is CloneStage.DEFINITIONS:
         pair.target.run("create schema app")
     else:
-        pair.restore(archive, Stage.DEFINITIONS)
+        pair.restore(archive, CloneStage.DEFINITIONS)
     with pair.target.connect("app") as blocker:
         blocker.execute("begin")
         blocker.execute(blocking.encode())
@@ -175,9 +175,9 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.target.archive import open_archive
 from tidemark.target.definitions import restore_stage
 from tidemark.target.programs import find_programs
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 programs = find_programs(0, 0, Path(sys.argv[1]))
-restore_stage(programs, Dsn(sys.argv[2]), open_archive(Path(sys.argv[3])), Stage(sys.argv[4]), int(sys.argv[5]))
+restore_stage(programs, Dsn(sys.argv[2]), open_archive(Path(sys.argv[3])), CloneStage(sys.argv[4]), int(sys.argv[5]))
 """
 
 
@@ -187,14 +187,14 @@ def test_kill_9_in_every_stage_loses_and_repeats_nothing(pair: Pair, tmp_path: P
     """The process is killed when an object of the stage exists; its pg_restore survives it for a moment."""
     pair.fill()
     archive = pair.dump(tmp_path)
-    for stage in Stage:
+    for stage in CloneStage:
         for _ in range(2):
             kill_when_something_exists(pair, tmp_path, stage, jobs)
         pair.restore(archive, stage, jobs=jobs)
     assert pair.statements(pair.target) == pair.expected()
 
 
-def kill_when_something_exists(pair: Pair, folder: Path, stage: Stage, jobs: int) -> None:
+def kill_when_something_exists(pair: Pair, folder: Path, stage: CloneStage, jobs: int) -> None:
     before = objects(pair)
     command = [sys.executable, "-c", CHILD, str(pair.programs.pg_dump.parent), pair.to_dsn.reveal()]
     process = subprocess.Popen([*command, str(folder), stage.value, str(jobs)])

@@ -9,7 +9,7 @@ import pytest
 from tests.target.schema_pairs import PAIRS, Pair, pair_fixture
 from tidemark.target.archive import open_archive
 from tidemark.target.needs import missing_at_target
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 
 pytestmark = pytest.mark.quick
 
@@ -22,12 +22,12 @@ def test_nothing_of_a_hostile_schema_is_missing(pair: Pair, tmp_path: Path, jobs
     archive = pair.dump(tmp_path)
     with pair.target.session("app") as session:
         missing_at_target(session, archive).require()
-    pair.restore(archive, Stage.DEFINITIONS, jobs=jobs)
+    pair.restore(archive, CloneStage.DEFINITIONS, jobs=jobs)
     definitions = pair.target.run(
         "select count(*) from pg_index x join pg_class c on c.oid = x.indrelid where relnamespace = 'app'::regnamespace"
     )
     assert definitions == [(0,)]
-    pair.restore(archive, Stage.KEYS, Stage.INDEXES, Stage.LAST, jobs=jobs)
+    pair.restore(archive, CloneStage.KEYS, CloneStage.INDEXES, CloneStage.LAST, jobs=jobs)
     assert pair.statements(pair.target) == pair.expected()
     populated = "select oid::regclass::text from pg_class where relkind = 'm' and relispopulated order by 1"
     assert pair.target.run(populated) == pair.source.run(populated)
@@ -53,7 +53,7 @@ def test_every_stage_can_be_repeated_from_the_directory_of_the_archive(pair: Pai
     pair.fill()
     archive = pair.dump(tmp_path)
     assert open_archive(tmp_path) == archive
-    for stage in Stage:
+    for stage in CloneStage:
         pair.restore(archive, stage)
         pair.restore(open_archive(tmp_path), stage, jobs=2)
     assert pair.statements(pair.target) == pair.expected()
@@ -62,29 +62,29 @@ def test_every_stage_can_be_repeated_from_the_directory_of_the_archive(pair: Pai
 def test_keys_and_indexes_are_created_table_by_table(pair: Pair, tmp_path: Path) -> None:
     pair.fill()
     archive = pair.dump(tmp_path)
-    pair.restore(archive, Stage.DEFINITIONS)
+    pair.restore(archive, CloneStage.DEFINITIONS)
     (parent,), (events,) = pair.source.run(
         "select 'app.parent'::regclass::oid::bigint union all select 'app.events_1'::regclass::oid::bigint"
     )
     for _ in range(2):
-        pair.restore(archive, Stage.KEYS, Stage.INDEXES, only={events})
+        pair.restore(archive, CloneStage.KEYS, CloneStage.INDEXES, only={events})
     with pytest.raises(ValueError, match="stage last cannot be limited"):
-        pair.restore(archive, Stage.LAST, only={events})
+        pair.restore(archive, CloneStage.LAST, only={events})
     indexed = """select distinct c.relname from pg_index x join pg_class c on c.oid = x.indrelid
                   where c.relkind in ('r', 'p', 'm') and c.oid >= 16384 order by 1"""
     assert pair.target.run(indexed) == [("events_1",)]
-    pair.restore(archive, Stage.KEYS, only={parent})
+    pair.restore(archive, CloneStage.KEYS, only={parent})
     assert pair.target.run(indexed) == [("events_1",), ("parent",)]
-    pair.restore(archive, Stage.KEYS, Stage.INDEXES, Stage.LAST)
+    pair.restore(archive, CloneStage.KEYS, CloneStage.INDEXES, CloneStage.LAST)
     assert pair.statements(pair.target) == pair.expected()
 
 
 def test_a_role_without_privileges_reads_no_table_before_row_security_is_on(pair: Pair, tmp_path: Path) -> None:
     pair.fill()
     archive = pair.dump(tmp_path)
-    pair.restore(archive, Stage.DEFINITIONS, Stage.KEYS, Stage.INDEXES)
+    pair.restore(archive, CloneStage.DEFINITIONS, CloneStage.KEYS, CloneStage.INDEXES)
     granted = """select has_table_privilege('reader', 'app.m1', 'select'),
                         has_function_privilege('reader', 'app.plus_one(int, numeric)', 'execute')"""
     assert pair.target.run(granted) == [(False, False)]
-    pair.restore(archive, Stage.LAST)
+    pair.restore(archive, CloneStage.LAST)
     assert pair.target.run(granted) == [(True, False)]

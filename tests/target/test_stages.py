@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.errors import UnsupportedArchive
-from tidemark.target.stages import Entry, Section, Stage, closure, dump_ids, entries, stage_of
+from tidemark.target.stages import CloneStage, Entry, Section, closure, dump_ids, entries, stage_of
 
 pytestmark = pytest.mark.quick
 
@@ -66,7 +66,7 @@ def test_an_entry_of_an_unknown_kind_is_an_error_that_names_it(line: str) -> Non
     assert line.split(" ", 3)[-1] in str(caught.value)
 
 
-def stage(kind: str, section: Section = Section.POST_DATA, *of: Entry, unique: bool = False) -> Stage:
+def stage(kind: str, section: Section = Section.POST_DATA, *of: Entry, unique: bool = False) -> CloneStage:
     entry = Entry(1, 0, 10, kind, "x", tuple(each.dump_id for each in of), section)
     return stage_of(entry, {each.dump_id: each for each in of}, {10} if unique else ())
 
@@ -74,31 +74,31 @@ def stage(kind: str, section: Section = Section.POST_DATA, *of: Entry, unique: b
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("CONSTRAINT", Stage.KEYS),
-        ("INDEX", Stage.INDEXES),
-        ("INDEX ATTACH", Stage.INDEXES),
-        ("STATISTICS", Stage.INDEXES),
-        ("MATERIALIZED VIEW", Stage.INDEXES),
-        ("FUNCTION", Stage.INDEXES),
-        ("CHECK CONSTRAINT", Stage.LAST),
-        ("FK CONSTRAINT", Stage.LAST),
-        ("TRIGGER", Stage.LAST),
-        ("EVENT TRIGGER", Stage.LAST),
-        ("RULE", Stage.LAST),
-        ("POLICY", Stage.LAST),
-        ("ROW SECURITY", Stage.LAST),
-        ("MATERIALIZED VIEW DATA", Stage.LAST),
-        ("DEFAULT ACL", Stage.LAST),
+        ("CONSTRAINT", CloneStage.KEYS),
+        ("INDEX", CloneStage.INDEXES),
+        ("INDEX ATTACH", CloneStage.INDEXES),
+        ("STATISTICS", CloneStage.INDEXES),
+        ("MATERIALIZED VIEW", CloneStage.INDEXES),
+        ("FUNCTION", CloneStage.INDEXES),
+        ("CHECK CONSTRAINT", CloneStage.LAST),
+        ("FK CONSTRAINT", CloneStage.LAST),
+        ("TRIGGER", CloneStage.LAST),
+        ("EVENT TRIGGER", CloneStage.LAST),
+        ("RULE", CloneStage.LAST),
+        ("POLICY", CloneStage.LAST),
+        ("ROW SECURITY", CloneStage.LAST),
+        ("MATERIALIZED VIEW DATA", CloneStage.LAST),
+        ("DEFAULT ACL", CloneStage.LAST),
     ],
 )
-def test_every_kind_after_the_data_has_its_stage(kind: str, expected: Stage) -> None:
+def test_every_kind_after_the_data_has_its_stage(kind: str, expected: CloneStage) -> None:
     assert stage(kind) is expected
 
 
 def test_everything_before_the_data_is_a_definition() -> None:
     for kind in ("TABLE", "VIEW", "MATERIALIZED VIEW", "FUNCTION", "DEFAULT", "TABLE ATTACH", "SEQUENCE OWNED BY"):
-        assert stage(kind, Section.PRE_DATA) is Stage.DEFINITIONS
-    assert stage("INDEX", unique=True) is Stage.KEYS
+        assert stage(kind, Section.PRE_DATA) is CloneStage.DEFINITIONS
+    assert stage("INDEX", unique=True) is CloneStage.KEYS
     with pytest.raises(UnsupportedArchive, match="TABLE x"):
         stage("TABLE")
 
@@ -107,11 +107,11 @@ def test_a_comment_is_created_with_its_object_and_privileges_on_tables_at_the_en
     table = Entry(2, 1259, 20, "TABLE", "t")
     key = Entry(3, 2606, 30, "CONSTRAINT", "k", (2,), Section.POST_DATA)
     function = Entry(4, 1255, 40, "FUNCTION", "f")
-    assert stage("COMMENT", Section.PRE_DATA, table) is Stage.DEFINITIONS
-    assert stage("COMMENT", Section.POST_DATA, key) is Stage.KEYS
-    assert stage("ACL", Section.PRE_DATA, table) is Stage.LAST
-    assert stage("ACL", Section.PRE_DATA, function) is Stage.DEFINITIONS
-    assert stage("ACL", Section.PRE_DATA) is Stage.LAST
+    assert stage("COMMENT", Section.PRE_DATA, table) is CloneStage.DEFINITIONS
+    assert stage("COMMENT", Section.POST_DATA, key) is CloneStage.KEYS
+    assert stage("ACL", Section.PRE_DATA, table) is CloneStage.LAST
+    assert stage("ACL", Section.PRE_DATA, function) is CloneStage.DEFINITIONS
+    assert stage("ACL", Section.PRE_DATA) is CloneStage.LAST
 
 
 def test_dependents_of_dependents_are_found() -> None:

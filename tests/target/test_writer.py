@@ -26,7 +26,7 @@ from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.relation import Relation
 from tidemark.target import net, rows
-from tidemark.target.merging import Merged
+from tidemark.target.merging import MergedCounts
 from tidemark.target.tables import TargetTable, read_tables
 from tidemark.target.writer import FollowedTable, TargetWriter, compile_kernels
 
@@ -43,7 +43,7 @@ def target(server: Server) -> Iterator[Database]:
     yield from database_with_tables(server)
 
 
-class Following:
+class CloneFollower:
     """A log of the source that is applied to targets."""
 
     def __init__(self, source: Database, folder: Path, **options: Any) -> None:
@@ -55,7 +55,7 @@ class Following:
         return receive_all(self.mirror, replace(self.mirror.options, binary=binary))
 
     @contextmanager
-    def writer(self, target: Database) -> Iterator[Callable[..., list[Merged]]]:
+    def writer(self, target: Database) -> Iterator[Callable[..., list[MergedCounts]]]:
         with self.source.session() as session:
             catalog = read_catalog(session)
         with target.session(OWNER) as session:
@@ -78,7 +78,7 @@ class Following:
 
             writer = TargetWriter(session, followed)
 
-            def write(after: Lsn, upto: Lsn, batch_bytes: int, slice_bytes: int = 1 << 20) -> list[Merged]:
+            def write(after: Lsn, upto: Lsn, batch_bytes: int, slice_bytes: int = 1 << 20) -> list[MergedCounts]:
                 merged, reader = [], LogReader(self.log)
                 while after < upto:
                     planned = plan(reader, after, upto, batch_bytes, slice_bytes)
@@ -93,7 +93,7 @@ class Following:
 def test_changes_leave_the_target_equal(
     source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool
 ) -> None:
-    following = Following(source, tmp_path)
+    following = CloneFollower(source, tmp_path)
     with source.connect() as connection:
         connection.autocommit = True
         hostile(connection, Random(batch_bytes), 150 if short else 1500)  # noqa: S311 - to be repeated
@@ -107,7 +107,7 @@ def test_changes_leave_the_target_equal(
 def test_what_is_compiled_ahead_is_what_a_batch_uses(source: Database, target: Database, tmp_path: Path) -> None:
     Assembler.compile()
     compile_kernels()
-    following = Following(source, tmp_path)
+    following = CloneFollower(source, tmp_path)
     source.run(
         "insert into keyed select g, 'v' from generate_series(1, 9) g",
         "update keyed set id = id + 100, v = 'w' where id > 5",
@@ -130,7 +130,7 @@ def test_what_is_compiled_ahead_is_what_a_batch_uses(source: Database, target: D
 
 @pytest.mark.full
 def test_values_in_text_and_in_binary_go_together(source: Database, target: Database, tmp_path: Path) -> None:
-    following, chance = Following(source, tmp_path), Random(1)  # noqa: S311 - to be repeated
+    following, chance = CloneFollower(source, tmp_path), Random(1)  # noqa: S311 - to be repeated
     upto = Lsn.ZERO
     for binary in (False, True, False):
         with source.connect() as connection:
@@ -156,7 +156,7 @@ EXCHANGES = {
 @pytest.mark.parametrize("exchanged", quick_only(EXCHANGES, "unique values"))
 @pytest.mark.parametrize("binary", quick_only([True, False], True))
 def test_rows_can_exchange(source: Database, target: Database, tmp_path: Path, exchanged: str, *, binary: bool) -> None:
-    following = Following(source, tmp_path)
+    following = CloneFollower(source, tmp_path)
     table, statement = EXCHANGES[exchanged]
     source.run(
         "insert into keyed select i, 'v' || i, i from generate_series(1, 5) i",
@@ -194,7 +194,7 @@ def test_a_large_transaction_may_exchange_values_that_are_unique_at_its_end_only
 ) -> None:
     for database in (source, target):
         database.run("alter table uniques drop constraint uniques_u_key, add unique (u) deferrable")
-    following = Following(source, tmp_path, segment_bytes=segment_bytes)
+    following = CloneFollower(source, tmp_path, segment_bytes=segment_bytes)
     source.run("insert into uniques (u, v) select i, repeat(i::text, 30) from generate_series(1, 20000) i")
     begun = following.received()
     source.run("update uniques set u = 20001 - u")
@@ -220,7 +220,7 @@ def test_an_index_on_the_whole_row_concerns_all_columns(target: Database) -> Non
 
 
 def test_a_missing_row_stops_it(source: Database, target: Database, tmp_path: Path) -> None:
-    following = Following(source, tmp_path)
+    following = CloneFollower(source, tmp_path)
     source.run("insert into paired select i, 'x', i from generate_series(1, 10) i")
     begun = following.received()
     with following.writer(target) as write:
@@ -235,7 +235,7 @@ def test_a_missing_row_stops_it(source: Database, target: Database, tmp_path: Pa
 
 @pytest.mark.full
 def test_an_extra_row_stops_it_and_is_named(source: Database, target: Database, tmp_path: Path) -> None:
-    following = Following(source, tmp_path)
+    following = CloneFollower(source, tmp_path)
     target.run("insert into keyed values (7, 'mine')")
     source.run("insert into keyed select i from generate_series(1, 10) i")
     upto = following.received()

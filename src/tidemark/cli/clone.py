@@ -108,7 +108,7 @@ def clone(
             with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping, name="clone") as shown:
                 from tidemark.target.clone import Clone  # deferred: these import Spark
                 from tidemark.target.options import CloneOptions
-                from tidemark.target.state import Phase
+                from tidemark.target.state import ClonePhase
 
                 options = CloneOptions(
                     source,
@@ -141,7 +141,9 @@ def clone(
     repaired = f"; {rows} repaired since it was begun" if ended.repaired else ""
     line = f"clone {names.mirror}: {ended.phase.value}, at {ended.applied_lsn}{repaired}"
     click.echo(json.dumps(plain_event(ended)) if as_json else line)
-    return ExitCode.OK if ended.phase is Phase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
+    return (
+        ExitCode.OK if ended.phase is ClonePhase.COMPLETE or not stopping() else stopping.exit_code(has_end=not follows)
+    )
 
 
 def _default_names(source: Dsn) -> MirrorNames:

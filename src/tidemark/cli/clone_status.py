@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tidemark.postgres.requirements import Mode
-from tidemark.target.state import CloneSummary, Phase
+from tidemark.target.state import ClonePhase, CloneSummary
 from tidemark.units import format_size
 
 _PHASES = {
-    Phase.DEFINITIONS: "definitions are created",
-    Phase.COPY: "tables are copied",
-    Phase.INDEXES: "keys and indexes are created",
-    Phase.FOLLOW: "changes are applied",
-    Phase.COMPLETION: "foreign keys and triggers are created",
-    Phase.COMPLETE: "the clone no longer follows its source",
+    ClonePhase.DEFINITIONS: "definitions are created",
+    ClonePhase.COPY: "tables are copied",
+    ClonePhase.INDEXES: "keys and indexes are created",
+    ClonePhase.FOLLOW: "changes are applied",
+    ClonePhase.COMPLETION: "foreign keys and triggers are created",
+    ClonePhase.COMPLETE: "the clone no longer follows its source",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.cli.printing import observed
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences
 from tidemark.reads.digests import RowDigest
-from tidemark.target.state import Phase
+from tidemark.target.state import ClonePhase
 
 if TYPE_CHECKING:
     from tidemark.clock import Boundary, Lsn
@@ -47,7 +47,7 @@ def servers_line(source: Dsn, target: Dsn, taken: ComparedSnapshots) -> str:
     clone, note = taken.clone, ""
     if clone is not None and clone.may_follow:
         note = f" as they are: no process follows the source for clone {clone.name}"
-    elif clone is not None and clone.phase is not Phase.COMPLETE:
+    elif clone is not None and clone.phase is not ClonePhase.COMPLETE:
         note = f" as they are: clone {clone.name} is as of its last poll"
     return f"comparing {source} with {target}{note}"
 

@@ -167,7 +167,7 @@ class TableFolded:
 
 
 @dataclass(frozen=True, slots=True)
-class TableCopy:
+class TableCopyProgress:
     """One table in `Copies`; `state` is copying or failed. Bytes are those of its pages."""
 
     table: str
@@ -191,7 +191,7 @@ class Copies:
     rows: int
     bytes_per_s: float
     remaining_s: float | None
-    tables: tuple[TableCopy, ...]
+    tables: tuple[TableCopyProgress, ...]
 
     def __str__(self) -> str:
         remaining = f", {format_duration(self.remaining_s)} left" if self.remaining_s else ""

@@ -16,7 +16,7 @@ from tidemark.pipeline.events import (
     StateChanged,
     SyncEvent,
     SyncProgress,
-    TableCopy,
+    TableCopyProgress,
     TableFolded,
 )
 from tidemark.pipeline.logical import LogicalReplication
@@ -112,7 +112,7 @@ class Reporter:
 def _copies(progress: CopyProgress) -> Copies:
     total = progress.total()
     tables = tuple(
-        TableCopy(table.name, table.state, table.size_bytes, table.copied_bytes, table.rows)
+        TableCopyProgress(table.name, table.state, table.size_bytes, table.copied_bytes, table.rows)
         for table in progress.tables()
         if table.state != "copied"
     )

@@ -1,12 +1,12 @@
 """The only package that creates or reuses a Spark session, and the Java that it needs."""
 
 from tidemark.spark.session import PINNED, SparkOptions, require_pinned, spark_session, tasks_beside
-from tidemark.spark.tasks import Stopped, has_ended, in_a_task, in_parallel, in_tasks, runs_here, what_failed
+from tidemark.spark.tasks import TasksStopped, has_ended, in_a_task, in_parallel, in_tasks, runs_here, what_failed
 
 __all__ = [
     "PINNED",
     "SparkOptions",
-    "Stopped",
+    "TasksStopped",
     "has_ended",
     "in_a_task",
     "in_parallel",

@@ -71,7 +71,7 @@ def what_failed(error: BaseException) -> str:
     return lines[0].rpartition("Exception: ")[2].strip() if lines else type(error).__name__
 
 
-class Stopped(Exception):
+class TasksStopped(Exception):
     """A stop was requested. Calls that have started run to completion; their results are discarded."""
 
 
@@ -84,7 +84,7 @@ def in_parallel(
         for future in [pool.submit(run, item) for item in items]:
             while not wait([future], _LOOK_S).done:
                 if stopping():
-                    raise Stopped
+                    raise TasksStopped
             yield future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -22,7 +22,7 @@ from tidemark.storage.disk import LocalDisk
 from tidemark.target.dependents import LeftOut, read_left_out
 from tidemark.target.objects import Facts, Roles, needs_superuser, read_facts, read_roles
 from tidemark.target.programs import Programs, connection_of
-from tidemark.target.stages import CATALOGS, Entry, Section, Stage, closure, dump_ids, entries, stage_of
+from tidemark.target.stages import CATALOGS, CloneStage, Entry, Section, closure, dump_ids, entries, stage_of
 
 _PATIENT = Timeouts(statement_s=600, idle_in_transaction_s=0)
 _LOCK_WAIT_S = 60
@@ -33,7 +33,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Archive:
+class DumpArchive:
     """A dumped schema. `facts` are those of the entries that are objects, by identifier.
 
     `left_out` are entries that a selection of tables leaves out although pg_dump dumped them, such as foreign keys to
@@ -59,7 +59,7 @@ class Archive:
         return {entry.dump_id: entry for entry in self.entries}
 
     @cached_property
-    def stages(self) -> Mapping[int, Stage]:
+    def stages(self) -> Mapping[int, CloneStage]:
         """The stage of each entry, by identifier."""
         unique = {entry.oid for entry in self.entries if (f := self.facts.get(entry.dump_id)) and f.unique}
         return {entry.dump_id: stage_of(entry, self.by_id, unique) for entry in self.entries}
@@ -109,7 +109,7 @@ def dump_schema(
     snapshot_id: str | None,
     folder: Path,
     tables: Collection[int] | None = None,
-) -> Archive:
+) -> DumpArchive:
     """Dump the schema of the source into a directory; `tables` are the OIDs of the selected tables, or None for all.
 
     With a selection, schemas, types, functions and extensions are dumped as well, and objects that depend on a table
@@ -124,7 +124,7 @@ def dump_schema(
         listed = _listed(programs, folder / "schema.dump")
         gone = closure(listed, {each.dump_id for each in listed if (each.catalog, each.oid) in left_out.objects})
         kept = tuple(entry for entry in listed if entry.dump_id not in gone)
-        archive = Archive(
+        archive = DumpArchive(
             folder,
             kept,
             read_facts(session, kept),
@@ -138,13 +138,13 @@ def dump_schema(
     return archive
 
 
-def open_archive(folder: Path) -> Archive:
+def open_archive(folder: Path) -> DumpArchive:
     """Open an archive that `dump_schema` completed."""
     try:
         plain = json.loads((folder / "schema.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnsupportedArchive(f"{folder} has no archive", "Run the command again to dump the schema.") from error
-    return Archive(
+    return DumpArchive(
         folder,
         tuple(map(_entry, plain["entries"])),
         {int(dump_id): Facts(**facts) for dump_id, facts in plain["facts"].items()},
@@ -160,7 +160,7 @@ def _is_of(mapping: Entry, servers: Iterable[str]) -> bool:
     return any(mapping.rest.endswith(server.replace(" - ", " ", 1)) for server in servers)
 
 
-def _plain(archive: Archive) -> dict[str, Any]:
+def _plain(archive: DumpArchive) -> dict[str, Any]:
     return {
         "entries": [_values(entry) | {"section": entry.section.value} for entry in archive.entries],
         "facts": {dump_id: _values(facts) for dump_id, facts in archive.facts.items()},

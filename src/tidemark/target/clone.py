@@ -44,9 +44,9 @@ from tidemark.target.columns import can_stream_binary
 from tidemark.target.dry_run import schema_lines, source_lines, table_lines
 from tidemark.target.filling import Filling
 from tidemark.target.folder import CloneFolder
-from tidemark.target.follow import Following, FollowOptions, follow
+from tidemark.target.follow import CloneFollower, FollowOptions, follow
 from tidemark.target.large_objects import copy_large_objects, remove_large_objects
-from tidemark.target.merging import Merged
+from tidemark.target.merging import MergedCounts
 from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
@@ -62,8 +62,8 @@ from tidemark.target.source_tables import (
     require_members,
     require_selection,
 )
-from tidemark.target.stages import Stage
-from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Phase
+from tidemark.target.stages import CloneStage
+from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState
 
 _LATER = "Use a later `--endpos`, or none."
 _LOGGER = logging.getLogger("tidemark.target")
@@ -75,7 +75,7 @@ class Cloned:
 
     event: ClassVar[str] = "ended"
 
-    phase: Phase
+    phase: ClonePhase
     applied_lsn: Lsn | None
     repaired: int = 0
 
@@ -126,7 +126,7 @@ class Clone:
             source = locate(session, options.source, may_replicate=mode is Mode.LOGICAL).identity
         with self._options.recorded() as record:
             state = record.read(source) if record.exists else None
-        if state is not None and state.phase is Phase.COMPLETE:
+        if state is not None and state.phase is ClonePhase.COMPLETE:
             if self._folder.is_of(state):
                 self._leave(mode)
             return Cloned(state.phase, state.applied_lsn, state.repaired)
@@ -198,7 +198,7 @@ class Clone:
         publishing = TablePublishing(options)
         if state is not None:
             self._require_log(state)
-        if state is None or state.phase is Phase.DEFINITIONS:
+        if state is None or state.phase is ClonePhase.DEFINITIONS:
             publishing.publish(strict=state is None)
         else:
             self._require_members(state)
@@ -209,7 +209,7 @@ class Clone:
             with self._options.recorded() as record:
                 self._filling.fill(record, source, Mode.LOGICAL, receiving.keep, publishing)
             ended = self._followed(source)
-        if ended.phase is Phase.COMPLETE:
+        if ended.phase is ClonePhase.COMPLETE:
             self._leave(Mode.LOGICAL)
         return ended
 
@@ -217,7 +217,7 @@ class Clone:
         with self._options.recorded() as record:
             self._filling.fill(record, source, Mode.POLL)
         ended = self._polled(source)
-        if ended.phase is Phase.COMPLETE:
+        if ended.phase is ClonePhase.COMPLETE:
             self._leave(Mode.POLL)
         return ended
 
@@ -252,7 +252,7 @@ class Clone:
         If the completion has begun, triggers may exist, and no other change is applied.
         """
         options = self._options
-        if self._state(source).phase is Phase.COMPLETION:
+        if self._state(source).phase is ClonePhase.COMPLETION:
             return self._completed(source)
         repair_from = options.source if options.repairs else None
         carrying = Carrying(options.source, self._schema.last_sql) if options.carries else None
@@ -270,7 +270,7 @@ class Clone:
         if endpos is None and (options.once or not options.follows):
             endpos = self._position()
 
-        def observe(now: Following, merged: Merged | None) -> None:
+        def observe(now: CloneFollower, merged: MergedCounts | None) -> None:
             self._check_receiver()
             if watch.is_due:
                 check_source(now.tables)
@@ -281,19 +281,19 @@ class Clone:
         applied = follow(following, endpos, self._stopping, observe)
         check_source(self._state(source).tables)
         if options.follows or endpos is None or applied < endpos:
-            return Cloned(Phase.FOLLOW, applied, self._state(source).repaired)
+            return Cloned(ClonePhase.FOLLOW, applied, self._state(source).repaired)
         if carrying is not None:
             require_carried(self._state(source).tables, carrying.altered, applied)
         with self._options.recorded() as record:
             state = record.existing(source)
-            if state.phase is not Phase.FOLLOW or state.applied_lsn is None or state.applied_lsn < endpos:
+            if state.phase is not ClonePhase.FOLLOW or state.applied_lsn is None or state.applied_lsn < endpos:
                 raise TargetBehind(
                     f"the target is in phase {state.phase.value} with the changes up to {state.applied_lsn}, not up to "
                     f"{endpos}, where it is to be completed: a comparison holds it, or it has lost changes",
                     "Run the command again, which continues.",
                 )
             self._filling.copy_unlogged_again(record, state)
-            record.set_phase(Phase.COMPLETION)
+            record.set_phase(ClonePhase.COMPLETION)
         return self._completed(source)
 
     def _polled(self, source: Identity) -> Cloned:
@@ -302,7 +302,7 @@ class Clone:
         If the completion has begun, triggers may exist, and there is no other poll.
         """
         options = self._options
-        if self._state(source).phase is Phase.FOLLOW:
+        if self._state(source).phase is ClonePhase.FOLLOW:
             how = TargetPollOptions(
                 options.source, options.target, options.names.mirror, options.selection, options.jobs
             )
@@ -311,9 +311,9 @@ class Clone:
                 polling = Polling(poller.step, None, options.interval_s, self._stopping)
                 polling.run(self._report_poll, once=options.once or not options.follows)
             if options.follows or self._stopping():
-                return Cloned(Phase.FOLLOW, self._state(source).applied_lsn)
+                return Cloned(ClonePhase.FOLLOW, self._state(source).applied_lsn)
             with self._options.recorded() as record:
-                record.set_phase(Phase.COMPLETION)
+                record.set_phase(ClonePhase.COMPLETION)
         return self._completed(source)
 
     def _report_poll(self, polled: TargetPolled) -> None:
@@ -329,12 +329,12 @@ class Clone:
     def _completed(self, source: Identity) -> Cloned:
         """Create what is created last, and set the sequences."""
         with self._options.recorded() as record:
-            self._schema.create(Stage.LAST)
+            self._schema.create(CloneStage.LAST)
             fail_point(CloneFailPoint.CONSTRAINTS_CREATED)
             self._copy_large_objects_again()
             self._set_sequences()
             fail_point(CloneFailPoint.SEQUENCES_SET)
-            record.set_phase(Phase.COMPLETE)
+            record.set_phase(ClonePhase.COMPLETE)
             fail_point(CloneFailPoint.COMPLETED)
             state = record.existing(source)
         return Cloned(state.phase, state.applied_lsn, state.repaired)

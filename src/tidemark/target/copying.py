@@ -34,7 +34,7 @@ from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.spark import Stopped, in_a_task, what_failed
+from tidemark.spark import TasksStopped, in_a_task, what_failed
 from tidemark.target.columns import CarriedTable, carried_columns, read_server, require_encodings
 from tidemark.target.obstacles import read_obstacles
 from tidemark.target.pipe import (
@@ -107,7 +107,7 @@ class _FailedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _CopyWork:
     """The input of a task. Its `repr` omits the connection string."""
 
     conninfo: str = field(repr=False)
@@ -115,13 +115,13 @@ class _Work:
     tables: Mapping[int, CarriedTable]
     whole: frozenset[int]  # the tables that have one part
 
-    def of(self, parts: Sequence[Part]) -> _Work:
+    def of(self, parts: Sequence[Part]) -> _CopyWork:
         oids = {part.oid for part in parts}
         tables = {oid: self.tables[oid] for oid in oids}
-        return _Work(self.conninfo, self.recorder, tables, self.whole & oids)
+        return _CopyWork(self.conninfo, self.recorder, tables, self.whole & oids)
 
 
-def _at_target(work: _Work) -> Session:
+def _at_target(work: _CopyWork) -> Session:
     return Session.open(Dsn(work.conninfo), "copy", _WRITING, server=Endpoint.TARGET)
 
 
@@ -157,12 +157,12 @@ def copy_tables(
     """Copy tables, up to `jobs` parts at a time; yield the result of each table when it is complete or has failed.
 
     Tables that store no rows are skipped. Without a Spark session, or if only one session can use the snapshot, the
-    parts are copied by this process. Raises Stopped when `stopping` returns true; parts that are running end first.
+    parts are copied by this process. Raises TasksStopped when `stopping` returns true; running parts end first.
     """
     with Session.open(target, "copy", _WRITING, server=Endpoint.TARGET) as session:
         plan = _planned(snapshot, session, [table for table in tables if has_own_rows(table)], jobs)
     yield from plan.refused
-    work = _Work(target.reveal(), recorder, plan.tables, plan.whole())
+    work = _CopyWork(target.reveal(), recorder, plan.tables, plan.whole())
     yield from _Copying(spark, snapshot, work, plan, jobs, progress or CopyProgress(), stopping).results()
 
 
@@ -214,7 +214,7 @@ class _Copying:
         self,
         spark: SparkSession | None,
         snapshot: SharedSnapshot,
-        work: _Work,
+        work: _CopyWork,
         plan: _Plan,
         jobs: int,
         progress: CopyProgress,
@@ -239,7 +239,7 @@ class _Copying:
                 done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
                 yield from self._taken(done)
                 if running and self._stopping():
-                    raise Stopped
+                    raise TasksStopped
             yield from self._kept()
         finally:
             self._ended.set()
@@ -371,11 +371,11 @@ class _Imported:
         return SharedSnapshot(Dsn(self.conninfo), None, self.snapshot_id)
 
 
-def _run_task(source: _Imported, work: _Work, parts: Sequence[Part]) -> Iterator[bytes]:
+def _run_task(source: _Imported, work: _CopyWork, parts: Sequence[Part]) -> Iterator[bytes]:
     return map(pickle.dumps, _run(source.shared(), work, parts))
 
 
-def _run(snapshot: SharedSnapshot, work: _Work, parts: Sequence[Part]) -> Iterator[_CopiedPart | _FailedPart]:
+def _run(snapshot: SharedSnapshot, work: _CopyWork, parts: Sequence[Part]) -> Iterator[_CopiedPart | _FailedPart]:
     """Copy parts one after the other. A session that an error has closed is replaced for the next part."""
     left = list(parts)
     while left:
@@ -390,7 +390,7 @@ def _run(snapshot: SharedSnapshot, work: _Work, parts: Sequence[Part]) -> Iterat
 
 
 @contextmanager
-def _sessions(snapshot: SharedSnapshot, work: _Work, table: CarriedTable) -> Iterator[tuple[SourceSide, Session]]:
+def _sessions(snapshot: SharedSnapshot, work: _CopyWork, table: CarriedTable) -> Iterator[tuple[SourceSide, Session]]:
     with ExitStack() as opened:
         with at_source(table):
             source = opened.enter_context(snapshot.session("copy", _READING))
@@ -399,7 +399,7 @@ def _sessions(snapshot: SharedSnapshot, work: _Work, table: CarriedTable) -> Ite
         yield SourceSide(source, snapshot.dsn), target
 
 
-def _result(source: SourceSide, target: Session, work: _Work, part: Part) -> _CopiedPart | _FailedPart:
+def _result(source: SourceSide, target: Session, work: _CopyWork, part: Part) -> _CopiedPart | _FailedPart:
     try:
         return _CopiedPart(part, _piped(source, target, work, part).rows)
     except TidemarkError as error:
@@ -409,7 +409,7 @@ def _result(source: SourceSide, target: Session, work: _Work, part: Part) -> _Co
         return _FailedPart(part, in_short(error))
 
 
-def _piped(source: SourceSide, target: Session, work: _Work, part: Part) -> PipedPart:
+def _piped(source: SourceSide, target: Session, work: _CopyWork, part: Part) -> PipedPart:
     table, recorder = work.tables[part.oid], work.recorder
     empty = partial(_emptied, table=table, recorder=recorder, parts=1) if part.oid in work.whole else None
 

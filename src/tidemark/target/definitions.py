@@ -23,10 +23,10 @@ from tidemark.errors import RestoreFailed, Stopped
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint
-from tidemark.target.archive import Archive
+from tidemark.target.archive import DumpArchive
 from tidemark.target.objects import Existing, Facts, read_existing
 from tidemark.target.programs import Programs, connection_of
-from tidemark.target.stages import Entry, Stage
+from tidemark.target.stages import CloneStage, Entry
 
 _PATIENT = Timeouts(statement_s=600)
 _APPLICATION = "tidemark restore "
@@ -53,8 +53,8 @@ _lock = threading.Lock()
 def restore_stage(
     programs: Programs,
     target: Dsn,
-    archive: Archive,
-    stage: Stage,
+    archive: DumpArchive,
+    stage: CloneStage,
     jobs: int = 1,
     only: Collection[int] | None = None,
     *,
@@ -85,7 +85,7 @@ def restore_stage(
             _set_owners(session, archive, wanted, tables)
 
 
-def sql_of(programs: Programs, archive: Archive, stage: Stage | None = None) -> str:
+def sql_of(programs: Programs, archive: DumpArchive, stage: CloneStage | None = None) -> str:
     """Return the SQL of the entries of a stage, or of all."""
     entries = archive.entries if stage is None else _of_stage(archive, stage, None)
     with tempfile.TemporaryDirectory(prefix="tidemark-restore-") as folder:
@@ -103,8 +103,8 @@ def _session(target: Dsn) -> Session:
     return Session.open(target, "definitions", _PATIENT, server=Endpoint.TARGET)
 
 
-def _of_stage(archive: Archive, stage: Stage, only: Collection[int] | None) -> Iterator[Entry]:
-    if only is not None and stage not in (Stage.KEYS, Stage.INDEXES):
+def _of_stage(archive: DumpArchive, stage: CloneStage, only: Collection[int] | None) -> Iterator[Entry]:
+    if only is not None and stage not in (CloneStage.KEYS, CloneStage.INDEXES):
         raise ValueError(f"stage {stage.value} cannot be limited to some tables")
     for entry in archive.entries:
         if archive.stages[entry.dump_id] is stage and (only is None or archive.table_of(entry) in only):
@@ -132,7 +132,7 @@ def _end_orphans(session: Session) -> None:
         pass
 
 
-def _missing(session: Session, archive: Archive, wanted: Iterable[Entry], existing: Existing) -> Iterator[Entry]:
+def _missing(session: Session, archive: DumpArchive, wanted: Iterable[Entry], existing: Existing) -> Iterator[Entry]:
     """Return the entries that were not created, and those that can be repeated."""
     role, superuser = session.row(_ROLE)
     mappings = {_printed(f"- USER MAPPING {user} SERVER {server} ") for user, server in session.rows(_MAPPINGS)}
@@ -148,14 +148,14 @@ def _printed(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
 
 
-def _is_of_extension(archive: Archive, entry: Entry, existing: Existing, role: str) -> bool:
+def _is_of_extension(archive: DumpArchive, entry: Entry, existing: Existing, role: str) -> bool:
     """Whether a comment is that of an extension of another owner than this role; it has the extension's own comment."""
     facts = [archive.facts[each] for each in entry.depends if each in archive.facts]
     extensions = [each for each in facts if each.type == "extension" and each in existing]
     return any(existing.owners[each.type, each.identity] != role for each in extensions)
 
 
-def _exists(archive: Archive, entry: Entry, existing: Existing) -> bool:
+def _exists(archive: DumpArchive, entry: Entry, existing: Existing) -> bool:
     facts = archive.facts.get(entry.dump_id)
     if entry.kind == "TABLE ATTACH":
         return _partition(archive, entry) in existing.partitions
@@ -164,11 +164,11 @@ def _exists(archive: Archive, entry: Entry, existing: Existing) -> bool:
     return facts is not None and not facts.view_rule and entry.kind not in _REPEATED and facts in existing
 
 
-def _facts(archive: Archive, entry: Entry) -> Facts:
+def _facts(archive: DumpArchive, entry: Entry) -> Facts:
     return archive.facts.get(entry.dump_id, Facts("", ""))
 
 
-def _partition(archive: Archive, entry: Entry) -> tuple[str, str]:
+def _partition(archive: DumpArchive, entry: Entry) -> tuple[str, str]:
     """Return the identities of the partition and the table that an entry attaches it to."""
     tables = {archive.by_id[each].oid: archive.facts[each] for each in entry.depends if each in archive.facts}
     (pair,) = [(each.identity, tables[each.parent].identity) for each in tables.values() if each.parent in tables]
@@ -178,7 +178,7 @@ def _partition(archive: Archive, entry: Entry) -> tuple[str, str]:
 def _run_pg_restore(
     programs: Programs,
     target: Dsn,
-    archive: Archive,
+    archive: DumpArchive,
     todo: list[Entry],
     jobs: int,
     application: str,
@@ -241,7 +241,7 @@ def _only_the_setting_failed(printed: str, jobs: int) -> bool:
     return counts == [str(1 if jobs == 1 else 2)]
 
 
-def _failed(archive: Archive, printed: str, tolerant: bool) -> RestoreFailed:
+def _failed(archive: DumpArchive, printed: str, tolerant: bool) -> RestoreFailed:
     """Return the error for the first failure that pg_restore printed, with the entry that it concerns."""
     entry: Entry | None = None
     lines = iter(printed.split("\n"))
@@ -263,7 +263,7 @@ def _failed(archive: Archive, printed: str, tolerant: bool) -> RestoreFailed:
     )
 
 
-def _verify(existing: Existing, archive: Archive, wanted: Iterable[Entry]) -> None:
+def _verify(existing: Existing, archive: DumpArchive, wanted: Iterable[Entry]) -> None:
     """Raise RestoreFailed unless every object exists."""
     lacking = [entry for entry in wanted if not _is_there(archive, entry, existing)]
     if lacking:
@@ -274,14 +274,16 @@ def _verify(existing: Existing, archive: Archive, wanted: Iterable[Entry]) -> No
         )
 
 
-def _is_there(archive: Archive, entry: Entry, existing: Existing) -> bool:
+def _is_there(archive: DumpArchive, entry: Entry, existing: Existing) -> bool:
     if entry.kind == "TABLE ATTACH":
         return _partition(archive, entry) in existing.partitions
     facts = archive.facts.get(entry.dump_id)
     return facts is None or facts in existing
 
 
-def _set_owners(session: Session, archive: Archive, wanted: Collection[Entry], tables: Collection[str] | None) -> None:
+def _set_owners(
+    session: Session, archive: DumpArchive, wanted: Collection[Entry], tables: Collection[str] | None
+) -> None:
     """Set owners that pg_restore did not set because it was interrupted; sequences of columns follow their table."""
     for kind in ("table", None):
         existing = read_existing(session, tables)

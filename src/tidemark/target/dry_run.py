@@ -20,10 +20,10 @@ from tidemark.target.archive import dump_schema
 from tidemark.target.copying import has_own_rows
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.programs import Programs
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 from tidemark.units import format_size
 
-_FIRST = (Stage.DEFINITIONS, Stage.KEYS, Stage.INDEXES)
+_FIRST = (CloneStage.DEFINITIONS, CloneStage.KEYS, CloneStage.INDEXES)
 
 
 def source_lines(source: Dsn, names: MirrorNames, selection: Selection, choice: Choice) -> Iterator[str]:
@@ -50,7 +50,7 @@ def schema_lines(
         needs.require()
         counts = Counter(archive.stages.values())
         first = ", ".join(f"{counts[stage]} {stage.value}" for stage in _FIRST)
-        yield f"-- Created at the target: {first}; {counts[Stage.LAST]} objects when the clone is completed."
+        yield f"-- Created at the target: {first}; {counts[CloneStage.LAST]} objects when the clone is completed."
         if not may_set_owners(session, archive):
             yield f"-- All objects belong to {session.connection.info.user}, which may not give them to their owners."
         yield from (f"-- Not created, because only a superuser can: {entry}" for entry in needs.superuser)

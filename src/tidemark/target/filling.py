@@ -27,7 +27,7 @@ from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Persistence
-from tidemark.spark import Stopped as CopyStopped
+from tidemark.spark import TasksStopped
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
 from tidemark.target.folder import CloneFolder
@@ -36,8 +36,8 @@ from tidemark.target.options import CloneOptions
 from tidemark.target.publishing import TablePublishing
 from tidemark.target.schema import CloneSchema, indexed_at_once
 from tidemark.target.source_tables import read_selected, require_unaltered
-from tidemark.target.stages import Stage
-from tidemark.target.state import CloneRecord, CloneState, PartRecorder, Phase, PollWatermark
+from tidemark.target.stages import CloneStage
+from tidemark.target.state import ClonePhase, CloneRecord, CloneState, PartRecorder, PollWatermark
 from tidemark.target.writer import compile_kernels
 
 _STOPPED = "stopped during the copy; run the command again to continue"
@@ -83,8 +83,8 @@ class Filling:
         compiling.start()
         changed: Sequence[Fingerprint] = ()
         with indexed_at_once(self._schema, self._stops) as index:
-            while state is None or state.phase in (Phase.DEFINITIONS, Phase.COPY):
-                is_defined = state is not None and state.phase is Phase.COPY
+            while state is None or state.phase in (ClonePhase.DEFINITIONS, ClonePhase.COPY):
+                is_defined = state is not None and state.phase is ClonePhase.COPY
                 if publishing is not None and not is_defined:
                     publishing.wait(self._require_running)
                 with self._snapshot(mode, changed) as (snapshot, watermark):
@@ -96,17 +96,17 @@ class Filling:
                             keep()
                         changed = self._copy(record, source, snapshot, definitions, watermark, index)
                         if not changed:
-                            record.set_phase(Phase.INDEXES)
+                            record.set_phase(ClonePhase.INDEXES)
                         state = record.existing(source)
                         continue
                 publishing.publish()
-        if state.phase is Phase.INDEXES:
-            self._schema.create(Stage.KEYS, stopping=self._stops)
+        if state.phase is ClonePhase.INDEXES:
+            self._schema.create(CloneStage.KEYS, stopping=self._stops)
             fail_point(CloneFailPoint.KEYS_CREATED)
-            self._schema.create(Stage.INDEXES, stopping=self._stops)
+            self._schema.create(CloneStage.INDEXES, stopping=self._stops)
             fail_point(CloneFailPoint.INDEXES_CREATED)
             compiling.join()
-            record.set_phase(Phase.FOLLOW)
+            record.set_phase(ClonePhase.FOLLOW)
 
     def _read(self, session: Session, mode: Mode) -> dict[int, Fingerprint]:
         return read_selected(session, self._options.selection, publications=self._options.publications(mode))
@@ -130,11 +130,11 @@ class Filling:
         if record.read(source) is None:
             CloneFolder(self._options).own(record.begin(source, mode, self._options.selection))
         fail_point(CloneFailPoint.RECORDED)
-        self._schema.create(Stage.DEFINITIONS)
+        self._schema.create(CloneStage.DEFINITIONS)
         fail_point(CloneFailPoint.DEFINED)
         for each in definitions.values():
             record.add_table(each)
-        record.set_phase(Phase.COPY)
+        record.set_phase(ClonePhase.COPY)
 
     def _copy(
         self,
@@ -243,7 +243,7 @@ class Filling:
         thread.start()
         try:
             yield from results
-        except CopyStopped as error:
+        except TasksStopped as error:
             raise Stopped(_STOPPED) from error
         finally:
             done.set()

@@ -53,10 +53,10 @@ from tidemark.schema.relation import Relation, columns_of
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.alterations import AlteredTable, alterations, described, gone_names, obstacle
 from tidemark.target.differences import Differences
-from tidemark.target.merging import Merged
+from tidemark.target.merging import MergedCounts
 from tidemark.target.source_rows import ATTEMPTS, SourceRows, exact_source, read_definition
 from tidemark.target.source_tables import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying
-from tidemark.target.state import ClonedTable, CloneRecord, CloneState, Held, Phase
+from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState, Held
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
 
@@ -95,7 +95,7 @@ class FollowOptions:
     carrying: Carrying | None = None
 
 
-class Following:
+class CloneFollower:
     """One connection to the target, and what it has of the log."""
 
     def __init__(self, options: FollowOptions, session: Session, state: CloneState, record: CloneRecord) -> None:
@@ -126,7 +126,7 @@ class Following:
             session.close()
             raise
 
-    def step(self, endpos: Lsn | None = None) -> Merged | None:
+    def step(self, endpos: Lsn | None = None) -> MergedCounts | None:
         """Apply a batch of what was received, up to `endpos`; None if nothing was applied."""
         self._reader.refresh()
         if self._hold is not None:
@@ -179,7 +179,7 @@ class Following:
         except LogTrimmed as error:
             raise self._trimmed() from error
 
-    def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, Merged]:
+    def _written(self, planned: SlicePlan, endpos: Lsn | None) -> tuple[SlicePlan, MergedCounts]:
         """Write a batch; if the target differs and is to be repaired, a larger one, up to the present of the source."""
         tables = dict(self._tables)
         try:
@@ -220,7 +220,7 @@ class Following:
 
     def _repaired(
         self, source: Dsn, failed: SlicePlan, error: TargetDiffers, endpos: Lsn | None
-    ) -> tuple[SlicePlan, Merged]:
+    ) -> tuple[SlicePlan, MergedCounts]:
         with exact_source(source, self._options.log) as snapshot, snapshot.shared.session("clone") as session:
             upto = min(snapshot.base.lsn, self._received(snapshot.base.lsn))
             self._reader.refresh()
@@ -231,7 +231,7 @@ class Following:
             planned = self._planned(upto, sys.maxsize)
             rows = SourceRows(session, {table.name: table.definition for table in self._tables.values()})
 
-            def record(merged: Merged, found: Differences) -> None:
+            def record(merged: MergedCounts, found: Differences) -> None:
                 for repair in found.repairs():
                     self._record.add_repair(repair, planned.upto)
                 self._record_batch(merged, planned.upto)
@@ -306,11 +306,11 @@ class Following:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.close()
 
-    def _is_recorded(self, merged: Merged) -> bool:
+    def _is_recorded(self, merged: MergedCounts) -> bool:
         """Whether the progress is part of a batch. If the batch writes nothing, `settle` records it later."""
         return not merged.is_empty or bool(self._carried)
 
-    def _record_batch(self, merged: Merged, upto: Lsn) -> None:
+    def _record_batch(self, merged: MergedCounts, upto: Lsn) -> None:
         if self._is_recorded(merged):
             self._advance(upto)
 
@@ -422,9 +422,9 @@ class Following:
         self._carried.clear()
 
 
-def _require_copied(name: str, phase: Phase) -> None:
+def _require_copied(name: str, phase: ClonePhase) -> None:
     """Refuse a clone that is not ready, as after a failover of the target to a standby that was behind."""
-    if phase is not Phase.FOLLOW:
+    if phase is not ClonePhase.FOLLOW:
         raise TargetBehind(
             f"clone {name} at the target is in phase {phase.value}, in which no changes are applied",
             "Run the command again, which continues from there.",
@@ -447,7 +447,7 @@ def follow(
     options: FollowOptions,
     endpos: Lsn | None,
     stopping: Callable[[], bool],
-    watch: Callable[[Following, Merged | None], None] = lambda _, __: None,
+    watch: Callable[[CloneFollower, MergedCounts | None], None] = lambda _, __: None,
 ) -> Lsn:
     """Follow until `endpos` is applied or it is stopped; return the applied LSN. `watch` is called after each batch.
 
@@ -456,7 +456,7 @@ def follow(
     pause_s, had_lock = FIRST_PAUSE_S, False
     while True:
         try:
-            with Following.open(options) as following:
+            with CloneFollower.open(options) as following:
                 had_lock = True
                 while not (stopping() or (endpos is not None and following.applied_lsn >= endpos)):
                     merged = following.step(endpos)

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from tidemark.errors import TargetDiffers
 from tidemark.target.script import Require, Script
-from tidemark.target.statements import Stage, copied_into
+from tidemark.target.statements import StageTable, copied_into
 from tidemark.target.tables import TargetTable
 
 MOST_KEPT = 1024
@@ -21,7 +21,7 @@ RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and und
 
 
 @dataclass(slots=True)
-class Merged:
+class MergedCounts:
     """How many rows a batch has deleted, updated and inserted, and of how many changes that is the net effect.
 
     `truncated` is how often a table was truncated.
@@ -49,7 +49,7 @@ class StagedCounts:
     deleted: int
 
 
-def merge_rows(script: Script, stage: Stage, counts: StagedCounts, merged: Merged) -> None:
+def merge_rows(script: Script, stage: StageTable, counts: StagedCounts, merged: MergedCounts) -> None:
     """Merge changes of rows that are identified by a key, by statements that are added to a script."""
     statements, table = merge_statements(stage), stage.table.label
     doing = f"applying changes of {table}"
@@ -76,7 +76,7 @@ def merge_rows(script: Script, stage: Stage, counts: StagedCounts, merged: Merge
     merged.inserted += put_in
 
 
-def merge_contents(script: Script, stage: Stage, gone: int, new: int, merged: Merged) -> None:
+def merge_contents(script: Script, stage: StageTable, gone: int, new: int, merged: MergedCounts) -> None:
     """Merge changes of a table without a key: as many rows of each content are removed and added as the stage has."""
     statements, table = merge_statements(stage), stage.table.label
     doing = f"applying changes of {table}"
@@ -109,7 +109,7 @@ class MergeStatements:
 
 
 @lru_cache(MOST_KEPT)
-def merge_statements(stage: Stage) -> MergeStatements:
+def merge_statements(stage: StageTable) -> MergeStatements:
     """Return the statements for a stage."""
     moves, updated = stage.moves(), stage.updated()
     return MergeStatements(

@@ -15,7 +15,7 @@ from psycopg import sql
 from tidemark.errors import NotPermitted, SourceError, TargetNotReady
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import Session
-from tidemark.target.archive import Archive
+from tidemark.target.archive import DumpArchive
 from tidemark.target.stages import Entry
 
 _SHOWN = 10
@@ -121,7 +121,7 @@ def _some(names: Collection[str]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
-def missing_at_target(session: Session, archive: Archive) -> Needs:
+def missing_at_target(session: Session, archive: DumpArchive) -> Needs:
     """Return what the target, which this session is connected to, lacks for an archive. Nothing is changed."""
     (superuser,) = session.row(_SUPERUSER)
     wanted = [archive.facts[entry.dump_id].identity for entry in archive.entries if entry.kind == "EXTENSION"]
@@ -143,7 +143,7 @@ def _names(session: Session, query: LiteralString, names: Collection[str]) -> tu
     return tuple(name for (name,) in session.rows(query, [list(names)]))
 
 
-def _schemas(archive: Archive) -> list[str]:
+def _schemas(archive: DumpArchive) -> list[str]:
     """Return the schemas that the archive creates objects in."""
     return sorted({facts.schema for facts in archive.facts.values() if facts.schema})
 
@@ -176,7 +176,7 @@ def _may_create(session: Session, extension: str) -> bool:
     return True
 
 
-def may_set_owners(session: Session, archive: Archive) -> bool:
+def may_set_owners(session: Session, archive: DumpArchive) -> bool:
     """Whether every object can have at the target the owner that it has at the source."""
     owned = {
         (facts.owner, facts.schema, facts.schema_owner) for facts in archive.facts.values() if facts.owner is not None

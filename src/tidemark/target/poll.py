@@ -39,13 +39,13 @@ from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Table
-from tidemark.spark import Stopped
+from tidemark.spark import TasksStopped
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.columns import CarriedTable, CopyServer, carried_columns, read_server, require_encodings
 from tidemark.target.compare.catalogs import ServerTables, compared_columns, require_same_texts
 from tidemark.target.copying import has_own_rows
 from tidemark.target.differences import listed
-from tidemark.target.merging import RESTORE, Merged, StagedCounts, merge_contents, merge_rows
+from tidemark.target.merging import RESTORE, MergedCounts, StagedCounts, merge_contents, merge_rows
 from tidemark.target.pipe import SourceSide, pipe_query
 from tidemark.target.poll_statements import DELETED, INSERTED, UPDATED, PollStage, key_texts
 from tidemark.target.script import Script
@@ -76,7 +76,7 @@ class TargetPolled:
 
     lsn: Lsn
     tables: int
-    merged: Merged
+    merged: MergedCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class _Poll:
         self._jobs, self._stopping = jobs, stopping
         self._script = Script(session)
         self._numbers = count(1)
-        self.total = Merged()
+        self.total = MergedCounts()
 
     def merged(self, pairs: list[_Pair]) -> Mapping[int, RowDigest]:
         """Write the changes of all tables; return the digests of those that are not as recorded."""
@@ -257,7 +257,7 @@ class _Poll:
             try:
                 for pair, source, theirs in zip(pairs, sources, running, strict=True):
                     if self._stopping():
-                        raise Stopped
+                        raise TasksStopped
                     self._merge(pair, source, theirs.result())
                     if theirs.result() != pair.state.digest:
                         digests[pair.fingerprint.oid] = theirs.result()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from tidemark.pipeline.poll.digests import Ranges, Text, in_ranges
-from tidemark.target.statements import Stage, stage_column
+from tidemark.target.statements import StageTable, stage_column
 from tidemark.target.tables import TargetTable
 
 _AND, _COMMA = sql.SQL(" and "), sql.SQL(", ")
@@ -34,9 +34,9 @@ class PollStage:
     text: Text
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> StageTable:
         """The stage of the changes."""
-        return Stage(self.table, self.number, frozenset(), frozenset())
+        return StageTable(self.table, self.number, frozenset(), frozenset())
 
     @property
     def _received(self) -> sql.Identifier:

@@ -21,13 +21,13 @@ from tidemark.logs import fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
-from tidemark.target.archive import Archive, dump_schema, open_archive
+from tidemark.target.archive import DumpArchive, dump_schema, open_archive
 from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
 from tidemark.target.needs import may_set_owners, missing_at_target
 from tidemark.target.programs import Programs, find_programs, stores_column_versions
 from tidemark.target.source_tables import CLONE_AGAIN
-from tidemark.target.stages import Stage
+from tidemark.target.stages import CloneStage
 
 LARGE_BYTES = 64 << 20  # the start of pg_restore takes longer than to index a table that is much smaller
 DUMPS = _DUMP, _NEXT = "schema", "schema.next"
@@ -49,7 +49,7 @@ def indexed_at_once(
 
     def create(oid: int) -> None:
         try:
-            for stage in (Stage.KEYS, Stage.INDEXES):
+            for stage in (CloneStage.KEYS, CloneStage.INDEXES):
                 schema.create(stage, [oid], ended.is_set)
         except Stopped:
             pass
@@ -112,7 +112,7 @@ class CloneSchema:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
 
     def create(
-        self, stage: Stage, only: Collection[int] | None = None, stopping: Callable[[], bool] = lambda: False
+        self, stage: CloneStage, only: Collection[int] | None = None, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         """Create what does not exist yet of a stage, or, one after the other, what concerns the tables `only`."""
         if not self.is_cloned:
@@ -132,7 +132,7 @@ class CloneSchema:
         """Return the SQL that completes the clone, without comments and settings."""
         if not self.is_cloned:
             return ""
-        lines = sql_of(self.programs(), self._archive(), Stage.LAST).splitlines()
+        lines = sql_of(self.programs(), self._archive(), CloneStage.LAST).splitlines()
         return "\n".join(line for line in lines if not line.startswith(_PREAMBLE))
 
     def sequences(self) -> frozenset[int] | None:
@@ -146,7 +146,7 @@ class CloneSchema:
                 source.version_num, target.version_num, self.pg_bin, column_versions=stores_column_versions(source)
             )
 
-    def _require_unaltered(self, programs: Programs, archive: Archive) -> None:
+    def _require_unaltered(self, programs: Programs, archive: DumpArchive) -> None:
         """Refuse an archive that is not equal to the one of which an earlier run has created a part."""
         try:
             earlier = self._archive()
@@ -162,7 +162,7 @@ class CloneSchema:
                 f"If other tables are selected, use the options of the first run. Otherwise: {CLONE_AGAIN}",
             )
 
-    def _archive(self) -> Archive:
+    def _archive(self) -> DumpArchive:
         return open_archive(self.folder / _DUMP)
 
     def _target(self) -> Session:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from tidemark.errors import UnsupportedArchive
 
 
-class Stage(Enum):
+class CloneStage(Enum):
     """When an entry is created."""
 
     DEFINITIONS = "definitions"
@@ -113,25 +113,25 @@ CATALOGS: Mapping[str, int] = MappingProxyType(
 _GLOBAL = frozenset({"ENCODING", "STDSTRINGS", "SEARCHPATH", "DATABASE", "DATABASE PROPERTIES"})
 _RELATIONS = frozenset({"TABLE", "VIEW", "MATERIALIZED VIEW", "FOREIGN TABLE", "SEQUENCE"})
 _ATTACHED = frozenset({"ACL", "COMMENT", "SECURITY LABEL"})
-_POST_DATA: Mapping[str, Stage] = MappingProxyType(
+_POST_DATA: Mapping[str, CloneStage] = MappingProxyType(
     {
-        "CONSTRAINT": Stage.KEYS,
-        "INDEX": Stage.INDEXES,
-        "INDEX ATTACH": Stage.INDEXES,
-        "STATISTICS": Stage.INDEXES,
+        "CONSTRAINT": CloneStage.KEYS,
+        "INDEX": CloneStage.INDEXES,
+        "INDEX ATTACH": CloneStage.INDEXES,
+        "STATISTICS": CloneStage.INDEXES,
         # pg_dump postpones definitions that depend on a primary key: `GROUP BY` the key, other columns selected.
-        "FUNCTION": Stage.INDEXES,
-        "PROCEDURE": Stage.INDEXES,
-        "MATERIALIZED VIEW": Stage.INDEXES,
-        "CHECK CONSTRAINT": Stage.LAST,  # not validated: rows that were there before need not satisfy it
-        "DEFAULT ACL": Stage.LAST,
-        "EVENT TRIGGER": Stage.LAST,
-        "FK CONSTRAINT": Stage.LAST,
-        "MATERIALIZED VIEW DATA": Stage.LAST,
-        "POLICY": Stage.LAST,
-        "ROW SECURITY": Stage.LAST,
-        "RULE": Stage.LAST,
-        "TRIGGER": Stage.LAST,
+        "FUNCTION": CloneStage.INDEXES,
+        "PROCEDURE": CloneStage.INDEXES,
+        "MATERIALIZED VIEW": CloneStage.INDEXES,
+        "CHECK CONSTRAINT": CloneStage.LAST,  # not validated: rows that were there before need not satisfy it
+        "DEFAULT ACL": CloneStage.LAST,
+        "EVENT TRIGGER": CloneStage.LAST,
+        "FK CONSTRAINT": CloneStage.LAST,
+        "MATERIALIZED VIEW DATA": CloneStage.LAST,
+        "POLICY": CloneStage.LAST,
+        "ROW SECURITY": CloneStage.LAST,
+        "RULE": CloneStage.LAST,
+        "TRIGGER": CloneStage.LAST,
     }
 )
 _LINE = re.compile(r"(\d+); (\d+) (\d+) (.*)")
@@ -180,7 +180,7 @@ def dump_ids(text: str) -> frozenset[int]:
     return frozenset(int(match[1]) for line in text.split("\n") if (match := _LINE.fullmatch(line)))
 
 
-def stage_of(entry: Entry, others: Mapping[int, Entry], unique: Collection[int] = ()) -> Stage:
+def stage_of(entry: Entry, others: Mapping[int, Entry], unique: Collection[int] = ()) -> CloneStage:
     """Return the stage of an entry. `others` are all entries by identifier, `unique` the OIDs of unique indexes.
 
     A comment is created with its object. A unique index of a materialized view has to wait, as the view may.
@@ -188,20 +188,20 @@ def stage_of(entry: Entry, others: Mapping[int, Entry], unique: Collection[int] 
     if entry.kind in _ATTACHED:
         return _attached(entry, others, unique)
     if entry.section is Section.PRE_DATA:
-        return Stage.DEFINITIONS
+        return CloneStage.DEFINITIONS
     if entry.kind not in _POST_DATA:
         raise UnsupportedArchive(f"the archive has an unexpected entry in its section post-data: {entry}", _HINT)
     if entry.kind == "INDEX" and entry.oid in unique:
-        return Stage.KEYS
+        return CloneStage.KEYS
     return _POST_DATA[entry.kind]
 
 
-def _attached(entry: Entry, others: Mapping[int, Entry], unique: Collection[int]) -> Stage:
+def _attached(entry: Entry, others: Mapping[int, Entry], unique: Collection[int]) -> CloneStage:
     objects = [others[dump_id] for dump_id in entry.depends if dump_id in others]
     if entry.kind == "ACL" and (not objects or any(each.kind in _RELATIONS for each in objects)):
-        return Stage.LAST
+        return CloneStage.LAST
     stages = {stage_of(each, others, unique) for each in objects if each.kind not in _ATTACHED}
-    return max(stages, key=list(Stage).index) if stages else Stage.DEFINITIONS
+    return max(stages, key=list(CloneStage).index) if stages else CloneStage.DEFINITIONS
 
 
 def closure(all_entries: Iterable[Entry], start: Collection[int]) -> frozenset[int]:

@@ -126,7 +126,7 @@ _POLLED = """
 _REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where clone = %s"
 
 
-class Phase(Enum):
+class ClonePhase(Enum):
     """How far a clone is: each phase begins when the one before is complete.
 
     In phase COMPLETION, foreign keys and triggers may exist, so no changes are applied and no poll writes.
@@ -177,7 +177,7 @@ class CloneState:
     """
 
     mode: Mode
-    phase: Phase
+    phase: ClonePhase
     applied_lsn: Lsn | None
     tables: Mapping[int, ClonedTable]
     hold_lsn: Lsn | None = None
@@ -209,7 +209,7 @@ class CloneSummary:
     source: tuple[str, int]
     database: str
     mode: Mode
-    phase: Phase
+    phase: ClonePhase
     applied_lsn: Lsn | None
     received_lsn: Lsn | None
     changed_at: datetime
@@ -224,7 +224,7 @@ class CloneSummary:
     @property
     def may_follow(self) -> bool:
         """Whether a process can apply the stream to it: it is copied, and not completed or polled."""
-        return self.mode is Mode.LOGICAL and self.phase is Phase.FOLLOW
+        return self.mode is Mode.LOGICAL and self.phase is ClonePhase.FOLLOW
 
     def is_of(self, source: Identity) -> bool:
         """Whether it is a clone of this source."""
@@ -238,7 +238,8 @@ def read_clones(session: Session) -> list[CloneSummary]:
     found = session.rows(_CLONES, [_LOCK])
     return [
         CloneSummary(
-            name, (system, oid), database, Mode(mode), Phase(phase), _lsn(applied), _lsn(received), changed_at, written,
+            name, (system, oid), database, Mode(mode), ClonePhase(phase), _lsn(applied), _lsn(received), changed_at,
+            written,
             tuple((table, copied, rows) for table, copied, rows in session.rows(_COUNTS, [name])),
         )
         for name, system, oid, database, mode, phase, applied, received, changed_at, written in found
@@ -295,7 +296,8 @@ class CloneRecord:
         self._run(
             f"{insert}, id, selected, excluded) values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             self.name, str(source.system_identifier), source.database_oid, source.database, mode.value,
-            Phase.DEFINITIONS.value, unique, *([each.text for each in part] for part in (chosen.take, chosen.leave)),
+            ClonePhase.DEFINITIONS.value, unique,
+            *([each.text for each in part] for part in (chosen.take, chosen.leave)),
         )  # fmt: skip
         return unique
 
@@ -314,7 +316,7 @@ class CloneRecord:
         polled = _watermark(applied_lsn, *watermark)
         (repaired,) = self._session.row(_REPAIRED, [self.name])
         selection = Selection(tuple(map(Pattern, take)), tuple(map(Pattern, leave)))
-        phase, lsn = Phase(phase), _lsn(hold)
+        phase, lsn = ClonePhase(phase), _lsn(hold)
         return CloneState(Mode(mode), phase, applied_lsn, self._tables(), lsn, polled, repaired, unique, selection)
 
     def existing(self, source: Identity) -> CloneState:
@@ -337,7 +339,7 @@ class CloneRecord:
             tables[oid] = ClonedTable(from_plain(definition), boundary, count, watermark, kept)
         return tables
 
-    def set_phase(self, phase: Phase) -> None:
+    def set_phase(self, phase: ClonePhase) -> None:
         """Record that a phase begins."""
         self._run("update tidemark.clones set phase = %s, changed_at = now() where name = %s", phase.value, self.name)
 

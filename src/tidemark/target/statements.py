@@ -17,7 +17,7 @@ _AND, _OR, _COMMA = sql.SQL(" and "), sql.SQL(" or "), sql.SQL(", ")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageTable:
     """A temporary table for changes of one table. The values of the columns in `texts` were sent as text.
 
     `marked` are the columns of which values were not sent again; if it is empty, the stage has no marks.

@@ -33,7 +33,7 @@ from tidemark.schema.relation import Relation
 from tidemark.target.differences import Differences, Name, TableDifferences
 from tidemark.target.merging import (
     RESTORE,
-    Merged,
+    MergedCounts,
     StagedCounts,
     as_bytes,
     copy_statement,
@@ -53,7 +53,7 @@ from tidemark.target.net import (
 )
 from tidemark.target.rows import inserted_rows, staged_contents, staged_rows
 from tidemark.target.script import Script
-from tidemark.target.statements import Stage, can_be_copied, contents_deleted, truncated
+from tidemark.target.statements import StageTable, can_be_copied, contents_deleted, truncated
 from tidemark.target.tables import TargetTable, unique_columns
 from tidemark.values.cells import UNCHANGED
 from tidemark.values.kernels import Bytes, Ints, Longs
@@ -79,7 +79,7 @@ ReadRows = Callable[[TargetTable, Sequence[Name]], list[tuple[str | None, ...]]]
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRows:
     """Changes of one table that are merged together."""
 
     table: TargetTable
@@ -116,13 +116,13 @@ class TargetWriter:
     def __init__(self, session: Session, tables: Callable[[Relation], FollowedTable | None]) -> None:
         self._session, self._tables = session, tables
         self._script = Script(session)
-        self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], Stage] = {}
-        self._deleted: Counter[Stage] = Counter()  # rows deleted from each stage since it was truncated
+        self._stages: dict[tuple[TargetTable, frozenset[int], frozenset[int]], StageTable] = {}
+        self._deleted: Counter[StageTable] = Counter()  # rows deleted from each stage since it was truncated
         self._numbers = count(1)
         self._differences: Differences | None = None  # are collected instead of being refused
         self._naming = False  # the first of them are enough
 
-    def write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
+    def write(self, plan: SlicePlan, log: Path, record: Callable[[MergedCounts], None]) -> MergedCounts:
         """Apply the transactions of a plan in one transaction; `record` records the progress in it.
 
         Raises TargetDiffers if the target does not have the rows that the changes expect.
@@ -150,7 +150,7 @@ class TargetWriter:
         found = self._differences = Differences()
         self._naming = True
 
-        def undo(_: Merged) -> None:
+        def undo(_: MergedCounts) -> None:
             raise _Undone
 
         try:
@@ -161,8 +161,8 @@ class TargetWriter:
         return found
 
     def repair(
-        self, plan: SlicePlan, log: Path, record: Callable[[Merged, Differences], None], read: ReadRows
-    ) -> tuple[Merged, Differences]:
+        self, plan: SlicePlan, log: Path, record: Callable[[MergedCounts, Differences], None], read: ReadRows
+    ) -> tuple[MergedCounts, Differences]:
         """Apply the transactions of a plan like `write`, but repair the rows that they concern and return these.
 
         `read` reads the source exactly as of the end of the plan. Raises TargetDiffers if a row that is in the way
@@ -170,7 +170,7 @@ class TargetWriter:
         """
         found = self._differences = Differences()
 
-        def settle(merged: Merged) -> None:
+        def settle(merged: MergedCounts) -> None:
             for each in found:
                 self._settle(each, read)
             record(merged, found)
@@ -180,13 +180,13 @@ class TargetWriter:
         finally:
             self._differences = None
 
-    def _write(self, plan: SlicePlan, log: Path, record: Callable[[Merged], None]) -> Merged:
-        merged = Merged()
+    def _write(self, plan: SlicePlan, log: Path, record: Callable[[MergedCounts], None]) -> MergedCounts:
+        merged = MergedCounts()
         with translated("applying changes at the target", Endpoint.TARGET), self._session.connection.transaction():
             # A merge has the changes of one slice, segment and format: not of a whole statement.
             self._script.add(_DEFERRED, "deferring constraints")
             for each in plan.slices:
-                waiting: dict[int, _Waiting] = {}
+                waiting: dict[int, _WaitingRows] = {}
                 for part in each.parts:
                     for changes in located(part, log):
                         self._take(changes, waiting, merged)
@@ -198,7 +198,7 @@ class TargetWriter:
             self._script.run()  # what a repair has added
         return merged
 
-    def _take(self, changes: LocatedChanges, waiting: dict[int, _Waiting], merged: Merged) -> None:
+    def _take(self, changes: LocatedChanges, waiting: dict[int, _WaitingRows], merged: MergedCounts) -> None:
         """Add changes to those that wait for their merge; if the table was altered, merge those of before first."""
         earlier = waiting.get(changes.relation.oid)
         if earlier is not None and earlier.parts[-1].relation != changes.relation:
@@ -218,13 +218,13 @@ class TargetWriter:
                 there = waiting.get(oid)
                 if there is not None and not _go_together(there.parts[-1], uniform):
                     self._merge(waiting.pop(oid), merged)
-                waiting.setdefault(oid, _Waiting(followed.target)).parts.append(uniform)
+                waiting.setdefault(oid, _WaitingRows(followed.target)).parts.append(uniform)
 
-    def _merge_all(self, waiting: dict[int, _Waiting], merged: Merged) -> None:
+    def _merge_all(self, waiting: dict[int, _WaitingRows], merged: MergedCounts) -> None:
         for oid in list(waiting):
             self._merge(waiting.pop(oid), merged)
 
-    def _merge(self, waiting: _Waiting, merged: Merged) -> None:
+    def _merge(self, waiting: _WaitingRows, merged: MergedCounts) -> None:
         changes = _joined(waiting.parts)
         texts = _texts(waiting.parts)
         fill_from_old_rows(changes)
@@ -237,7 +237,9 @@ class TargetWriter:
             else:
                 self._merge_rows(waiting.table, changes, texts, merged)
 
-    def _merge_rows(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
+    def _merge_rows(
+        self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: MergedCounts
+    ) -> None:
         net = net_rows(changes, np.array(table.key, np.int64))
         written = np.array(table.written, np.int64)
         apart = can_be_copied(table, texts)
@@ -251,14 +253,14 @@ class TargetWriter:
             merged.inserted += len(new)
 
     def _merge_staged(
-        self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int], merged: Merged
+        self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int], merged: MergedCounts
     ) -> None:
         stage = self._staged(table, changes, net, texts)
         counts = np.bincount(net.operations, minlength=DELETED + 1).tolist()
         merge_rows(self._script, stage, StagedCounts(*counts[INSERTED:]), merged)
         self._empty(stage, len(net.operations))
 
-    def _staged(self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int]) -> Stage:
+    def _staged(self, table: TargetTable, changes: TableChanges, net: NetRows, texts: frozenset[int]) -> StageTable:
         last = net.last[net.last >= 0]
         unsent = (changes.new_lengths[:, last] == UNCHANGED).any(axis=1)
         marked = frozenset(at for at in table.written if unsent[at])
@@ -270,7 +272,7 @@ class TargetWriter:
         return stage
 
     def _merge_differing(
-        self, found: TableDifferences, changes: TableChanges, texts: frozenset[int], merged: Merged
+        self, found: TableDifferences, changes: TableChanges, texts: frozenset[int], merged: MergedCounts
     ) -> None:
         """Merge changes of a table that may not have the rows that they expect."""
         net = net_rows(changes, np.array(found.table.key, np.int64))
@@ -285,7 +287,7 @@ class TargetWriter:
         merged.inserted += self._put_in(stage, found)
         self._empty(stage, len(net.operations))
 
-    def _put_in(self, stage: Stage, found: TableDifferences) -> int:
+    def _put_in(self, stage: StageTable, found: TableDifferences) -> int:
         """Put in the rows of a stage, and delete those that are in the way; return how many were put in."""
         found.add_extra(tuple(key) for (key,) in self._rows(stage.replaced()))
         for unique in unique_columns(self._session, stage.table):
@@ -333,7 +335,9 @@ class TargetWriter:
         found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
         self._empty(stage, len(rows))
 
-    def _merge_contents(self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: Merged) -> None:
+    def _merge_contents(
+        self, table: TargetTable, changes: TableChanges, texts: frozenset[int], merged: MergedCounts
+    ) -> None:
         net = net_contents(changes)
         if not len(net.rows):
             return
@@ -348,7 +352,7 @@ class TargetWriter:
         merge_contents(self._script, stage, gone, new, merged)
         self._empty(stage, int(np.abs(net.counts).sum()))
 
-    def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> Stage:
+    def _stage(self, table: TargetTable, texts: frozenset[int], marked: frozenset[int]) -> StageTable:
         """Return an empty stage for such changes; the one that was used least recently makes room for a new one."""
         shape = (table, texts, marked)
         stage = self._stages.pop(shape, None)
@@ -358,12 +362,12 @@ class TargetWriter:
                 del self._deleted[oldest]
                 dropped = sql.SQL("drop table {}").format(oldest.identifier)
                 self._script.add(as_bytes(dropped), f"dropping a stage of {oldest.table.label}")
-            stage = Stage(table, next(self._numbers), texts, marked)
+            stage = StageTable(table, next(self._numbers), texts, marked)
             self._script.add(as_bytes(stage.created()), f"creating a stage of {table.label}")
         self._stages[shape] = stage
         return stage
 
-    def _empty(self, stage: Stage, rows: int) -> None:
+    def _empty(self, stage: StageTable, rows: int) -> None:
         """Remove the rows of a stage. For few rows, DELETE takes a tenth of the CPU time of TRUNCATE."""
         self._deleted[stage] += rows
         few, statements = self._deleted[stage] <= FEW_ROWS, merge_statements(stage)

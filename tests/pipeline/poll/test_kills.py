@@ -30,7 +30,7 @@ from tidemark.errors import Retry, SourceError, TableChanged, policy_of
 from tidemark.pipeline.poll import cycle, following
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.lake_poller import lake_poller
-from tidemark.spark import Stopped
+from tidemark.spark import TasksStopped
 from tidemark.storage.fail_points import FailPoint
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -226,7 +226,7 @@ def test_one_who_is_stopped_leaves_the_lake_as_it_was(db: Database, tmp_path: Pa
         mirror.require_equal(*TABLES)
     before = held(db, list(TABLES))
     tables = work(db, 1)
-    with lake_poller(mirror.options, spark, stopping=lambda: True) as stopped, pytest.raises(Stopped):
+    with lake_poller(mirror.options, spark, stopping=lambda: True) as stopped, pytest.raises(TasksStopped):
         stopped.step()
     assert shown(mirror.options.lake, spark, list(TABLES)) == before
     with polling(db, tmp_path, spark) as again:

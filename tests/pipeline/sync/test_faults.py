@@ -59,8 +59,8 @@ def _is_of_t(_: StreamApplier, copy: TableCopy) -> bool:
     return copy.name == "public.t"
 
 
-Phase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
-PHASES: dict[str, Phase] = {
+CopyPhase = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
+PHASES: dict[str, CopyPhase] = {
     "snapshot taken": lambda patch, act: wrapped(patch, copying, "plan_copy", before=act),
     "planned": lambda patch, act: wrapped(patch, copying, "plan_copy", after=act),
     "one part copied": lambda patch, act: wrapped(patch, copying, "copy_parts", after=act),
@@ -89,7 +89,7 @@ def test_what_becomes_of_a_table_in_each_phase_of_its_copy_is_right_in_the_end(
             _copied_while(synced, PHASES[phase], act)
 
 
-def _copied_while(synced: Synced, hook: Phase, act: str) -> None:
+def _copied_while(synced: Synced, hook: CopyPhase, act: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "LEAST_BYTES", 1 << 17)
         hook(patch, lambda: synced.database.run(*ACTS[act], user="app"))

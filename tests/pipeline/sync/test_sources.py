@@ -20,7 +20,7 @@ from tidemark.pipeline.copy.sources import Imported, PartSources, Spooled, read_
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.session import Session
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.spark import Stopped
+from tidemark.spark import TasksStopped
 from tidemark.values.types import Types, decoding_of
 
 pytestmark = [pytest.mark.quick, NEWEST]
@@ -73,7 +73,7 @@ def test_an_error_in_the_middle_of_a_copy_leaves_the_snapshot(pair: tuple[Databa
         sources = PartSources(snapshot, tmp_path / "spool")
         with pytest.raises(UnexpectedSourceError, match="division by zero"):
             read(sources, asked(session, f"1 / (id - {ROWS})"))
-        with pytest.raises(Stopped):
+        with pytest.raises(TasksStopped):
             read(PartSources(snapshot, tmp_path / "spool", lambda: True), asked(session))
         assert not list((tmp_path / "spool").iterdir())
         assert read(sources, asked(session)) == list(range(1, ROWS + 1))

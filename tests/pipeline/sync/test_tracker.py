@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.lake.shared import SharedFolder
-from tidemark.pipeline.copy.states import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, CopyStates, Phase
+from tidemark.pipeline.copy.states import LEAST_PAUSE_S, MOST_PAUSE_S, UNREADABLE_S, CopyPhase, CopyStates
 from tidemark.pipeline.sinks.lake_copies import LakeCopyTarget
 from tidemark.pipeline.sinks.sink import TableCopy
 from tidemark.schema.fingerprint import Fingerprint
@@ -36,12 +36,12 @@ def test_a_table_goes_from_wanted_to_live() -> None:
     assert tracker.pick([1], 0.0) == {1}, "a resync is another copy"
 
 
-@pytest.mark.parametrize("phase", [Phase.IN_FLIGHT, Phase.COPIED])
-def test_what_failed_is_wanted_again_after_a_pause_that_grows(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [CopyPhase.IN_FLIGHT, CopyPhase.COPIED])
+def test_what_failed_is_wanted_again_after_a_pause_that_grows(phase: CopyPhase) -> None:
     tracker, now, pauses = CopyStates(), 0.0, []
     for _ in range(10):
         assert tracker.pick([1], now) == {1}
-        if phase is Phase.COPIED:
+        if phase is CopyPhase.COPIED:
             tracker.copied(copied(1))
         pauses.append(tracker.failed(1, now))
         assert tracker.waiting() == ()

@@ -21,7 +21,7 @@ from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot
-from tidemark.spark import Stopped
+from tidemark.spark import TasksStopped
 from tidemark.storage.disk import room_in
 from tidemark.values.copy import CopyBatch, CopyDecoder
 from tidemark.values.types import Decoding
@@ -94,7 +94,7 @@ class PartSources:
         try:
             with room_in(self.folder), self.snapshot.session("copy", _COPYING) as session:
                 if self.stopping():
-                    raise Stopped
+                    raise TasksStopped
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._write(path, session, query)
         except OSError as error:

@@ -30,7 +30,7 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 UNREADABLE_S = 3600.0  # the pause if only a change at the source can help
 
 
-class Phase(Enum):
+class CopyPhase(Enum):
     """The state of a table."""
 
     WANTED = "wanted"
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    phase: Phase
+    phase: CopyPhase
     due: float = 0.0
     pause_s: float = 0.0
     asked_meanwhile: bool = False
@@ -55,15 +55,15 @@ class CopyStates:
 
     def pick(self, wanted: Iterable[int], now: float) -> frozenset[int]:
         """Put those of the wanted tables that are due in flight, and return them."""
-        states = {oid: self._states.get(oid, _State(Phase.WANTED)) for oid in wanted}
-        picked = {oid: state for oid, state in states.items() if state.phase is Phase.WANTED and now >= state.due}
-        self._states |= {oid: _State(Phase.IN_FLIGHT, pause_s=state.pause_s) for oid, state in picked.items()}
+        states = {oid: self._states.get(oid, _State(CopyPhase.WANTED)) for oid in wanted}
+        picked = {oid: state for oid, state in states.items() if state.phase is CopyPhase.WANTED and now >= state.due}
+        self._states |= {oid: _State(CopyPhase.IN_FLIGHT, pause_s=state.pause_s) for oid, state in picked.items()}
         return frozenset(picked)
 
     def copied(self, copy: TableCopy) -> None:
         """Record that all parts of a table in flight are complete."""
-        state = self._in(copy.fingerprint.oid, Phase.IN_FLIGHT)
-        self._states[copy.fingerprint.oid] = replace(state, phase=Phase.COPIED, copy=copy)
+        state = self._in(copy.fingerprint.oid, CopyPhase.IN_FLIGHT)
+        self._states[copy.fingerprint.oid] = replace(state, phase=CopyPhase.COPIED, copy=copy)
 
     def waiting(self) -> tuple[TableCopy, ...]:
         """The copies that the sink has not adopted yet."""
@@ -71,7 +71,7 @@ class CopyStates:
 
     def taken(self, oid: int) -> None:
         """Record that the sink adopted the copy: the table is at rest."""
-        self._in(oid, Phase.COPIED)
+        self._in(oid, CopyPhase.COPIED)
         del self._states[oid]
 
     def failed(self, oid: int, now: float, *, unreadable: bool = False) -> float:
@@ -80,31 +80,31 @@ class CopyStates:
         The pause doubles with each failure, up to a minute. It is an hour if the table is `unreadable`, unless another
         copy was requested meanwhile.
         """
-        state = self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
+        state = self._in(oid, CopyPhase.IN_FLIGHT, CopyPhase.COPIED)
         pause = min(MOST_PAUSE_S, 2 * state.pause_s or LEAST_PAUSE_S)
         if unreadable and not state.asked_meanwhile:
             pause = UNREADABLE_S
-        self._states[oid] = _State(Phase.WANTED, now + pause, pause)
+        self._states[oid] = _State(CopyPhase.WANTED, now + pause, pause)
         return pause
 
     def dropped(self, oid: int) -> None:
         """Record that the copy ended and is not needed: the table is at rest."""
-        self._in(oid, Phase.IN_FLIGHT, Phase.COPIED)
+        self._in(oid, CopyPhase.IN_FLIGHT, CopyPhase.COPIED)
         del self._states[oid]
 
     def hasten(self, oid: int) -> None:
         """Handle a request for a copy: a failed table is due now, and one whose present copy fails is due soon."""
         state = self._states.get(oid)
-        if state is not None and state.phase is Phase.WANTED:
+        if state is not None and state.phase is CopyPhase.WANTED:
             del self._states[oid]
         elif state is not None:
             self._states[oid] = replace(state, asked_meanwhile=True)
 
     def busy(self) -> frozenset[int]:
         """The tables in flight or copied."""
-        return frozenset(oid for oid, state in self._states.items() if state.phase is not Phase.WANTED)
+        return frozenset(oid for oid, state in self._states.items() if state.phase is not CopyPhase.WANTED)
 
-    def _in(self, oid: int, *phases: Phase) -> _State:
+    def _in(self, oid: int, *phases: CopyPhase) -> _State:
         state = self._states.get(oid)
         if state is None or state.phase not in phases:
             raise RuntimeError(f"table {oid} is {state.phase.value if state else 'at rest'}")

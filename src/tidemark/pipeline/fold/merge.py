@@ -54,14 +54,14 @@ class Merging:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedVersions:
     """Live rows with `begin`, and closed rows with `begin` and `end`."""
 
     live: pa.Table
     closed: pa.Table
 
 
-def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
+def merge(how: Merging, live: pa.Table, changes: pa.Table) -> MergedVersions:
     """Merge `live`, with the cells and `begin`, and later `changes`, with the cells and the columns of an event."""
     if how.key or changes["unchanged"].null_count == len(changes):
         return _merged(how, how.key or how.cells, live, changes)
@@ -69,7 +69,7 @@ def merge(how: Merging, live: pa.Table, changes: pa.Table) -> Merged:
     for stage, told_apart_by, some in _stages(how, changes):
         merged = _merged(stage, told_apart_by, live, some)
         live, closed = merged.live, [*closed, merged.closed]
-    return Merged(live, pa.concat_tables(closed))
+    return MergedVersions(live, pa.concat_tables(closed))
 
 
 def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[str, ...], pa.Table]]:
@@ -91,7 +91,7 @@ def _stages(how: Merging, changes: pa.Table) -> Iterator[tuple[Merging, tuple[st
         yield replace(how, truncates=truncates), told_apart_by, changes.take(pa.array(order[begin:end]))
 
 
-def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, changes: pa.Table) -> Merged:
+def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, changes: pa.Table) -> MergedVersions:
     touched = np.ones(len(live), bool) if how.truncates else may_be_among(live, changes, told_apart_by)
     events = pa.concat_tables([_as_events(live.filter(pa.array(touched)), how), changes.select(_names(how))])
     numbers = numbers_of(events, told_apart_by, zeros_apart=not how.key)
@@ -107,7 +107,7 @@ def _merged(how: Merging, told_apart_by: tuple[str, ...], live: pa.Table, change
     new = values.taken(how.cells, order[sources[stays]]).append_column(BEGIN, pa.array(begins[stays]))
     old = values.taken(how.cells, order[sources[ended]]).append_column(BEGIN, pa.array(begins[ended]))
     untouched = live.filter(pa.array(~touched)).select([*how.cells, BEGIN])
-    return Merged(pa.concat_tables([untouched, new]), old.append_column(END, pa.array(ends[ended])))
+    return MergedVersions(pa.concat_tables([untouched, new]), old.append_column(END, pa.array(ends[ended])))
 
 
 class _Ordered:

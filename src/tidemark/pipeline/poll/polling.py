@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
 from tidemark.logs import fields
-from tidemark.spark import Stopped, has_ended, what_failed
+from tidemark.spark import TasksStopped, has_ended, what_failed
 from tidemark.units import format_duration
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 300.0
@@ -66,7 +66,7 @@ class Polling(Generic[T]):
             try:
                 handed_over = last() if last is not None else None
                 polled = handed_over or self._step()
-            except Stopped:
+            except TasksStopped:
                 return False
             except (TidemarkError, PySparkException, Py4JError, ConnectionError) as error:
                 pause_s = self._after(error)

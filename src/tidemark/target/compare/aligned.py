@@ -21,7 +21,7 @@ from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.slot import exact_snapshot
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.target.compare.servers import open_snapshots
-from tidemark.target.state import CloneHold, CloneSummary, Phase, read_clones
+from tidemark.target.state import CloneHold, ClonePhase, CloneSummary, read_clones
 
 _PAUSE_S = 0.01
 _START_S = 3.0  # a process that begins to follow, or lost its connection, is not connected for a moment
@@ -95,7 +95,7 @@ def _clone_at(source: Dsn, target: Dsn) -> CloneSummary | None:
                 break
             time.sleep(_PAUSE_S)
     for clone in clones:
-        if clone.phase not in (Phase.FOLLOW, Phase.COMPLETION, Phase.COMPLETE):
+        if clone.phase not in (ClonePhase.FOLLOW, ClonePhase.COMPLETION, ClonePhase.COMPLETE):
             raise TargetBehind(
                 f"clone {clone.name} is in phase {clone.phase.value}: not all of its tables are copied",
                 "Run `tidemark clone SOURCE TARGET`, and compare when `tidemark status TARGET` reports phase follow.",

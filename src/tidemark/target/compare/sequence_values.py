@@ -26,7 +26,7 @@ Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceValue:
+class ComparedSequence:
     """The state of a sequence, or the reason why it could not be read."""
 
     last_value: int = 0
@@ -37,9 +37,9 @@ class SequenceValue:
         return f"last_value {self.last_value}, is_called {'true' if self.is_called else 'false'}"
 
 
-def read_sequences(session: Session, patterns: Sequence[Pattern]) -> dict[Name, SequenceValue]:
+def read_sequences(session: Session, patterns: Sequence[Pattern]) -> dict[Name, ComparedSequence]:
     """Return the state of each sequence that matches a pattern, or of all, in the transaction of a session."""
-    values: dict[Name, SequenceValue] = {}
+    values: dict[Name, ComparedSequence] = {}
     readable: list[Name] = []
     for schema, name, role, usable, selectable in session.rows(_SEQUENCES, [STATE_SCHEMA]):
         if patterns and not any(pattern.matches_name(schema, name) for pattern in patterns):
@@ -49,20 +49,20 @@ def read_sequences(session: Session, patterns: Sequence[Pattern]) -> dict[Name, 
             continue
         grants = "; ".join(_grants(schema, name, role, usable, selectable))
         label = session.server.object(f"{schema}.{name}")
-        values[schema, name] = SequenceValue(reason=f"role {role} may not read {label}\nHint: Run `{grants}`.")
+        values[schema, name] = ComparedSequence(reason=f"role {role} may not read {label}\nHint: Run `{grants}`.")
     for begin in range(0, len(readable), _AT_ONCE):
         values |= _read(session, readable[begin : begin + _AT_ONCE])
     return values
 
 
-def _read(session: Session, names: Sequence[Name]) -> dict[Name, SequenceValue]:
+def _read(session: Session, names: Sequence[Name]) -> dict[Name, ComparedSequence]:
     each = (
         sql.SQL("select {}, last_value, is_called from {}").format(sql.Literal(number), sql.Identifier(*name))
         for number, name in enumerate(names)
     )
     with translated(f"reading the sequences of {session.server}", session.server):
         rows = session.connection.execute(sql.SQL(" union all ").join(each)).fetchall()
-    return {names[number]: SequenceValue(last, called) for number, last, called in rows}
+    return {names[number]: ComparedSequence(last, called) for number, last, called in rows}
 
 
 def _grants(schema: str, name: str, role: str, usable: bool, selectable: bool) -> Iterator[str]:

@@ -42,7 +42,7 @@ from tidemark.target.compare.catalogs import (
     paired,
     require_same_texts,
 )
-from tidemark.target.compare.sequence_values import SequenceValue, read_sequences
+from tidemark.target.compare.sequence_values import ComparedSequence, read_sequences
 
 _UNLOGGED = "an unlogged table, whose changes are not in the WAL: it is copied again when the clone is completed"
 
@@ -227,7 +227,7 @@ def _sequences(
         yield _compared_sequence(".".join(name), one, other)
 
 
-def _compared_sequence(name: str, one: SequenceValue | None, other: SequenceValue | None) -> ComparedObject:
+def _compared_sequence(name: str, one: ComparedSequence | None, other: ComparedSequence | None) -> ComparedObject:
     equal = ComparedObject(name, Verdict.EQUAL, 0.0, kind="sequence")
     if one is None or other is None:
         only = Endpoint.TARGET if one is None else Endpoint.SOURCE
