@@ -67,7 +67,9 @@ def main() -> None:
     add_roles(server)
     database = create_database(server)
     _create_tables(database)
-    spark = spark_session(SparkOptions(conf={"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}))
+    heap = {"spark.driver.memory": "512m"}  # of the reader: with more, the JVM takes an hour to use all of it
+    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **heap}
+    spark = spark_session(SparkOptions(conf=conf))
     with tempfile.TemporaryDirectory() as folder:
         lake = Path(folder) / "lake"
         with _following(database, lake) as sync, _load(database, Path(folder)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_a_week_of_cycles_is_thinned_and_what_expired_is_dropped() -> None:
 
 def test_the_writer_drops_what_expired_and_deletes_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registers, "_COMPACT_EVERY", 10)
-    monkeypatch.setattr(registers, "LOG_S", 0.0)
+    monkeypatch.setattr(registers, "REPLACED_S", 0.0)
     cycles = Cycles(tmp_path)
     ExpiryRegister(tmp_path).record(Lsn(150))
     for lsn in range(1, 25):
@@ -124,6 +125,14 @@ def test_files_replaced_a_moment_ago_stay(tmp_path: Path, monkeypatch: pytest.Mo
         cycles.record(Cycle(Lsn(lsn), Lsn(lsn), NOW, 1, 1))
     assert len(cycles.table.file_uris()) < 10
     assert len(list(cycles.folder.glob("*.parquet"))) >= 24
+    long_ago = time.time() - registers.REPLACED_S - 1
+    for commit in (cycles.folder / "_delta_log").glob("*.json"):
+        os.utime(commit, (long_ago, long_ago))
+    for lsn in range(25, 31):
+        cycles.record(Cycle(Lsn(lsn), Lsn(lsn), NOW, 1, 1))
+    assert len(list(cycles.folder.glob("*.parquet"))) < 20, (
+        "the current file, and those that the last compaction has just replaced"
+    )
 
 
 def test_files_that_were_never_used_or_removed_long_ago_are_deleted(

@@ -45,6 +45,7 @@ TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
 _SCHEMA_LSN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
 _COMPACT_EVERY = 100
 _THIN_S, _DAY_S = 3600.0, 86400.0
+REPLACED_S = LOG_S / 2  # for so long, files that a compaction has replaced stay; below LOG_S, so commits tell the time
 _IN_ORDER = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
 
 _TABLES_SCHEMA = pa.schema(
@@ -162,7 +163,7 @@ class _Register:
     def _compact(self) -> None:
         """Replace all files by one, and delete those that were replaced long ago."""
         self._commit(self._kept(_dataset(self.table, self.folder).to_table()), names_in(self.table), ())
-        removed, long_ago = removed_files(self.folder, LOG_S)
+        removed, long_ago = removed_files(self.folder, REPLACED_S)
         past = time.time() - TOMBSTONES_S
         unlisted = unlisted_files(self.folder)  # one without a record of its removal was removed before, or never used
         left = {file.name for file in unlisted if file.name not in removed and file.modified_at < past}
