@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,12 +25,13 @@ from tidemark.lake.registers import read_retained
 from tidemark.lake.retention import Retention, retention_of
 from tidemark.lake.status import status_of
 from tidemark.lake.unlisted import names_in
-from tidemark.lake.versions import read_versions
+from tidemark.lake.versions import END_LSN, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import INDEX, SEGMENT, numbers
 from tidemark.pipeline.expire import background, expiry
 from tidemark.pipeline.expire.background import expiring
 from tidemark.pipeline.expire.expiry import Expired, ExpireOptions, expire_lake
+from tidemark.pipeline.fold import compactor
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -90,6 +92,39 @@ def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: 
         side.apply_all()
         assert side.require_noted() == 2
         assert remove_files(side, early[0].lsn).retained == third, "the window never opens again"
+
+
+def test_files_that_are_joined_again_and_again_lose_the_rows_that_expired(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor, "MANY_FILES", 2)
+    db.run("create table t (id int primary key, v text)")
+    with following(lakeside(db, tmp_path, spark, "t")) as side:
+        rounds(side, 2)
+        altered(side, 1)  # joins the closed files, so that one file has old and new rows
+        retained = remove_files(side, side.notes[1].lsn).retained
+        ends = _ends(side)
+        assert min(ends) <= retained.value < max(ends), "the file has rows that are needed, and stays"
+        altered(side, 2)
+        assert min(_ends(side)) > retained.value
+        side.notes = side.notes[1:]
+        assert side.require_noted_now() == 4
+
+
+def altered(side: Lakeside, count: int) -> None:
+    """Updates of all rows that are applied and folded, one round after the other."""
+    for _ in range(count):
+        side.database.run("update t set v = v || '.'")
+        side.note("t")
+        side.apply_all()
+        side.fold()
+
+
+def _ends(side: Lakeside) -> list[int]:
+    """The ends of the closed versions in the files that the table lists."""
+    folder = side.options.lake / path_of(side.options.lake, "t") / VERSIONS
+    closed = [folder / name for name in names_in(opened(folder)) if name.startswith("closed")]
+    return [end for path in closed for end in pq.read_table(path)[END_LSN].to_pylist()]
 
 
 def test_an_open_handle_keeps_what_it_needs_and_is_named(db: Database, spark: SparkSession, tmp_path: Path) -> None:

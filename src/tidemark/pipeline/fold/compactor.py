@@ -181,7 +181,8 @@ class Compactor:
             lease.close()
 
     def _fold(self, table: Foldable) -> Folded:
-        retired = retired_columns(table.history, table.span, read_retained(self._lake.path))
+        retained = read_retained(self._lake.path)
+        retired = retired_columns(table.history, table.span, retained)
         types = Types(types_of(self._lake.tables().values()), self._lake.version_num)
         stored = (*table.changes.stored, *(table.versions.stored if table.versions else ()))
         shown = shown_table(table.history, table.span.fingerprint, stored, types, retired)
@@ -192,7 +193,7 @@ class Compactor:
         if (there.base, there.folded) != expected and (expected or there.base >= table.span.base.lsn):
             raise LakeInUse(f"table {table.name} was folded by another process at the same time", "Retry the command.")
         way = _way(table.versions, layout)
-        done = self._written(table, shown, layout, way, retired) if table.files else []
+        done = self._written(table, shown, layout, way, retired, retained) if table.files else []
         fail_point(FailPoint.FOLD_WRITTEN)
         adds = [file for bucket in done for file in bucket.files]
         if way.anew:
@@ -207,14 +208,20 @@ class Compactor:
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
 
     def _written(
-        self, table: Foldable, shown: ShownTable, layout: VersionLayout, way: _Way, retired: Sequence[Column]
+        self,
+        table: Foldable,
+        shown: ShownTable,
+        layout: VersionLayout,
+        way: _Way,
+        retired: Sequence[Column],
+        retained: Lsn,
     ) -> list[FoldedBucket]:
         """The files for every bucket that has changes."""
         events = self._events(table, shown, layout, way, frozenset(column.attnum for column in retired))
         fail_point(FailPoint.FOLD_PLANNED)
         folder = self._lake.path / table.history.path / VERSIONS
         shared = shared_folder(self._lake.path)
-        work = FoldWork(shared, folder, layout, events.how, _names(way.merged), _names(way.joined))
+        work = FoldWork(shared, folder, layout, events.how, _names(way.merged), _names(way.joined), retained.value)
         return fold_buckets(events.rows, work, self._tasks)
 
     def _events(

@@ -32,7 +32,11 @@ GROUP_ROWS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class FoldWork:
-    """The input of a task: `live` files of each bucket with which it merges, and `closed` files that it joins."""
+    """The input of a task: `live` files of each bucket with which it merges, and `closed` files that it joins.
+
+    Versions that ended at or below the `retained` LSN are left out: no read needs them (`expire.expiry`). A bucket's
+    small closed files are joined again and again, so they would not expire as files.
+    """
 
     lake: SharedFolder
     folder: Path
@@ -40,6 +44,7 @@ class FoldWork:
     how: Merging
     live: Mapping[int, tuple[str, ...]]
     closed: Mapping[int, tuple[str, ...]]
+    retained: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ def _folded(work: FoldWork, bucket: int, events: pa.Table) -> Iterator[DataFile]
     ended = _rows(work, work.closed.get(bucket, ()), {BEGIN_LSN: BEGIN, END_LSN: END})
     live = _by_key(merged.live, work.layout.key)
     yield from _written(work, bucket, live.append_column(END, pa.nulls(len(live), pa.int64())), live=True)
-    yield from _written(work, bucket, pa.concat_tables([ended, merged.closed, moved]), live=False)
+    closed = pa.concat_tables([ended, merged.closed, moved]).filter(pc.field(END) > work.retained)
+    yield from _written(work, bucket, closed, live=False)
 
 
 def _written(work: FoldWork, bucket: int, rows: pa.Table, *, live: bool) -> Iterator[DataFile]:
