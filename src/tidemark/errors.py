@@ -65,6 +65,8 @@
     │   ├── LakeAccessDenied      the process may not read or write a file of the lake
     │   ├── CommitUnknown         the outcome of a commit to a Delta table could not be determined
     │   └── NotAnswerable         a read outside of what the mirror can answer exactly
+    │       ├── Unproven          a statement in PostgreSQL's dialect that is not proven to be answered exactly
+    │       └── EngineRefused     an engine did not compute a part of a statement, or cannot read a table exactly
     └── SparkError
         ├── TaskFailed            a Spark task or its Python worker failed
         ├── FolderNotShared       an executor does not have the driver's directory of the lake or the log
@@ -404,6 +406,14 @@ class NotAnswerable(LakeError):
     """The mirror cannot answer this read exactly."""
 
 
+class Unproven(NotAnswerable):
+    """A statement in PostgreSQL's dialect that the mirror is not proven to answer as PostgreSQL does."""
+
+
+class EngineRefused(NotAnswerable):
+    """An engine did not compute a part of a statement: a value or the number of rows exceeds what it may return."""
+
+
 class SparkError(TidemarkError):
     """An error of Spark or Java."""
 
@@ -553,6 +563,8 @@ POLICY: Mapping[type[TidemarkError], Policy] = MappingProxyType(
         LakeAccessDenied: Policy(Retry.NEVER, ExitCode.LAKE),
         CommitUnknown: Policy(Retry.BACK_OFF, ExitCode.TRY_LATER),
         NotAnswerable: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
+        Unproven: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
+        EngineRefused: Policy(Retry.NEVER, ExitCode.NOT_ANSWERABLE),
         SparkError: Policy(Retry.NEVER, ExitCode.SPARK),
         TaskFailed: Policy(Retry.BACK_OFF, ExitCode.SPARK),
         FolderNotShared: Policy(Retry.NEVER, ExitCode.SPARK),
