@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import tidemark
 from harness.database import Database
+from harness.local import by_duckdb
 from harness.mirrored import Mirrored, eventually, mirrored, receiving
 from harness.printed import printed
 from tidemark.clock import Boundary, Lsn
@@ -119,7 +120,7 @@ class Lakeside:
         for noted in spread(self.notes):
             moment = mirror.at(noted.lsn)
             for table, (columns, rows) in noted.tables.items():
-                require_rows(read(moment, table), columns, rows, f"{table} at {noted.lsn}")
+                require_read(moment, table, columns, rows)
         return len(self.notes)
 
 
@@ -187,9 +188,23 @@ def by_spark(frame: DataFrame) -> tuple[tuple[str, ...], Counter[Row]]:
     return tuple(names), Counter(zip(*columns, strict=True))
 
 
+def require_read(moment: Moment, table: str, columns: tuple[str, ...], rows: Counter[Row]) -> None:
+    """Require that a table of a mirror has exactly these columns and rows, whichever engine reads it."""
+    what = f"{table} at {moment.lsn}"
+    require_rows(read(moment, table), columns, rows, what)
+    found = by_duckdb(moment, table.removeprefix(ONLY), only=table.startswith(ONLY))
+    _require_equal(found, (columns, rows), f"{what}, by DuckDB")
+
+
 def require_rows(frame: DataFrame, columns: tuple[str, ...], rows: Counter[Row], what: str) -> None:
     """Require that a DataFrame has exactly these columns and rows, duplicates included."""
-    found_columns, found = by_spark(frame)
+    _require_equal(by_spark(frame), (columns, rows), what)
+
+
+def _require_equal(
+    found_here: tuple[tuple[str, ...], Counter[Row]], wanted: tuple[tuple[str, ...], Counter[Row]], what: str
+) -> None:
+    (found_columns, found), (columns, rows) = found_here, wanted
     assert found_columns == columns, f"{what}: columns {found_columns}, and PostgreSQL has {columns}"
     missing, extra = rows - found, found - rows
     assert not missing, f"{what}: {missing.total()} of {rows.total()} missing, such as {next(iter(missing))}"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database
-from harness.lake import ONLY, read, read_table, require_rows
+from harness.lake import ONLY, read_table, require_read
 from harness.logs import logged
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
@@ -83,7 +83,7 @@ class PolledMirror:
         for lsn, tables in self.notes.items():
             with mirror.at(lsn) as moment:
                 for table, (columns, rows) in tables.items():
-                    require_rows(read(moment, table), columns, rows, f"{table} at {lsn}")
+                    require_read(moment, table, columns, rows)
         return sum(len(tables) for tables in self.notes.values())
 
     def require_equal(self, *tables: str) -> Polled | None:

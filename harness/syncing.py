@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, Database
-from harness.lake import Noted, by_postgres, read, read_table, require_rows, spread
+from harness.lake import Noted, by_postgres, read_table, require_read, spread
 from harness.logs import logged
 from tidemark.clock import Lsn
 from tidemark.lake.requests import request_resync
@@ -96,7 +96,7 @@ class Synced:
         for noted in spread(self.notes):
             with mirror.at(noted.lsn) as moment:
                 for table, (columns, rows) in noted.tables.items():
-                    require_rows(read(moment, table), columns, rows, f"{table} at {noted.lsn}")
+                    require_read(moment, table, columns, rows)
         return sum(len(noted.tables) for noted in self.notes)
 
     def fold(self) -> list[Folded]:

@@ -16,7 +16,7 @@ from tests.conftest import NEWEST
 from tidemark.lake.versions import read_versions
 from tidemark.pipeline.fold import compactor
 from tidemark.pipeline.sinks import lake_sink
-from tidemark.reads import places, reading
+from tidemark.reads import places, planning
 from tidemark.reads.places import MOST_FILES, Places, _modulus
 
 pytestmark = pytest.mark.quick
@@ -44,7 +44,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Places | None]:
 
     monkeypatch.setattr(places, "WORTH_ROWS", 1)
     monkeypatch.setattr(compactor, "bucket_count", lambda *_: BUCKETS)
-    monkeypatch.setattr(reading, "places_of", places_of)
+    monkeypatch.setattr(planning, "places_of", places_of)
     return results
 
 

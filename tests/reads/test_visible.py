@@ -10,9 +10,19 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from harness.local import database
 from tidemark.clock import Boundary, Lsn, Version, visible
 from tidemark.lake.columns import COMMIT_VERSION
-from tidemark.reads.visible import arrow_misses, arrow_sees, seen, seen_here, spark_misses, spark_sees
+from tidemark.reads.visible import (
+    arrow_misses,
+    arrow_sees,
+    seen,
+    seen_here,
+    spark_misses,
+    spark_sees,
+    sql_misses,
+    sql_sees,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -41,6 +51,18 @@ def test_arrow_sees_what_the_boundary_sees(base: Boundary, boundary: Boundary) -
     assert commits(TABLE.filter(arrow_sees(boundary, commit))) == wanted
     assert commits(TABLE.filter(arrow_misses(boundary, commit))) == [lsn for lsn in COMMITS if lsn not in wanted]
     assert commits(seen_here(TABLE, base, boundary)) == [lsn for lsn in wanted if not base.sees(Lsn(lsn))]
+
+
+@given(st.lists(boundaries(), min_size=5, max_size=5))
+def test_duckdb_sees_what_the_boundary_sees(given: list[Boundary]) -> None:
+    forms = [form(boundary, "lsn") for boundary in given for form in (sql_sees, sql_misses)]
+    schema = pa.schema([("lsn", pa.int64()), *((f"c{n}", pa.bool_()) for n in range(len(forms)))])
+    with database().session() as session:
+        found = session.run(f"SELECT lsn, {', '.join(forms)} FROM range({MOST + 2}) AS r (lsn)", schema)
+    for lsn, *sees in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        assert sees == [
+            visible for boundary in given for visible in (boundary.sees(Lsn(lsn)), not boundary.sees(Lsn(lsn)))
+        ]
 
 
 @given(boundaries(), st.integers(0, MOST + 1), st.none() | st.integers(0, MOST + 1))

@@ -60,9 +60,15 @@ class Mirror:
     in UTC.
     """
 
-    def __init__(self, lake: Path, spark: SparkSession, source: Dsn | None = None, hold_s: float = HOLD_S) -> None:
+    def __init__(
+        self,
+        lake: Path,
+        spark: SparkSession | Callable[[], SparkSession],
+        source: Dsn | None = None,
+        hold_s: float = HOLD_S,
+    ) -> None:
         self._hold_s = require_hold(hold_s)
-        self._opened = OpenLake(lake, spark)
+        self._opened = OpenLake(lake, spark, source)
         self._present = Present(source, self._opened.lake, self._opened.reader) if source is not None else None
 
     def __enter__(self) -> Self:
@@ -147,6 +153,22 @@ class Mirror:
             return self._moment(Boundary(self._latest(self._opened.view(), tables)))
         boundary = when if isinstance(when, Boundary) else Boundary(position_of(when, self._opened.view()))
         return self._moment(boundary)
+
+    def seen_by(self, snapshot: Snapshot, lsn: Lsn, tables: Iterable[str], wait: Duration = LIMIT_S) -> Moment:
+        """What another session sees that has just read its snapshot and the insert LSN in one statement.
+
+        As `at` with both, but it waits for the log alone: a catalog snapshot that is taken now shows whether the tables
+        are still defined as the lake has them, if the schema LSN is not as far yet. The caller must compare their
+        columns with those that the session sees, and none may have a type that can be altered, such as an enum.
+        """
+        self._require_stream()
+        limit_s, reader = seconds_of(wait), self._opened.log()
+        passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
+        boundary = reader.given(snapshot, passed.lsn)
+        names = tuple(tables)
+        if self._present is None or self._known_upto(names) >= boundary.lsn:
+            return self._at_snapshot(snapshot, lsn, limit_s, names)
+        return self._moment(boundary, self._present.read_catalog(), passed, snapshot)
 
     def named_in(self, statement: str) -> Iterator[str]:
         """The tables that a query in Spark's SQL names, for `tables` of `at`."""

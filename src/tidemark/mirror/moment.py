@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.clock import Boundary, Lsn, Snapshot
-from tidemark.errors import InvalidValue, NotAnswerable
+from tidemark.errors import InvalidValue, NotAnswerable, Unproven
 from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.lake.leases import Lease
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import read_retained
+from tidemark.mirror.dialect import answer, result_frame
 from tidemark.mirror.failures import explaining
 from tidemark.mirror.html import moment_html
 from tidemark.mirror.open_lake import OpenLake, Passed
 from tidemark.mirror.positions import NOW, Position, parse_position
+from tidemark.mirror.present import open_for_statements
 from tidemark.mirror.row_history import BEFORE, COPIED, HistoryStart, RowHistory
 from tidemark.mirror.sql import bind
 from tidemark.mirror.times import position_of
 from tidemark.reads.difference import difference
 from tidemark.reads.equalities import Equalities
+from tidemark.reads.local import LocalReader, LocalRows, together_here
 from tidemark.reads.names import find, names_at, oids_of, parsed
+from tidemark.reads.planning import TablePlanner
 from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import is_alike, shape_of, shown_names
 from tidemark.reads.snapshot import LakeView
@@ -77,7 +82,8 @@ class Moment:
         self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
         known, defined = opened.lake.known_tables(), look is not None
         self._histories, self._types = known.histories, known.types
-        self._reading = TableReader(opened.spark, opened.view, known.types, boundary, lease, view, defined=defined)
+        self._planner = TablePlanner(opened.view, known.types, boundary, lease, view, defined=defined)
+        self._local = LocalReader(self._planner)
         if (boundary.excluded or snapshot is not None) and self.observed is not None:
             raise NotAnswerable(
                 f"the mirror was polled at {boundary.lsn} and has only {self.observed}, not other snapshots",
@@ -109,6 +115,11 @@ class Moment:
         except NotAnswerable as error:
             return error.message
         return ", ".join(f"{column.name} {column.type.name.removeprefix('pg_catalog.')}" for column in columns)
+
+    @cached_property
+    def _reading(self) -> TableReader:
+        """The reader of tables with Spark."""
+        return TableReader(self._opened.spark, self._planner)
 
     @cached_property
     def _names(self) -> Mapping[tuple[str, str], TableHistory]:
@@ -195,7 +206,47 @@ class Moment:
         self._require_usable()
         return self._span(history).fingerprint, self._remembering(self._frame(history, {}, only=only))
 
-    def sql(self, statement: str, *, text: str | Iterable[str] = ()) -> DataFrame:
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session of all DataFrames."""
+        return self._opened.spark
+
+    def defined_table(
+        self, oid: int, name: str, columns: AbstractSet[tuple[int, str, int, int]]
+    ) -> tuple[DataFrame, Mapping[int, str]]:
+        """The rows of a table by its OID, if its columns here are these: attnum, name, OID of the type, typmod.
+
+        Returns the names of the columns by attnum as well.
+        """
+        self._require_usable()
+        found = self._required(oid, name, columns)
+        names = {column.attnum: shown for column, shown in shown_names(found.columns, self._opened.lake.version_num)}
+        return self._kept((found.schema, found.name), {}, (), only=True), names
+
+    def defined_rows(self, oid: int, name: str, columns: AbstractSet[tuple[int, str, int, int]]) -> LocalRows:
+        """The same rows, as a query for the local engine."""
+        self._required(oid, name, columns)
+        return self.local_rows(oid, only=True)
+
+    def _required(self, oid: int, name: str, columns: AbstractSet[tuple[int, str, int, int]]) -> Fingerprint:
+        """Return the definition of a table here; raise Unproven if it is another one."""
+        history = self._histories.get(oid)
+        if history is None:
+            raise Unproven(f"the table {name} is not mirrored")
+        found = self._span(history).fingerprint
+        there = {(each.attnum, each.name, each.type.oid, each.typmod) for each in found.columns}
+        if found.children or there != columns:
+            raise Unproven(f"the table {name} is defined differently at this position")
+        return found
+
+    def _in_postgres_dialect(self, statement: str) -> DataFrame:
+        """Return the result of a statement that is split between Spark and a session at the source."""
+        with open_for_statements(self._opened) as session:
+            return result_frame(answer(statement, (), self, session), self._opened.spark)
+
+    def sql(
+        self, statement: str, *, text: str | Iterable[str] = (), dialect: Literal["spark", "postgres"] = "spark"
+    ) -> DataFrame:
         """The result of a query in Spark's SQL, every table of it at this position.
 
             moment.sql("select status, count(*) from orders group by status").show()
@@ -203,8 +254,13 @@ class Moment:
 
         Tables are named schema.table, or table for one in public; ONLY is PostgreSQL's. `text` are columns to read as
         PostgreSQL's text, as in `table`; in the statement itself, `select /*+ TEXT(orders.due) */ …` does the same.
+
+        With `dialect="postgres"` the statement is one of PostgreSQL, and its result is exactly PostgreSQL's: Spark
+        computes what is proven equal, and a session at the source finishes it. It is refused if that is not proven.
         """
         self._require_usable()
+        if dialect == "postgres":
+            return self._in_postgres_dialect(statement)
         bound = bind(statement, list(self._names))
         wanted = (*text_columns(text), *bound.as_text)
         frames: dict[str, Any] = {}
@@ -396,16 +452,36 @@ class Moment:
     def _frame(self, history: TableHistory, equalities: Equalities, *, only: bool) -> DataFrame:
         """Return the rows of a table and, unless `only`, of all tables below it, with the table's own columns."""
         span, spark, version_num = self._clear(history), self._opened.spark, self._opened.lake.version_num
-        if not history.is_union and (only or not span.fingerprint.children):
+        holding = self._holding(history, span, only=only)
+        if holding is None:
             return self._reading.table(history, span, equalities)
         root = span.fingerprint
-        holding = [] if only else [each for each in self._tree(history) if not each.is_union]
         parts = []
         for each in holding:
             part = self._span(each)
             its = shared_equalities(equalities, root, part.fingerprint, version_num)
             parts.append((part.fingerprint, self._reading.table(each, part, its)))
         return together(spark, root, parts, version_num)
+
+    def local_rows(self, table: str | int, *, only: bool = False) -> LocalRows:
+        """The same rows as those of `table`, as a query for the local engine; `table` is a name or an OID.
+
+        Raises EngineRefused if the local engine cannot read them exactly.
+        """
+        self._lease.require_in_force()
+        history = self._histories[table] if isinstance(table, int) else find(self._names, parsed(table))
+        span, types = self._clear(history), Types(self._types, self._opened.lake.version_num)
+        holding = self._holding(history, span, only=only)
+        if holding is None:
+            return self._local.table(history, span)
+        parts = [(part.fingerprint, self._local.table(each, part)) for each in holding for part in [self._span(each)]]
+        return together_here(span.fingerprint, parts, types)
+
+    def _holding(self, history: TableHistory, span: Span, *, only: bool) -> list[TableHistory] | None:
+        """Return the tables that hold the rows of a table; None if only it does, or only its own are wanted."""
+        if not history.is_union and (only or not span.fingerprint.children):
+            return None
+        return [] if only else [each for each in self._tree(history) if not each.is_union]
 
     def _clear(self, history: TableHistory) -> Span:
         """Return the definition and base of a table at this boundary; raise NotAnswerable if they are not known."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.log.reader import LogReader
 from tidemark.mirror.times import Committed, time_of
+from tidemark.postgres.dsn import Dsn
 from tidemark.reads.snapshot import LakeView, log_reader
 from tidemark.receive.client import ReceiveClient
 from tidemark.spark import require_pinned
@@ -28,14 +31,27 @@ _LOGGER = logging.getLogger("tidemark.mirror")
 
 
 class OpenLake:
-    """The lake, the reader of its log, if the log is accessible, and the Spark session of all DataFrames."""
+    """The lake, the reader of its log, if the log is accessible, and the Spark session of all DataFrames.
 
-    def __init__(self, path: Path, spark: SparkSession) -> None:
-        require_pinned(spark)
+    If `spark` is a function, it is called when the session is needed: the local engine reads without one. `source` is
+    where statements in PostgreSQL's dialect are finished.
+    """
+
+    def __init__(self, path: Path, spark: SparkSession | Callable[[], SparkSession], source: Dsn | None = None) -> None:
+        self._start = spark if callable(spark) else partial(_given, spark)
+        self.source = source
         self.lake = Lake.open(path)
-        self.spark = spark
+        if not callable(spark):
+            require_pinned(spark)
         self.reader = log_reader(self.lake)
         self._streamed_from: Lsn | None = None
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        session = self._start()
+        require_pinned(session)
+        return session
 
     def __str__(self) -> str:
         return f"database {self.lake.database} in {self.lake.path}"
@@ -78,6 +94,10 @@ class OpenLake:
             if len(polls) and polls.last is None:
                 self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
         return self._streamed_from
+
+
+def _given(session: SparkSession) -> SparkSession:
+    return session
 
 
 @dataclass(frozen=True, slots=True)

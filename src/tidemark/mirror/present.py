@@ -7,14 +7,20 @@ there is the last one in the lake.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
+
+import psycopg
 
 from tidemark.clock import Lsn
-from tidemark.errors import SourceError
+from tidemark.errors import InvalidValue, SourceError
 from tidemark.lake.lake import Lake
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
+from tidemark.mirror.open_lake import OpenLake
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import check_same, locate
@@ -77,3 +83,22 @@ def open_source(
         session.close()
         raise
     return session
+
+
+@contextmanager
+def open_for_statements(opened: OpenLake) -> Iterator[psycopg.Connection[Any]]:
+    """Open a session on the source for statements of the user, with the user's own settings, in one snapshot."""
+    if opened.source is None:
+        raise InvalidValue(
+            "a statement in PostgreSQL's dialect requires the source",
+            "Use `--source` or the variable TIDEMARK_SOURCE; in Python `tidemark.open(lake, source=…)`.",
+        )
+    session = open_source(opened.source, "query", opened.lake, opened.reader)
+    try:
+        connection = session.connection
+        for statement in ("RESET ALL", "SET client_encoding = 'UTF8'"):
+            connection.execute(statement)
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield connection
+    finally:
+        session.close()

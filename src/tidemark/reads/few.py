@@ -23,10 +23,24 @@ from tidemark.lake.columns import OURS, StoredColumn
 from tidemark.lake.identities import numbers_of
 from tidemark.reads.shape import META, REMOVALS, Shape
 from tidemark.reads.shown import ShownTable
-from tidemark.reads.tail import arrow_schema, shown_rows
+from tidemark.reads.tail import HERE_BYTES, arrow_schema, shown_rows
 from tidemark.reads.unchanged import by_row, keys_from_preimages_here, resolved_here
 
 ROWS, BYTES = 200_000, 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """The largest changes that are merged in this process: rows and bytes of files, and bytes of the log."""
+
+    rows: int
+    file_bytes: int
+    tail_bytes: int
+
+
+def short_limits() -> MergeLimits:
+    """Return the limits below which merging here costs less than a plan of Spark."""
+    return MergeLimits(ROWS, BYTES, HERE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +65,11 @@ class Few:
         return replace(self, incomplete=left if len(left) else None)
 
 
-def are_few(files: Sequence[ChangeFile]) -> bool:
+def are_few(files: Sequence[ChangeFile], limits: MergeLimits) -> bool:
     """Return whether these files are small enough to be read in this process."""
-    return sum(file.rows for file in files) <= ROWS and sum(file.size_bytes for file in files) <= BYTES
+    return (
+        sum(file.rows for file in files) <= limits.rows and sum(file.size_bytes for file in files) <= limits.file_bytes
+    )
 
 
 def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[StoredColumn]) -> pa.Table:
@@ -69,8 +85,7 @@ def read_here(table: ShownTable, files: Iterable[ChangeFile], stored: Sequence[S
 
 def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
     """Merge the changes of a table with a key; None if that is not possible here."""
-    steps = rows.select([*shape.names, *META]).rename_columns([*shape.cells, *META.values()])
-    steps, truncated = _after_truncate(steps)
+    steps, truncated = _after_truncate(_by_cells(rows, shape))
     try:
         steps = keys_from_preimages_here(steps, shape)
     except LakeDamaged:
@@ -84,6 +99,30 @@ def merged_here(rows: pa.Table, shape: Shape) -> Few | None:
     if found is None or (truncated and len(found.incomplete)):
         return None
     return Few(found.rows, touched, truncated, found.incomplete if len(found.incomplete) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FewContents:
+    """The changes of a table without a key: the rows that they add and remove, by cells.
+
+    If `truncated`, all folded rows are obsolete.
+    """
+
+    added: pa.Table
+    removed: pa.Table
+    truncated: bool
+
+
+def contents_here(rows: pa.Table, shape: Shape) -> FewContents:
+    """Divide the changes of a table without a key."""
+    steps, truncated = _after_truncate(_by_cells(rows, shape))
+    removes = pc.is_in(steps["kind"], value_set=pa.array(REMOVALS))
+    cells = steps.select(list(shape.cells))
+    return FewContents(cells.filter(pc.invert(removes)), cells.filter(removes), truncated)
+
+
+def _by_cells(rows: pa.Table, shape: Shape) -> pa.Table:
+    return rows.select([*shape.names, *META]).rename_columns([*shape.cells, *META.values()])
 
 
 def _after_truncate(steps: pa.Table) -> tuple[pa.Table, bool]:

@@ -40,28 +40,38 @@ class Places:
 
 def places_of(few: Few, versions: Versions, files: Sequence[VersionFile], table: ShownTable) -> Places | None:
     """Return the places of the rows in files of current rows whose keys changes have; None if they cannot be found."""
+    modulus = _modulus([file.size_bytes for file in files])
+    positions = positions_of(few, versions, files, table) if modulus is not None else None
+    if modulus is None or positions is None:
+        return None
+    words = [np.zeros(modulus, np.int64)]
+    used = modulus
+    for file in files:
+        words[0][file.size_bytes % modulus] = used
+        words.append(_bitmap(positions[file.name], file.rows))
+        used += len(words[-1])
+    return Places(modulus, np.concatenate(words))
+
+
+def positions_of(
+    few: Few, versions: Versions, files: Sequence[VersionFile], table: ShownTable
+) -> dict[str, Longs] | None:
+    """Return the positions of these rows in each file; None if they cannot be found, or a join costs less."""
     key = _stored_key(versions, table)
     small = sum(file.rows < LEAST_ROWS for file in files)
     if not key or small > MOST_SMALL or not WORTH_ROWS <= sum(file.rows for file in files) <= MOST_ROWS:
-        return None
-    modulus = _modulus([file.size_bytes for file in files])
-    if modulus is None:
         return None
     touched = few.touched.combine_chunks()
     buckets = {file.buckets for file in files}
     cells = [touched[cell].combine_chunks() for cell in table.shape.key_cells]
     where = {count: buckets_of(cells, count) for count in buckets}
-    words = [np.zeros(modulus, np.int64)]
-    used = modulus
+    found = {}
     for file in files:
         index = open_index(versions.folder, file.name, key, file.rows)
         if index is None:
             return None
-        words[0][file.size_bytes % modulus] = used
-        here = touched.filter(pa.array(where[file.buckets] == file.bucket))
-        words.append(_bitmap(index, here, table, file.rows))
-        used += len(words[-1])
-    return Places(modulus, np.concatenate(words))
+        found[file.name] = _positions(index, touched.filter(pa.array(where[file.buckets] == file.bucket)), table)
+    return found
 
 
 def is_obsolete(places: Places, spark: SparkSession) -> Column:
@@ -95,12 +105,16 @@ def _modulus(sizes: Sequence[int]) -> int | None:
     return next(found, None)
 
 
-def _bitmap(index: KeyIndex, touched: pa.Table, table: ShownTable, rows: int) -> Longs:
+def _positions(index: KeyIndex, touched: pa.Table, table: ShownTable) -> Longs:
+    if not len(touched):
+        return np.zeros(0, np.int64)
+    columns = table.shape.of(table.key)
+    cells = [[touched[cell].combine_chunks() for cell in column.cells] for column in columns]
+    return index.positions([(each[0], each[1] if len(each) > 1 else None) for each in cells])
+
+
+def _bitmap(positions: Longs, rows: int) -> Longs:
     words = np.zeros(-(-rows // 64), np.uint64)
-    if len(touched):
-        columns = table.shape.of(table.key)
-        cells = [[touched[cell].combine_chunks() for cell in column.cells] for column in columns]
-        found = index.positions([(each[0], each[1] if len(each) > 1 else None) for each in cells]).astype(np.uint64)
-        bits = np.uint64(1) << (found & np.uint64(63))
-        np.bitwise_or.at(words, (found >> np.uint64(6)).astype(np.int64), bits)
+    found = positions.astype(np.uint64)
+    np.bitwise_or.at(words, (found >> np.uint64(6)).astype(np.int64), np.uint64(1) << (found & np.uint64(63)))
     return words.view(np.int64)

@@ -52,9 +52,9 @@ class TailFrame:
     facts: ChangeFacts
 
 
-def tail_here(work: TailWork, plan: SlicePlan) -> pa.Table | None:
+def tail_here(work: TailWork, plan: SlicePlan, most_bytes: int = HERE_BYTES) -> pa.Table | None:
     """Decode a short tail in this process; None if it is long."""
-    if plan.size_bytes > HERE_BYTES:
+    if plan.size_bytes > most_bytes:
         return None
     return pa.concat_tables([arrow_schema(work.table).empty_table(), *_tail_rows(work, plan.slices)])
 

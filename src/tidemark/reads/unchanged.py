@@ -45,7 +45,7 @@ FIXED = (
     spark_types.TimestampType,
     spark_types.TimestampNTZType,
 )
-_FOLDED = "folded"
+FOLDED = "folded"  # the prefix of flags: whether the value of a column is in the folded row
 _FROM = ("from_commit", "from_ordinal", "number")
 _CARRIES = pa.schema([*((name, pa.int64()) for name in ("commit", "ordinal", *_FROM)), ("unchanged", pa.string())])
 _CARRIES_DDL = "commit long, ordinal long, from_commit long, from_ordinal long, number long, unchanged string"
@@ -211,7 +211,7 @@ def resolved_here(steps: pa.Table, keys: Longs, order: Longs, newest: Longs, sha
     for cell in shape.key_cells:
         incomplete = incomplete.append_column(f"{ITS}{cell}", of_folded[cell])
     for attnum, found in sources.items():
-        incomplete = incomplete.append_column(f"{_FOLDED}{attnum}", pa.array(found[folded] < 0))
+        incomplete = incomplete.append_column(f"{FOLDED}{attnum}", pa.array(found[folded] < 0))
     return ResolvedRows(values.taken(shape.cells, newest[~folded]), incomplete)
 
 
@@ -358,10 +358,10 @@ def _numbered(rows: DataFrame, moves: DataFrame, shape: Shape) -> DataFrame:
 
 def from_folded(incomplete: pa.Table, folded: DataFrame, shape: Shape) -> DataFrame:
     """Fill the values of incomplete rows from the folded rows that have them."""
-    unsent = [column for column in shape.columns if f"{_FOLDED}{column.attnum}" in incomplete.column_names]
+    unsent = [column for column in shape.columns if f"{FOLDED}{column.attnum}" in incomplete.column_names]
     kinds = {cell: folded.schema[cell].dataType for cell in shape.cells}
     kinds |= {f"{ITS}{cell}": kinds[cell] for cell in shape.key_cells}
-    kinds |= {f"{_FOLDED}{column.attnum}": spark_types.BooleanType() for column in unsent}
+    kinds |= {f"{FOLDED}{column.attnum}": spark_types.BooleanType() for column in unsent}
     schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in kinds.items()])
     rows = folded.sparkSession.createDataFrame(incomplete, schema)
     keys = rows.select(*(f"{ITS}{cell}" for cell in shape.key_cells))
@@ -375,4 +375,4 @@ def from_folded(incomplete: pa.Table, folded: DataFrame, shape: Shape) -> DataFr
 
 def _of_folded(column: ShownColumn, cell: str) -> Column:
     value = F.when(F.col("found").isNull(), _missing(column)).otherwise(F.col(f"old_{cell}"))
-    return F.when(F.col(f"{_FOLDED}{column.attnum}"), value).otherwise(F.col(cell))
+    return F.when(F.col(f"{FOLDED}{column.attnum}"), value).otherwise(F.col(cell))

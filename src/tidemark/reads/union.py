@@ -42,10 +42,9 @@ def _named(table: Fingerprint, version_num: int) -> dict[str, str]:
     return {column.name: name for column, name in shown_names(table.columns, version_num)}
 
 
-def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num: int) -> DataFrame:
-    """Select the root's columns in its order, with their text fallbacks."""
-    there, own = set(frame.columns), _named(part, version_num)
-    chosen: dict[str, str] = {}
+def matched(root: Fingerprint, part: Fingerprint, version_num: int) -> dict[str, str]:
+    """Map the columns of a part that the root has, in the root's order, to those of the root, by names for readers."""
+    own, found = _named(part, version_num), dict[str, str]()
     for source, shown in _named(root, version_num).items():
         if source not in own:
             raise NotAnswerable(
@@ -53,9 +52,19 @@ def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num
                 "generated and not replicated",
                 f"Read each table alone: ONLY {root.schema}.{root.name}.",
             )
-        for suffix in ("", TEXT_SUFFIX):
-            if own[source] + suffix in there:
-                chosen[own[source] + suffix] = shown + suffix
+        found[own[source]] = shown
+    return found
+
+
+def _renamed(frame: DataFrame, part: Fingerprint, root: Fingerprint, version_num: int) -> DataFrame:
+    """Select the root's columns in its order, with their text fallbacks."""
+    there = set(frame.columns)
+    chosen = {
+        own + suffix: shown + suffix
+        for own, shown in matched(root, part, version_num).items()
+        for suffix in ("", TEXT_SUFFIX)
+        if own + suffix in there
+    }
     picked = frame.select(*(backticked(name) for name in chosen))
     return picked.toDF(*chosen.values())
 

@@ -1,4 +1,4 @@
-"""Visibility of commits at a boundary, in the forms that reads need: Spark expressions and Arrow expressions.
+"""Visibility of commits at a boundary, in the forms that reads need: expressions of Spark, of Arrow, and of SQL.
 
 The rule is `clock.Boundary.sees`: a commit is visible if it is at or below the boundary's LSN and not excluded. Each
 engine has it in both directions, because Parquet filters are derived from comparisons and not from their negation. One
@@ -41,6 +41,18 @@ def arrow_misses(boundary: Boundary, commit: pc.Expression) -> pc.Expression:
     return (commit > boundary.lsn.value) | commit.isin(pa.array(_excluded(boundary), pa.int64()))
 
 
+def sql_sees(boundary: Boundary, commit: str) -> str:
+    """Return the SQL condition that a commit is visible; null if the commit is null."""
+    seen = f"{commit} <= {boundary.lsn.value}"
+    return f"({seen} AND {commit} NOT IN ({_listed(boundary)}))" if boundary.excluded else f"({seen})"
+
+
+def sql_misses(boundary: Boundary, commit: str) -> str:
+    """Return the SQL condition that a commit is not visible; null if the commit is null."""
+    above = f"{commit} > {boundary.lsn.value}"
+    return f"({above} OR {commit} IN ({_listed(boundary)}))" if boundary.excluded else f"({above})"
+
+
 def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:
     """Return the changes visible at `boundary` and not at `base`; filters that file statistics satisfy are omitted."""
     commit = F.col(COMMIT_VERSION)
@@ -55,6 +67,10 @@ def seen_here(rows: pa.Table, since: Boundary, boundary: Boundary) -> pa.Table:
     """Return the changes visible at `boundary` and not at `since`, in this process."""
     commit = pc.field(COMMIT_VERSION)
     return rows.filter(arrow_sees(boundary, commit)).filter(arrow_misses(since, commit))
+
+
+def _listed(boundary: Boundary) -> str:
+    return ", ".join(map(str, _excluded(boundary)))
 
 
 def _excluded(boundary: Boundary) -> list[int]:

@@ -34,6 +34,7 @@ from tidemark.pipeline.sinks.lake_copies import CopiedFile, LakeCopyTarget
 from tidemark.pipeline.sinks.reach import require_reach
 from tidemark.pipeline.sinks.sink import ChangeStamp, TableCopy, Written
 from tidemark.postgres.identity import Identity
+from tidemark.reads.planning import TablePlanner
 from tidemark.reads.reading import TableReader
 from tidemark.reads.shown import shown_table
 from tidemark.reads.snapshot import LakeView
@@ -183,7 +184,7 @@ class LakeSink:
     ) -> DataFrame:
         """The rows of a table at a recorded LSN, which the caller holds, under this definition."""
         view = partial(LakeView, self._lake, None)
-        reader = TableReader(spark, view, types.known, Boundary(lsn), None, view())
+        reader = TableReader(spark, TablePlanner(view, types.known, Boundary(lsn), None, view()))
         return reader.table(history, replace(history.at(lsn), fingerprint=fingerprint), {})
 
     def polled_target(
