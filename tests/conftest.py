@@ -40,13 +40,13 @@ NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], ind
 
 # Where tests use Spark: these workers run them, each with a JVM.
 SPARK = (
-    *(f"tests/{name}/" for name in ("differential", "mirror", "pipeline", "spark")),
+    *(f"tests/{name}/" for name in ("differential", "mirror", "pipeline", "spark", "sql_parity")),
     *(
         f"tests/{name}.py"
         for name in (
             *("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files"),
             *("reads/test_digests", "reads/test_visible", "schema/test_display", "values/test_hashes"),
-            *("target/test_copying", "target/test_copy_faults"),
+            *("target/test_copying", "target/test_copy_faults", "serve/test_mirror_routing"),
         )
     ),
 )

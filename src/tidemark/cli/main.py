@@ -22,6 +22,7 @@ GROUPS = {
     "Run": ("sync", "resync", "expire", "status", "catalog"),
     "Clone": ("clone",),
     "Read": ("tables", "query", "changes", "diff", "history", "when", "compare"),
+    "Serve": ("serve",),
     "Parts of sync": ("receive", "apply", "fold", "log"),
 }
 SHELLS = ("bash", "zsh", "fish")

@@ -45,9 +45,7 @@ TABLES, CYCLES, EXPIRED = "_tables", "_cycles", "_expired"
 _SCHEMA_LSN, _BEHIND = f"{APP}.schema_lsn", f"{APP}.behind"
 _COMPACT_EVERY = 100
 _THIN_S, _DAY_S = 3600.0, 86400.0
-REPLACED_S = (
-    LOG_S / 2
-)  # files that were replaced stay for so long; the times are in commits, kept for LOG_S
+REPLACED_S = LOG_S / 2  # files that were replaced stay for so long; the times are in commits, kept for LOG_S
 _IN_ORDER = [(name, "ascending") for name in ("schema_lsn", "applied_lsn", "written_at")]
 
 _TABLES_SCHEMA = pa.schema(

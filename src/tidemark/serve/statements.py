@@ -1,0 +1,88 @@
+"""Statements of a client, and those that the server answers itself: SHOW tidemark.last, EXPLAIN (TIDEMARK). Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from tidemark.serve.messages import BindMessage, parse, query, read_bind, read_parse
+
+MENTION = b"tidemark"
+_SHOW = re.compile(rb"\s*show\s+tidemark\s*\.\s*last\s*;?\s*", re.IGNORECASE)
+_EXPLAIN = re.compile(rb"\s*explain\s*\(\s*tidemark\s*\)\s*(.+)", re.IGNORECASE | re.DOTALL)
+_PLACEHOLDER = (
+    b"SELECT 'not available in a pipeline or a string of statements: run it alone'::pg_catalog.text AS \"%s\""
+)
+
+
+class OwnKind(Enum):
+    """A statement that the server answers itself, with the name of its column."""
+
+    SHOW = b"tidemark.last"
+    EXPLAIN = b"QUERY PLAN"
+
+
+class Statement:
+    """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out."""
+
+    __slots__ = ("kind", "source_text", "text", "verdict")
+
+    def __init__(self, text: bytes) -> None:
+        self.kind: OwnKind | None = None
+        self.text = self.source_text = text
+        self.verdict: object = None
+        if MENTION in text.lower():
+            self._recognize()
+
+    def _recognize(self) -> None:
+        if _SHOW.fullmatch(self.text):
+            self.kind = OwnKind.SHOW
+        elif match := _EXPLAIN.fullmatch(self.text):
+            self.kind, self.text = OwnKind.EXPLAIN, match[1]
+        if self.kind is not None:
+            self.source_text = _PLACEHOLDER % self.kind.value
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A statement that may be answered: a simple query, or what a client sends to execute a prepared statement.
+
+    `prefix` are the messages before Bind, such as Parse; `rest` begins with Bind, or is the Query. `is_open` means that
+    messages of the same exchange were relayed before, without a Sync.
+    """
+
+    statement: Statement
+    prefix: bytes
+    rest: bytes
+    bind_body: bytes | None = None
+    row_limit: int = 0
+    is_described: bool = False
+    is_open: bool = False
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether the client uses the simple protocol."""
+        return self.bind_body is None
+
+    @property
+    def text(self) -> bytes:
+        """The statement, in the encoding of the client."""
+        return self.statement.text
+
+    @cached_property
+    def bind(self) -> BindMessage:
+        """The parameters and formats; those of a simple query are empty."""
+        return BindMessage(b"", b"", (), (), ()) if self.bind_body is None else read_bind(self.bind_body)
+
+
+def rewritten_parse(body: bytes, statement: Statement) -> bytes:
+    """Build the Parse of a statement that the server answers: the source gets a placeholder with the same column."""
+    name, _, types = read_parse(body)
+    return parse(name, statement.source_text, types)
+
+
+def rewritten_query(statement: Statement) -> bytes:
+    """Build the Query in place of one that the server answers itself."""
+    return query(statement.source_text)

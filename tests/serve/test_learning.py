@@ -1,0 +1,71 @@
+"""Which route a statement takes, from the times that were measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.serve.learning import AGAIN_S, REMEASURED, RETRIED, Choice, Memory, Record
+
+pytestmark = pytest.mark.quick
+COST = 1000.0
+
+
+def record(source_s: float | None = None, mirror_s: float | None = None, cost: float = 5000.0) -> Record:
+    return Record(cost=cost, source_s=source_s, mirror_s=mirror_s)
+
+
+@pytest.mark.parametrize(
+    ("given", "threshold", "offloads", "choice"),
+    [
+        (record(cost=10.0), COST, False, Choice.SOURCE),
+        (record(cost=10.0), COST, True, Choice.SOURCE),
+        (record(cost=10.0), 0.0, False, Choice.MIRROR),
+        (record(), COST, True, Choice.MIRROR),
+        (record(), COST, False, Choice.SOURCE),
+        (record(source_s=1.0), COST, False, Choice.MEASURE),
+        (record(source_s=1.0, mirror_s=0.5), COST, False, Choice.MIRROR),
+        (record(source_s=1.0, mirror_s=0.95), COST, False, Choice.SOURCE),
+        (record(source_s=1.0, mirror_s=2.0), COST, False, Choice.SOURCE),
+    ],
+)
+def test_the_faster_route_is_taken(given: Record, threshold: float, offloads: bool, choice: Choice) -> None:
+    assert given.choice(threshold, offloads=offloads) is choice
+
+
+def test_the_slower_route_is_timed_again_now_and_then() -> None:
+    slow, fast = record(source_s=1.0, mirror_s=2.0), record(source_s=1.0, mirror_s=0.1)
+    choices = [slow.choice(COST, offloads=False) for _ in range(REMEASURED * 2)]
+    assert choices.count(Choice.MEASURE) == 2
+    assert Choice.MIRROR not in choices
+    choices = [fast.choice(COST, offloads=False) for _ in range(RETRIED)]
+    assert choices.count(Choice.SOURCE) == 1
+
+
+def test_a_verdict_is_checked_again_after_a_while() -> None:
+    cheap, unproven = Record(cost=10.0, checked_at=100.0), Record(unproven="a reason", checked_at=100.0)
+    for each in (cheap, unproven):
+        assert each.is_settled(COST, 100.0 + AGAIN_S)
+        assert not each.is_settled(COST, 101.0 + AGAIN_S)
+    assert not Record(cost=5000.0, checked_at=100.0).is_settled(COST, 100.0)
+    assert not Record().is_settled(COST, 100.0)
+
+
+def test_times_are_averaged_and_the_last_ones_weigh_more() -> None:
+    measured = Record()
+    for seconds in (1.0, 1.0, 3.0):
+        measured.add_source(seconds)
+        measured.add_mirror(seconds)
+    assert measured.source_s == measured.mirror_s
+    assert 1.0 < (measured.source_s or 0) < 3.0
+
+
+def test_statements_with_other_constants_share_their_record() -> None:
+    def fingerprint(text: str) -> str:
+        if "?" in text:
+            raise ValueError(text)
+        return text.rstrip("0123456789")
+
+    memory = Memory(fingerprint)
+    assert memory.of("select 1") is memory.of("select 22")
+    assert memory.of("select 1") is not memory.of("table t")
+    assert memory.of("?") is not memory.of("?")

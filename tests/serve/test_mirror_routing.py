@@ -1,0 +1,202 @@
+"""Statements through the server are answered by the mirror exactly as by PostgreSQL, or by PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.database import OWNER, PASSWORD, Database
+from harness.mirrored import eventually
+from harness.syncing import syncing
+from tests.conftest import NEWEST
+from tests.serve.serving import Serving, serving
+from tidemark.serve.conversation import EngineKind, Setup
+from tidemark.serve.engine_client import EngineClient
+from tidemark.serve.mirror_router import MirrorRouter
+from tidemark.serve.session_settings import ServeSettings
+
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
+
+TABLES = (
+    "create table orders (id int primary key, customer int, total numeric(12,2), state char(4), placed date)",
+    "create table customers (id int primary key, name text)",
+    """insert into orders select i, i % 5, i * 1.25, (array['new', 'paid', null])[1 + i % 3], date '2026-01-01' + i
+    from generate_series(1, 300) i""",
+    "insert into customers select i, 'customer ' || i from generate_series(0, 3) i",
+)
+ANSWERED = (
+    "select count(*) from orders",
+    "select state, count(*), sum(total), avg(total), min(placed) from orders group by state order by state",
+    "select c.name, sum(o.total) from orders o left join customers c on c.id = o.customer group by c.name order by 2",
+    "select to_char(sum(total), '999G999D99') from orders where placed between '2026-02-01' and '2026-03-01'",
+)
+
+
+@dataclass
+class Routed:
+    """A database, its mirror, and a server before both."""
+
+    database: Database
+    engine: EngineClient
+    running: Serving
+
+    def connect(self, *, direct: bool = False, user: str = OWNER, **options: Any) -> psycopg.Connection[Any]:
+        """Connect through the server, or to the source."""
+        port = self.database.server.port if direct else self.running.port
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=port,
+            dbname=self.database.name,
+            user=user,
+            password=PASSWORD,
+            autocommit=True,
+            **options,
+        )
+
+
+@contextmanager
+def routed(db: Database, spark: SparkSession, folder: Path, cost: float = 0.0) -> Iterator[Routed]:
+    """Mirror the tables, and serve them with the local engine."""
+    db.run(*TABLES)
+    with syncing(db, folder, spark, "orders", "customers") as synced:
+        synced.copy_all()
+        synced.catch_up()
+        engine = EngineClient(Setup(str(synced.options.lake), EngineKind.DUCKDB, db.dsn().reveal()))
+        with serving(db, MirrorRouter(engine, ServeSettings(cost=cost))) as running:
+            stop = asyncio.Event()
+            ended = asyncio.run_coroutine_threadsafe(computing(engine, stop), running.loop)
+            try:
+                eventually(lambda: engine.is_open, 120)
+                yield Routed(db, engine, running)
+            finally:
+                running.loop.call_soon_threadsafe(stop.set)
+                ended.result(30)
+
+
+async def computing(engine: EngineClient, stop: asyncio.Event) -> None:
+    """Run an engine until it is to stop."""
+    task = asyncio.create_task(engine.run())
+    await stop.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def last(connection: psycopg.Connection[Any]) -> str:
+    """Who answered the last statement, and why."""
+    (text,) = connection.execute("show tidemark.last").fetchone() or ("",)
+    return str(text)
+
+
+@pytest.mark.quick
+def test_the_mirror_answers_what_is_proven_at_the_snapshot_of_the_session(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    with routed(db, spark, tmp_path) as both, both.connect() as client, both.connect(direct=True) as source:
+        for statement in ANSWERED:
+            assert client.execute(statement).fetchall() == source.execute(statement).fetchall()
+            assert last(client).startswith("mirror: "), (statement, last(client))
+        by_key = "select count(*), max(total) from orders where customer = %s and placed > %s::date"
+        for parameters in ((3, "2026-02-01"), (None, "2026-02-01")):
+            assert client.execute(by_key, parameters).fetchone() == source.execute(by_key, parameters).fetchone()
+            assert last(client).startswith("mirror: ")
+        client.execute("insert into orders values (1000, 1, 0.5, 'new', '2026-11-01')")
+        assert client.execute("select count(*), max(id) from orders").fetchone() == (301, 1000)
+        assert last(client).startswith("mirror: ")
+        with client.transaction():
+            client.execute("set transaction isolation level repeatable read")
+            assert client.execute("select count(*) from orders").fetchone() == (301,)
+            source.execute("delete from orders where id = 1000")
+            assert client.execute("select count(*) from orders").fetchone() == (301,)
+            assert last(client).startswith("mirror: ")
+            client.execute("update orders set state = 'paid' where id = 3")
+            assert client.execute("select count(*) from orders where state = 'paid'").fetchone() == (101,)
+            assert last(client) == "source: the transaction has written; cost " + last(client).rpartition(" ")[2]
+        assert client.execute("select count(*) from orders").fetchone() == (300,)
+        assert client.execute("select string_agg(name, ',' order by id) from customers").fetchone()
+        assert last(client).startswith("source: ")
+        require_settings(client)
+
+
+def require_settings(client: psycopg.Connection[Any]) -> None:
+    """Settings of a session decide who answers, and what is not answered is refused with the reason."""
+    client.execute("set tidemark.route = 'source'")
+    client.execute("select count(*) from orders")
+    assert last(client).startswith("source: tidemark.route is source")
+    client.execute("set tidemark.route = 'mirror'")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"tidemark\.route is mirror, and the mirror cannot"):
+        client.execute("select string_agg(name, ',' order by id) from customers")
+    client.execute("set tidemark.route = 'elsewhere'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"invalid value for tidemark.route: 'elsewhere'"):
+        client.execute("select count(*) from orders")
+    client.execute("reset tidemark.route")
+    client.execute("set tidemark.at = 'latest'")
+    assert client.execute("select count(*) from orders").fetchone()
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        client.execute("delete from orders")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"tidemark\.at is set"):
+        client.execute("select string_agg(name, ',' order by id) from customers")
+    assert client.execute("select relname from pg_catalog.pg_class where relname = 'orders'").fetchone() == ("orders",)
+    client.execute("set tidemark.at = 'no time'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="invalid position"):
+        client.execute("select count(*) from orders")
+    client.execute("reset tidemark.at")
+    lines = [line for (line,) in client.execute("explain (tidemark) select count(*) from orders").fetchall()]
+    assert lines[0] == "Route: mirror"
+
+
+def test_rights_are_those_of_the_client(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    with routed(db, spark, tmp_path) as both:
+        role = f"nobody_{db.name}"
+        db.admin(f"create role {role} login password '{PASSWORD}'", f"grant select (id) on orders to {role}")
+        try:
+            with both.connect(user=role) as client:
+                assert client.execute("select count(id) from orders").fetchone() == (300,)
+                for statement in ("select sum(total) from orders", "select count(*) from customers"):
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table"):
+                        client.execute(statement)
+        finally:
+            db.admin(f"drop owned by {role}", f"drop role {role}")
+
+
+def test_without_its_engine_the_server_relays_and_the_engine_comes_back(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    with routed(db, spark, tmp_path) as both, both.connect() as client:
+        statement = ANSWERED[1]
+        expected = client.execute(statement).fetchall()
+        assert last(client).startswith("mirror: ")
+        (engine,) = [pid for pid in children() if "engine_process" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(engine, signal.SIGKILL)
+        eventually(lambda: not both.engine.is_open, 30)
+        assert client.execute(statement).fetchall() == expected
+        assert last(client) == "source: the engine is not started yet"
+        eventually(lambda: both.engine.is_open, 120)
+        assert client.execute(statement).fetchall() == expected
+        assert last(client).startswith("mirror: ")
+
+
+def children() -> list[int]:
+    """The processes that this one has started."""
+    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()] + [
+        int(pid)
+        for task in Path(f"/proc/{os.getpid()}/task").iterdir()
+        if task.name != str(os.getpid())
+        for pid in (task / "children").read_text().split()
+    ]
+
+
+def test_statements_that_cost_little_are_relayed(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    with routed(db, spark, tmp_path, cost=1_000_000.0) as both, both.connect() as client:
+        for _ in range(3):
+            client.execute("select count(*) from orders")
+        assert last(client).startswith("source: its cost of ")

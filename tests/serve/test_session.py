@@ -1,0 +1,280 @@
+"""The state machine of a session: however bytes are cut, the same is relayed and the same is a candidate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.errors import MalformedMessage
+from tidemark.serve import messages, session
+from tidemark.serve.messages import FLUSH, SYNC, BindMessage
+from tidemark.serve.session import HELD_LIMIT, Session
+from tidemark.serve.statements import Candidate
+from tidemark.serve.wire import ClientKind, SourceKind, frame
+
+pytestmark = pytest.mark.quick
+
+READY = messages.ready(ord("I"))
+PARSE, BIND = messages.parse(b"s", b"select 1"), messages.bind(BindMessage(b"p", b"s", (), (), ()))
+DESCRIBE_S, DESCRIBE_P = messages.describe(b"S", b"s"), messages.describe(b"P", b"p")
+EXECUTE = messages.execute(b"p", 7)
+QUERY = messages.query(b"select 2")
+MESSAGES = (
+    PARSE,
+    BIND,
+    DESCRIBE_S,
+    DESCRIBE_P,
+    EXECUTE,
+    SYNC,
+    FLUSH,
+    QUERY,
+    messages.close(b"S", b"s"),
+    messages.query(b"begin; select 1"),
+    frame(ClientKind.COPY_DATA, b"row"),
+    frame(ClientKind.COPY_DONE),
+    messages.parse(b"", b"show tidemark.last"),
+)
+
+
+def started(considers: bool = True) -> Session:
+    """A session whose source is ready."""
+    made = Session(lambda _, __: considers)
+    assert made.from_source(READY) == READY
+    assert made.is_quiet
+    return made
+
+
+def fed(machine: Session, *pieces: bytes) -> tuple[bytes, list[Candidate]]:
+    """What is relayed, and the candidates, each of them relayed as a router could."""
+    relayed, candidates = b"", list[Candidate]()
+    for piece in pieces:
+        out, candidate = machine.from_client(piece)
+        relayed += out
+        while candidate is not None:
+            candidates.append(candidate)
+            machine.expect(candidate)
+            relayed += candidate.prefix + candidate.rest
+            out, candidate = machine.from_client(b"")
+            relayed += out
+    return relayed, candidates
+
+
+@pytest.mark.parametrize(
+    ("sent", "prefix", "is_described"),
+    [
+        ([PARSE, BIND, DESCRIBE_P, EXECUTE, SYNC], PARSE, True),
+        ([PARSE, DESCRIBE_S, BIND, EXECUTE, SYNC], PARSE + DESCRIBE_S, False),
+        ([messages.close(b"S", b"old"), PARSE, BIND, EXECUTE, SYNC], messages.close(b"S", b"old") + PARSE, False),
+    ],
+)
+def test_one_statement_up_to_its_sync_is_a_candidate(sent: list[bytes], prefix: bytes, is_described: bool) -> None:
+    machine = started()
+    out, candidate = machine.from_client(b"".join(sent))
+    assert out == b""
+    assert candidate is not None
+    assert (candidate.text, candidate.prefix, candidate.is_described) == (b"select 1", prefix, is_described)
+    assert candidate.row_limit == 7
+    assert candidate.bind == BindMessage(b"p", b"s", (), (), ())
+    assert candidate.prefix + candidate.rest == b"".join(sent)
+
+
+def test_a_prepared_statement_is_a_candidate_each_time() -> None:
+    machine = started()
+    assert fed(machine, PARSE + DESCRIBE_S + SYNC) == (PARSE + DESCRIBE_S + SYNC, [])
+    for _ in range(2):
+        machine.from_source(messages.PARSE_COMPLETE + READY)
+        relayed, (candidate,) = fed(machine, BIND + EXECUTE + SYNC)
+        assert (relayed, candidate.prefix, candidate.is_open) == (BIND + EXECUTE + SYNC, b"", False)
+
+
+def test_a_statement_that_was_flushed_before_is_a_candidate_of_an_open_exchange() -> None:
+    machine = started()
+    assert machine.from_client(PARSE + DESCRIBE_S + FLUSH) == (PARSE + DESCRIBE_S + FLUSH, None)
+    machine.from_source(messages.PARSE_COMPLETE)
+    _, candidate = machine.from_client(BIND + EXECUTE + SYNC)
+    assert candidate is not None
+    assert candidate.is_open
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [PARSE, BIND, EXECUTE, EXECUTE, SYNC],
+        [PARSE, BIND, EXECUTE, BIND, EXECUTE, SYNC],
+        [PARSE, BIND, EXECUTE, FLUSH],
+        [PARSE, BIND, FLUSH, EXECUTE, SYNC],
+        [PARSE, BIND, messages.execute(b"other"), SYNC],
+        [EXECUTE, SYNC],
+        [BIND, EXECUTE, SYNC],
+        [PARSE, QUERY],
+        [PARSE, FLUSH, QUERY],
+        [PARSE, SYNC, PARSE, BIND, EXECUTE, SYNC],
+        [PARSE, BIND, messages.describe(b"P", b"other"), EXECUTE, SYNC],
+        [frame(ClientKind.FUNCTION_CALL, b"x"), QUERY],
+    ],
+)
+def test_other_sequences_are_relayed(sent: list[bytes]) -> None:
+    assert fed(started(), b"".join(sent)) == (b"".join(sent), [])
+
+
+def test_nothing_is_a_candidate_while_the_source_owes_a_response() -> None:
+    machine = started()
+    _, candidates = fed(machine, QUERY + QUERY)
+    assert len(candidates) == 1
+    machine.from_source(READY)
+    assert fed(machine, QUERY)[1] == []
+    machine.from_source(READY + READY)
+    assert len(fed(machine, QUERY)[1]) == 1
+
+
+def test_a_failed_block_has_no_candidates() -> None:
+    machine = started(considers=False)
+    fed(machine, QUERY)
+    machine.from_source(messages.ready(ord("E")))
+    machine._considers = lambda _, __: True
+    assert fed(machine, QUERY)[1] == []
+
+
+def test_a_response_that_was_not_expected_ends_all_candidates() -> None:
+    machine = started()
+    machine.from_source(READY)
+    assert machine.is_lost
+    assert fed(machine, QUERY) == (QUERY, [])
+
+
+def test_an_unnamed_statement_is_unknown_after_an_error_and_after_a_query() -> None:
+    unnamed = [messages.parse(b"", b"select 1"), SYNC]
+    executed = [messages.bind(BindMessage(b"", b"", (), (), ())), messages.execute(b""), SYNC]
+    for is_query in (True, False):
+        machine = started(considers=False)
+        fed(machine, *unnamed)
+        machine.from_source(READY if is_query else messages.error("42601", "x") + READY)
+        if is_query:
+            fed(machine, messages.query(b"begin; select 1"))
+            machine.from_source(READY)
+        machine._considers = lambda _, __: True
+        assert fed(machine, b"".join(executed))[1] == []
+
+
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_syncs_during_copy_in_have_no_response(is_pipelined: bool) -> None:
+    machine = started()
+    copy_in, rows = (
+        frame(SourceKind.COPY_IN, b"\0\0\0"),
+        frame(ClientKind.COPY_DATA, b"row") + frame(ClientKind.COPY_DONE),
+    )
+    machine.statements.clear()
+    fed(machine, messages.parse(b"", b"copy t from stdin") + BIND + messages.execute(b"q") + SYNC)
+    if is_pipelined:
+        fed(machine, rows + SYNC)
+        machine.from_source(copy_in)
+    else:
+        machine.from_source(copy_in)
+        fed(machine, rows + SYNC)
+    before = machine.is_quiet
+    machine.from_source(messages.command_complete("COPY 1") + READY)
+    assert (before, machine.is_quiet, machine.is_lost) == (False, True, False)
+
+
+def test_copy_in_of_a_query_has_one_response() -> None:
+    machine = started(considers=False)
+    fed(machine, QUERY)
+    machine.from_source(frame(SourceKind.COPY_IN, b"\0\0\0"))
+    fed(machine, frame(ClientKind.COPY_DATA, b"row") + frame(ClientKind.COPY_DONE))
+    machine.from_source(READY)
+    assert machine.is_quiet
+
+
+def test_a_mention_of_the_settings_is_noted_but_not_that_of_the_reports() -> None:
+    for sent, is_touched in (
+        (messages.query(b"show tidemark.last"), False),
+        (messages.query(b"SET Tidemark.route = source"), True),
+        (messages.bind(BindMessage(b"", b"", (), (b"TIDEMARK.at",), ())), True),
+        (QUERY, False),
+    ):
+        machine = started()
+        fed(machine, sent)
+        assert machine.is_touched is is_touched
+
+
+def test_statements_of_the_server_are_placeholders_for_the_source() -> None:
+    machine = started()
+    relayed, _ = fed(machine, messages.parse(b"s", b"explain (tidemark) select 1") + SYNC)
+    assert b'AS "QUERY PLAN"' in relayed
+    machine.from_source(messages.PARSE_COMPLETE + READY)
+    for piece in (BIND[:10], BIND[10:] + EXECUTE):
+        assert fed(machine, piece) == (b"", [])
+    _, (candidate,) = fed(machine, SYNC)
+    assert candidate.text == b"select 1"
+
+
+def test_large_messages_pass_in_pieces_and_are_no_candidates() -> None:
+    machine = started()
+    large = messages.query(b"select '" + b"x" * HELD_LIMIT + b"'")
+    relayed, candidates = fed(machine, large[:100], large[100:5000], large[5000:])
+    assert (relayed, candidates) == (large, [])
+    assert machine.is_touched  # it could have set anything
+    assert machine.pending_bytes == 0
+
+
+def test_too_much_that_is_held_is_relayed() -> None:
+    machine = started()
+    many = [messages.parse(b"%d" % number, b"x" * 1000) for number in range(HELD_LIMIT // 1000 + 10)]
+    relayed, _ = fed(machine, *many)
+    assert len(relayed) + machine.pending_bytes == sum(map(len, many))
+    assert machine.pending_bytes < HELD_LIMIT
+    assert len(started().statements) == 0
+
+
+def test_statements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STATEMENTS_LIMIT", 5)
+    machine = started()
+    for number in range(session.STATEMENTS_LIMIT + 10):
+        fed(machine, messages.parse(b"%d" % number, b"x"))
+    assert len(machine.statements) <= session.STATEMENTS_LIMIT
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"?\0\0\0\5x", b"Q\0\0\0\3", b"Q\xff\xff\xff\xff", b"S\0\1\0\0", b"p\0\0\0\5x" * 0 + b"Z\0\0\0\5I"]
+)
+def test_a_malformed_message_is_refused(wrong: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        started().from_client(wrong)
+
+
+@given(st.lists(st.sampled_from(MESSAGES), max_size=12), st.data())
+def test_pieces_make_no_difference(sent: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    pieces = [whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    considered = data.draw(st.booleans())
+    one, many = started(considered), started(considered)
+    expected, found = fed(one, whole), fed(many, *pieces)
+    assert found[0] + many._pending == expected[0] + one._pending
+    assert [(each.text, each.rest) for each in found[1]] == [(each.text, each.rest) for each in expected[1]]
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                READY,
+                messages.data_row([b"x" * 50]),
+                messages.error("42601", "x"),
+                messages.data_row([b"x" * 40_000]),
+                frame(SourceKind.KEY_DATA, b"12345678"),
+            ]
+        ),
+        max_size=8,
+    ),
+    st.data(),
+)
+def test_the_source_is_relayed_as_it_is(sent: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    machine = started()
+    relayed = b"".join(
+        machine.from_source(whole[begin:end]) for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)
+    )
+    assert relayed == whole
