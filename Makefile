@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity clone-parity sql-differential soak format lock clean
+.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity clone-parity sql-differential sql-parity sql-regress soak format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ clone-parity: $(READY) ## Compare every table of clones under load at exact posi
 sql-differential: $(READY) ## Compare generated SQL on PostgreSQL and the mirror, STATEMENTS= (20000), SEED= (random), ARGS=
 	$(BIN)/python -m tests.differential.run --statements $(or $(STATEMENTS),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+sql-parity: $(READY) ## Compare PostgreSQL's statements at the source and by the mirror: TPC-H, TPC-DS, random ones (ARGS=)
+	$(BIN)/python -m tests.sql_parity.run $(ARGS)
+
+sql-regress: $(READY) ## Compare what psql prints for PostgreSQL's regression files, directly and through the server (ARGS=)
+	$(BIN)/python -m tests.sql_parity.regress $(ARGS)
+
 bench-%: $(READY) ## Run one benchmark against its rivals, such as bench-copy: see docs/internals/benchmarks.md
 	$(BIN)/python -m bench.$*
 
@@ -80,7 +86,7 @@ format: $(READY) ## Format the code and apply the linter's fixes
 lock: $(READY) ## Resolve the dependencies into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
-		--extra java --extra connect --group dev pyproject.toml --output-file requirements.lock
+		--extra java --extra connect --extra duckdb --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## Remove the virtual environment, the build output and all caches
 	rm -rf $(VENV) dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

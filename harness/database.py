@@ -83,10 +83,14 @@ class Database:
         self.server.sql(f"drop database {self.name} with (force)")
 
 
-def create_database(server: Server, encoding: str | None = None) -> Database:
-    """Create a database: the application may create tables in it, and the mirror role may read them."""
+def create_database(server: Server, encoding: str | None = None, *, locale: str = "") -> Database:
+    """Create a database: the application may create tables in it, and the mirror role may read them.
+
+    `locale` are options of CREATE DATABASE, such as `locale_provider icu icu_locale 'de' locale 'C'`.
+    """
     database = Database(server, f"db_{uuid4().hex[:12]}")
     how = f"template template0 locale 'C' encoding '{encoding}'" if encoding else ""
+    how = f"template template0 {locale}" if locale else how
     server.sql(f"create database {database.name} owner {OWNER} {how}")
     database.admin(
         f"grant create on schema public to {OWNER}",

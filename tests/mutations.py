@@ -494,6 +494,34 @@ MUTATIONS = (
         "lambda there: [path for path in paths if path in there]",
         ("tests/pipeline/fold/test_change_files.py", "-k", "not_brought_back"),
     ),
+    Mutation(
+        "split: a field of a node that is not read is overlooked",
+        "split/nodes.py",
+        "        if self.left:\n",
+        "        if None:\n",
+        ("tests/sql_parity/test_reference.py", "-k", "not_answered_otherwise"),
+    ),
+    Mutation(
+        "split: NOT IN is taken for IN",
+        "split/expressions.py",
+        'negate=name == "<>")',
+        "negate=False)",
+        ("tests/sql_parity/test_reference.py", "-k", "each_construct"),
+    ),
+    Mutation(
+        "split: the application's own operators are not excluded",
+        "split/facts.py",
+        "        if self.operators:\n",
+        "        if None:\n",
+        ("tests/sql_parity/test_reference.py", "-k", "not_answered_otherwise"),
+    ),
+    Mutation(
+        "split: a cast to fewer digits is left out",
+        "split/unified.py",
+        "Typed(cast(value.expr, ir.decimal(precision, scale)), type_, scale)",
+        "Typed(value.expr, type_, scale)",
+        ("tests/sql_parity/test_reference.py", "-k", "each_construct"),
+    ),
 )
 
 
