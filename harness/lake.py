@@ -192,6 +192,8 @@ def require_read(moment: Moment, table: str, columns: tuple[str, ...], rows: Cou
     """Require that a table of a mirror has exactly these columns and rows, whichever engine reads it."""
     what = f"{table} at {moment.lsn}"
     require_rows(read(moment, table), columns, rows, what)
+    if not columns:
+        return  # the local engine refuses a table without columns
     found = by_duckdb(moment, table.removeprefix(ONLY), only=table.startswith(ONLY))
     _require_equal(found, (columns, rows), f"{what}, by DuckDB")
 

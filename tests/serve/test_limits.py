@@ -18,7 +18,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.serve import messages
 from tidemark.serve.legs import READ_BYTES, WRITE_LIMIT, Pause
 from tidemark.serve.messages import read_report
-from tidemark.serve.relay import Limits, Relay
+from tidemark.serve.relay import ClientRelay, Limits
 from tidemark.serve.server import ListenAddress
 from tidemark.serve.upstream import upstream_of
 from tidemark.serve.wire import Opening, frames, request_packet, startup_packet
@@ -79,7 +79,7 @@ def test_a_source_that_requires_no_password_admits_only_local_clients(
 ) -> None:
     with serving(db) as running:
         Raw(running.port, db.name).close()
-        monkeypatch.setattr(Relay, "is_local_client", property(lambda _: False))
+        monkeypatch.setattr(ClientRelay, "is_local_client", property(lambda _: False))
         report = report_of(received(running.port, startup_packet({"user": "postgres", "database": db.name})))
         assert report["C"] == "28000"
         assert "without a password" in report["M"]

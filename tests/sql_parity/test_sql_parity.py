@@ -30,7 +30,7 @@ from tests.sql_parity.routes import Route
 from tests.sql_parity.tpc import compare_benchmark, places
 from tests.sql_parity.worlds import world
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark]
+pytestmark = [pytest.mark.full, pytest.mark.spark]
 
 FEW = Run(seed=7, each=15, phases=(CHANGED,), kinds=())
 

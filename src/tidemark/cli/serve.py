@@ -63,7 +63,7 @@ def serve(
     cost: float, prefer: str, max_statements: int, max_rows: int, max_connections: int, authentication_s: float,
     master: str | None, remote: str | None, conf: tuple[str, ...],
 ) -> ExitCode:  # fmt: skip
-    """Serve PostgreSQL clients: answer SELECTs by the mirror, and everything else by the source.
+    """Serve PostgreSQL clients from SOURCE, and from LAKE by choice.
 
     Clients connect with the database, user and password of the source, which authenticates them. The rules of its
     pg_hba.conf apply to the address of this server. LAKE is the mirror of the source, which `tidemark sync` updates.

@@ -32,7 +32,7 @@ Connection: TypeAlias = psycopg.Connection[Any]
 Row = tuple[bytes | None, ...]
 
 
-class Tables(Protocol):
+class MomentTables(Protocol):
     """A moment: the tables that engines read."""
 
     @property
@@ -48,7 +48,7 @@ class Tables(Protocol):
         """Return the same rows for the local engine."""
 
 
-MakeEngine = Callable[[Tables, Facts], Engine]
+MakeEngine = Callable[[MomentTables, Facts], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Answered:
     rows: list[Row]
 
 
-def spark_engine(moment: Tables, facts: Facts) -> Engine:
+def spark_engine(moment: MomentTables, facts: Facts) -> Engine:
     """Return Spark with the tables of a moment, which must be defined there as the session sees them."""
     relations = {each.oid: each for each in facts.relations.values() if each is not None}
 
@@ -90,7 +90,7 @@ def spark_engine(moment: Tables, facts: Facts) -> Engine:
 def local_engine(database: LocalDatabase) -> MakeEngine:
     """Return how the local engine of a lake is made with the tables of a moment."""
 
-    def made(moment: Tables, facts: Facts) -> Engine:
+    def made(moment: MomentTables, facts: Facts) -> Engine:
         relations = {each.oid: each for each in facts.relations.values() if each is not None}
 
         def rows(oid: int) -> LocalRows:
@@ -105,7 +105,7 @@ def local_engine(database: LocalDatabase) -> MakeEngine:
 def answer(
     statement: str,
     parameters: Sequence[Parameter],
-    moment: Tables,
+    moment: MomentTables,
     session: Connection,
     engine: MakeEngine = spark_engine,
 ) -> Answered:
@@ -119,7 +119,12 @@ def answer(
 
 class _Answering:
     def __init__(
-        self, statement: str, parameters: Sequence[Parameter], moment: Tables, session: Connection, engine: MakeEngine
+        self,
+        statement: str,
+        parameters: Sequence[Parameter],
+        moment: MomentTables,
+        session: Connection,
+        engine: MakeEngine,
     ) -> None:
         self._statement, self._parameters, self._moment, self._session = statement, parameters, moment, session
         self._make_engine = engine

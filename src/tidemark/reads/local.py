@@ -23,7 +23,7 @@ from tidemark.reads.equalities import Equalities
 from tidemark.reads.few import Few, FewContents, MergeLimits, contents_here, merged_here
 from tidemark.reads.local_sql import cell_values, null_of, string
 from tidemark.reads.places import positions_of
-from tidemark.reads.planning import FoundTable, PlannedTable, TablePlanner
+from tidemark.reads.planning import FoundFiles, PlannedTable, TablePlanner
 from tidemark.reads.shape import COPY_AGAIN, ITS
 from tidemark.reads.shown import Shown, ShownTable, shown_names
 from tidemark.reads.unchanged import FOLDED, NEVER_SENT
@@ -99,7 +99,7 @@ class LocalReader:
             raise EngineRefused("changes of the table cannot be merged in this process", _ELSEWHERE)
         return few
 
-    def _changes(self, found: FoundTable) -> pa.Table:
+    def _changes(self, found: FoundFiles) -> pa.Table:
         changes = self._planner.changes_here(found, LIMITS)
         if changes is None:
             raise EngineRefused("the table has too many changes that are not folded yet", _ELSEWHERE)
@@ -133,7 +133,7 @@ class _RowsQuery:
             parts.append(f"SELECT {self._cells} FROM {self._bind(few.rows)}")
         self.query = " UNION ALL ".join(parts)
 
-    def contents(self, found: FoundTable, few: FewContents, boundary: Boundary) -> None:
+    def contents(self, found: FoundFiles, few: FewContents, boundary: Boundary) -> None:
         """The sum of contents: rows that are not removed, and those that may be as often as they are added."""
         folded = found.folded if not few.truncated else None
         more, fewer = [], []

@@ -44,7 +44,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTable:
+class FoundFiles:
     """A table at one time: its columns for readers, its files, the boundary of its versions, and the tail."""
 
     shown: ShownTable
@@ -66,7 +66,7 @@ class PlannedTable:
     in this process although they are too many for a plan of Spark, once the local engine has merged them.
     """
 
-    found: FoundTable
+    found: FoundFiles
     few: Few | None
     many: Few | None = None
     _places: Places | None = None
@@ -134,14 +134,14 @@ class TablePlanner:
             self._planned[oid] = PlannedTable(found, few)
         return self._planned[oid]
 
-    def unfolded(self, history: TableHistory, span: Span) -> FoundTable:
+    def unfolded(self, history: TableHistory, span: Span) -> FoundFiles:
         """Return the table with all changes after the base of the span, and without its versions."""
         view = self._view()
         found = self._found(view, history, span, versions=False)
         self._require_whole(view, history)
         return found
 
-    def changes_here(self, found: FoundTable, limits: MergeLimits) -> pa.Table | None:
+    def changes_here(self, found: FoundFiles, limits: MergeLimits) -> pa.Table | None:
         """Return the changes above the versions that are visible at the boundary; None if they exceed the limits."""
         files = found.between(self.boundary)
         if not are_few(files, limits):
@@ -153,12 +153,12 @@ class TablePlanner:
         rows = rows if tail is None else pa.concat_tables([rows, tail])
         return seen_here(rows, found.since, self.boundary)
 
-    def _few(self, found: FoundTable) -> Few | None:
+    def _few(self, found: FoundFiles) -> Few | None:
         """Return the same changes merged in this process, if they are few and the table has a key."""
         rows = self.changes_here(found, short_limits()) if found.shown.key else None
         return merged_here(rows, found.shown.shape) if rows is not None else None
 
-    def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> FoundTable:
+    def _found(self, view: LakeView, history: TableHistory, span: Span, *, versions: bool) -> FoundFiles:
         """Read changes before versions, so that changes folded in the meantime are in both, and not in neither."""
         files = view.changes(history.path)
         folded = read_versions(view.lake.path, history.path, span.base.lsn) if versions else None
@@ -169,7 +169,7 @@ class TablePlanner:
         shown = shown_table(history, span.fingerprint, stored, types)
         since = held(folded, span.base)
         tail = self._tail(view, history, shown, files, max(files.applied, since.floor))
-        return FoundTable(shown, files, folded, since, tail)
+        return FoundFiles(shown, files, folded, since, tail)
 
     def _require_whole(self, view: LakeView, history: TableHistory) -> None:
         """Reject a read below the retained LSN, and a read above a gap: changes that could not be decoded or matched.

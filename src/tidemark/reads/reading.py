@@ -8,7 +8,7 @@ from tidemark.reads.changes import file_changes, no_changes
 from tidemark.reads.contents import contents
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.overlay import overlaid
-from tidemark.reads.planning import FoundTable, TablePlanner
+from tidemark.reads.planning import FoundFiles, TablePlanner
 from tidemark.reads.shape import ChangeFacts, both, facts_of
 from tidemark.reads.tail import tail_of
 from tidemark.reads.versions import base_of
@@ -48,7 +48,7 @@ class TableReader:
         rows, facts = self._all_changes(found)
         return contents(rows, shape, facts, base)
 
-    def _all_changes(self, found: FoundTable) -> tuple[DataFrame, ChangeFacts]:
+    def _all_changes(self, found: FoundFiles) -> tuple[DataFrame, ChangeFacts]:
         """Return the changes after the folded versions, and their possible kinds."""
         spark, boundary = self._spark, self._planner.boundary
         chosen = found.between(boundary)

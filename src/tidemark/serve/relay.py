@@ -60,12 +60,12 @@ class Host(Protocol):
     upstream: Upstream
     limits: Limits
     tls: ssl.SSLContext | None
-    keys: dict[bytes, Relay]
+    keys: dict[bytes, ClientRelay]
 
-    def admit(self, relay: Relay, /) -> bool:
+    def admit(self, relay: ClientRelay, /) -> bool:
         """Count a client that has sent its startup packet; return False if there are too many."""
 
-    def forget(self, relay: Relay, /) -> None:
+    def forget(self, relay: ClientRelay, /) -> None:
         """Note that a session has ended."""
 
     def cancel(self, packet: StartupPacket, /) -> None:
@@ -75,7 +75,7 @@ class Host(Protocol):
         """Run something in the background."""
 
 
-class Relay:
+class ClientRelay:
     """A client's connection and, once it has sent its startup packet, its connection to the source."""
 
     __slots__ = (

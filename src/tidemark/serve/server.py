@@ -15,7 +15,7 @@ from typing import Any
 from tidemark import logs
 from tidemark.errors import InvalidValue
 from tidemark.serve.legs import Leg
-from tidemark.serve.relay import Limits, Relay
+from tidemark.serve.relay import ClientRelay, Limits
 from tidemark.serve.routing import Router
 from tidemark.serve.tls import Tls, server_context
 from tidemark.serve.upstream import Upstream
@@ -55,9 +55,9 @@ class Server:
         self.upstream, self.router, self.tls = upstream, router, tls
         self.limits = limits or Limits()
         self.listen = listen
-        self.keys: dict[bytes, Relay] = {}
-        self._relays = set[Relay]()
-        self._admitted = set[Relay]()
+        self.keys: dict[bytes, ClientRelay] = {}
+        self._relays = set[ClientRelay]()
+        self._admitted = set[ClientRelay]()
         self._tasks = set[asyncio.Task[None]]()
         self._listening: asyncio.Server | None = None
 
@@ -102,16 +102,16 @@ class Server:
         connected = leg.transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._relays.add(Relay(self, leg))
+        self._relays.add(ClientRelay(self, leg))
 
-    def admit(self, relay: Relay) -> bool:
+    def admit(self, relay: ClientRelay) -> bool:
         """Count a client that has sent its startup packet; return False if there are too many."""
         if len(self._admitted) >= self.limits.connections:
             return False
         self._admitted.add(relay)
         return True
 
-    def forget(self, relay: Relay) -> None:
+    def forget(self, relay: ClientRelay) -> None:
         """A session has ended."""
         self._relays.discard(relay)
         self._admitted.discard(relay)
