@@ -124,6 +124,7 @@ def test_the_mirror_answers_what_is_proven_at_the_snapshot_of_the_session(
         assert client.execute("select count(*) from orders").fetchone() == (300,)
         assert client.execute("select string_agg(name, ',' order by id) from customers").fetchone()
         assert last(client).startswith("source: ")
+        source.execute("insert into orders values (2000, 1, 0.5, 'new', '2026-11-01')")
         require_settings(client)
 
 
@@ -140,7 +141,9 @@ def require_settings(client: psycopg.Connection[Any]) -> None:
         client.execute("select count(*) from orders")
     client.execute("reset tidemark.route")
     client.execute("set tidemark.at = 'latest'")
-    assert client.execute("select count(*) from orders").fetchone()
+    assert client.execute("select count(*) from orders").fetchone() == (300,)
+    with pytest.raises(psycopg.errors.DivisionByZero):  # in the past; the source has another row, and would return 1
+        client.execute("select 1 / (count(*) - 300) from orders")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         client.execute("delete from orders")
     with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"tidemark\.at is set"):

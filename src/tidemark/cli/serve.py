@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -77,6 +78,10 @@ def serve(
     defaults = ServeSettings(Route(route), "", cost, False, Prefer(prefer))
     client: EngineClient | None = None
     if defaults.route is not Route.SOURCE:
+        if engine == EngineKind.DUCKDB.value and find_spec("duckdb") is None:
+            raise InvalidValue("the package duckdb is not installed", "Run `pip install 'tidemark[duckdb]'`.")
+        if wrong := [each for each in conf if not all(each.partition("=")[:2])]:
+            raise InvalidValue(f"invalid option of Spark: --conf {wrong[0]}", "Use `--conf KEY=VALUE`.")
         options = tuple((key, value) for key, _, value in (each.partition("=") for each in conf))
         client = EngineClient(
             Setup(str(lake), EngineKind(engine), source.reveal(), master, remote, options, max_statements, max_rows)

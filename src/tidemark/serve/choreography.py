@@ -38,7 +38,7 @@ from tidemark.serve.wire import HEADER_BYTES, SourceKind
 _LOGGER = logging.getLogger(__name__)
 _IDLE = ord("I")
 _TEXT_ARRAY = 1009
-_CANCELLED = "57014"
+_CANCELLED, _CANNOT = "57014", "0A000"
 
 Taker = Callable[[int, bytes], bytes]
 
@@ -215,7 +215,7 @@ class Routing:
             return
         fields = self._look.fields if self._look is not None and not self._look.error else None
         if fields is None:
-            await self._relay(Report(SOURCE, "the statement returns no rows"))
+            await self._without(answer, "the statement returns no rows")
             return
         sent, swallowed = self._answer_messages(answer)
         answering = own.Answering(candidate, fields, swallowed, answer.notice)
@@ -223,7 +223,7 @@ class Routing:
         last = answering.end()
         self._has_savepoint = self._has_savepoint and bool(answering.error)  # released with the answer
         if answering.has_failed:
-            await self._failed(answering)
+            await self._failed(answer, answering)
             return
         if self._began_in == _IDLE != self.state.status:
             await self._end_block()
@@ -246,14 +246,22 @@ class Routing:
             sent += [own.run(own.COMMIT)]
         return b"".join([*before, *sent, own.clean(), SYNC]), own.OWN_FRAMES * self._has_savepoint + 2
 
-    async def _failed(self, answering: own.Answering) -> None:
-        """No byte of the answer was sent: the source answers, unless the client cancelled."""
+    async def _failed(self, answer: Answer, answering: own.Answering) -> None:
+        """No byte of the answer was sent: the source answers, unless the client cancelled or requires the mirror."""
         if self._is_cancelled:
             await self._refuse(self._cancelled())
             return
         report = messages.read_report(answering.error[HEADER_BYTES:]) if answering.error else {}
         reason = report.get("M", "its columns have other types")
-        await self._relay(Report(SOURCE, f"the answer of the mirror could not be used: {reason}"))
+        await self._without(answer, reason, report.get("C", _CANNOT))
+
+    async def _without(self, answer: Answer, reason: str, sqlstate: str = _CANNOT) -> None:
+        """Relay the statement, or refuse it if only the mirror may answer: the source would answer another question."""
+        text = f"the answer of the mirror could not be used: {reason}"
+        if answer.is_required:
+            await self._refuse(Refuse(sqlstate, text, Report(REFUSED, text)))
+        else:
+            await self._relay(Report(SOURCE, text))
 
     async def _refuse(self, refuse: Refuse) -> None:
         if not self._has_prefix:

@@ -11,12 +11,11 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import postgast
 
-from tidemark.errors import EngineRefused, InvalidValue, UnexpectedSourceError
+from tidemark.errors import EngineRefused, InvalidValue, TidemarkError, UnexpectedSourceError
 from tidemark.serve.conversation import Arrays, Ask, Finished, Refused, RefusedBy, Running
 from tidemark.serve.engine_client import Conversation, EngineClient
 from tidemark.serve.learning import Choice, Memory, Record
@@ -50,7 +49,7 @@ _LIMITS = OwnStatement(
 )
 _SELECTS = frozenset(("select", "with", "(", "table", "values"))
 _SUPPORTED = re.compile(r"utf-?8", re.IGNORECASE)
-_CANNOT, _INVALID, _READ_ONLY, _TOO_LATE = "0A000", "22023", "25006", "57014"
+_CANNOT, _INVALID, _READ_ONLY, _TOO_LATE, _INTERNAL = "0A000", "22023", "25006", "57014", "XX000"
 _CHECK_S = 0.01  # what the round trips of an answer add to the time of the engine
 
 
@@ -162,9 +161,25 @@ class _Deciding:
         try:
             return await self._decided()
         except _NotAnswered as error:
-            return await self._without_mirror(error)
+            reason = error
         except InvalidValue as error:
             return self._refusal(error.message, _INVALID, error.hint)
+        except Exception as error:
+            if self._knows_settings and not self._settings.must_answer:
+                raise  # the source answers
+            return self._failed(error)
+        try:
+            return await self._without_mirror(reason)
+        except InvalidValue as error:
+            return self._refusal(error.message, _INVALID, error.hint)
+        except Exception as error:  # noqa: BLE001 - the settings are not known: the source must not answer
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Refuse:
+        """Refuse after an error in a session that reads the past, or may: the source would answer with the present."""
+        message = error.message if isinstance(error, TidemarkError) else f"routing failed: {type(error).__name__}"
+        sqlstate = (error.sqlstate if isinstance(error, UnexpectedSourceError) else None) or _INTERNAL
+        return Refuse(sqlstate, message, self._report(REFUSED, message))
 
     async def _decided(self) -> Decision:
         if not _SUPPORTED.fullmatch(self._routed.state.parameters.get("client_encoding", "")):
@@ -282,7 +297,8 @@ class _Deciding:
         statement = self._with_arrays(finished.sql.encode(), finished.arrays)
         report = self._report(MIRROR, "computed at the snapshot of the statement" if not self._settings.at else "at")
         notice = f"tidemark: {report}" if self._settings.notices else ""
-        return Answer(statement.text, statement.types, statement.parameters, report, statement.formats, notice)
+        must = self._settings.must_answer
+        return Answer(statement.text, statement.types, statement.parameters, report, statement.formats, notice, must)
 
     def _asked(self, ask: Ask) -> OwnStatement:
         return self._with_arrays(ask.sql.encode(), ask.arrays) if ask.has_parameters else OwnStatement(ask.sql.encode())
@@ -326,9 +342,8 @@ class _Deciding:
         return self._refusal(f"{setting}, and the mirror cannot answer: {error.reason}", error.sqlstate)
 
     async def _read_settings_alone(self) -> None:
-        with suppress(UnexpectedSourceError):
-            self._look = await self._routed.look(_SETTINGS)
-            self._read_settings(json.loads(_text(self._look.results[0])))
+        self._look = await self._routed.look(_SETTINGS)
+        self._read_settings(json.loads(_text(self._look.results[0])))
 
     def _refusal(self, message: str, sqlstate: str, hint: str = "") -> Refuse:
         reset = "Use RESET tidemark.at and RESET tidemark.route to let the source answer."

@@ -72,7 +72,8 @@ class Answer:
     """The source runs this statement instead, with these parameters, and its rows are the answer.
 
     The router must have called `look`, which also requires that the source has the prepared statement of this text.
-    The types of its columns must be those of the client's statement; otherwise the client's statement is relayed.
+    The types of its columns must be those of the client's statement. If they are not, or the statement fails before its
+    first row, the client's statement is relayed, unless `is_required`: then the client gets an error.
     """
 
     text: bytes
@@ -81,6 +82,7 @@ class Answer:
     report: Report
     formats: tuple[int, ...] = ()
     notice: str = ""
+    is_required: bool = False
 
 
 @dataclass(frozen=True)
