@@ -1,8 +1,9 @@
 """`make bench-against COMMIT=…`: benchmarks of this checkout beside those of an earlier commit, in one run.
 
 BENCHES= names the benchmarks (all that both have), and ROUNDS= how often each runs in each tree; the trees take turns
-in going first. ROWS= and the like are passed on. The earlier commit runs with the installed libraries, so it must have
-the same `requirements.lock`. For each figure, the medians of both and `…_new_over_old`, their ratio.
+in going first. ROWS= and the like are passed on. The earlier commit runs with the installed libraries, so all that its
+`requirements.lock` names must be installed in the same versions. For each figure, the medians of both and
+`…_new_over_old`, their ratio.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ def main() -> None:
         before = Path(folder) / "before"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", before, COMMIT], cwd=HERE, check=True)
         try:
-            if (before / "requirements.lock").read_text() != (HERE / "requirements.lock").read_text():
-                raise SystemExit(f"{COMMIT} needs other libraries than those installed: requirements.lock differs")
+            if others := _pinned(before) - _pinned(HERE):
+                raise SystemExit(f"{COMMIT} needs other libraries than those installed: {', '.join(sorted(others))}")
             figures: dict[str, float] = {}
             for bench in os.environ.get("BENCHES", "").split() or ALL:
                 figures |= _compared(bench, {"old": before, "new": HERE})
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", before], cwd=HERE, check=True)
     report("against", figures)
+
+
+def _pinned(tree: Path) -> set[str]:
+    """The libraries that a tree's lock file names, with their versions."""
+    lines = (tree / "requirements.lock").read_text().splitlines()
+    return {line.split()[0] for line in lines if "==" in line}
 
 
 def _compared(bench: str, trees: dict[str, Path]) -> dict[str, float]:

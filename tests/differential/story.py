@@ -54,8 +54,10 @@ def told(
     wanted = ids or {}
     database.run(*setup(), *(table.definition for table in tables))
     _run(database, tables, COPIED, wanted)
-    with syncing(database, folder, spark, *(table.name for table in tables), folds=False) as synced:
-        mirror = tidemark.open(synced.options.lake, spark, source=database.dsn(MIRROR))
+    with (
+        syncing(database, folder, spark, *(table.name for table in tables), folds=False) as synced,
+        tidemark.open(synced.options.lake, spark, source=database.dsn(MIRROR)) as mirror,
+    ):
         for name in PHASES[: PHASES.index(phases[-1]) + 1]:
             if name != COPIED:
                 _run(database, tables, name, wanted)
@@ -65,7 +67,6 @@ def told(
             relations = tuple(Relation(table.name, table.steps[name].columns) for table in tables)
             with mirror.at("now" if name in AT_NOW else "latest") as moment:
                 yield Phase(name, moment, relations)
-        mirror.close()
 
 
 def _run(database: Database, tables: Sequence[Table], phase: str, ids: Ids) -> None:

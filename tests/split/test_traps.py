@@ -271,10 +271,8 @@ FAILING = ("select sum(big * -9999999999) from b",)
 def routes(server: Server) -> Iterator[tuple[Route, Route]]:
     database = create_database(server)
     database.run(*TABLES)
-    with by_reference(database, Path()) as opened:
-        source = source_session(database)
+    with by_reference(database, Path()) as opened, source_session(database) as source:
         yield source, opened()
-        source.connection.close()
     database.drop()
 
 

@@ -79,6 +79,8 @@ def connected(database: Database, settings: str = "") -> psycopg.Connection[Any]
     return connection
 
 
-def source_session(database: Database) -> SessionRoute:
+@contextmanager
+def source_session(database: Database) -> Iterator[SessionRoute]:
     """A session at the source."""
-    return SessionRoute(connected(database))
+    with connected(database) as connection:
+        yield SessionRoute(connection)

@@ -137,10 +137,14 @@ def serving(options: Sequence[str], source: Dsn, lake: Path) -> Iterator[int]:
 def by_server(engine: str, database: Database, lake: Path) -> Iterator[Opener]:
     """Sessions of `tidemark serve`."""
     dsn, options = database.dsn(OWNER), f"-c statement_timeout={LIMIT_S}s"
-    with serving(("--engine", engine), dsn, lake) as port:
-        yield lambda: ServerRoute(
-            psycopg.connect(dsn.reveal(), host="127.0.0.1", port=port, options=options, autocommit=True)
-        )
+    with ExitStack() as opened:
+        port = opened.enter_context(serving(("--engine", engine, "--route", "auto"), dsn, lake))
+
+        def connect() -> ServerRoute:
+            session = psycopg.connect(dsn.reveal(), host="127.0.0.1", port=port, options=options, autocommit=True)
+            return ServerRoute(opened.enter_context(session))
+
+        yield connect
 
 
 @contextmanager

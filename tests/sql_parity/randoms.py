@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -72,8 +72,9 @@ def compare_random(server: Server, spark: SparkSession | None, run: Run, routes:
                 if at == 0 and run.outside:
                     _create_objects(database, folds=folds)
                 statements = list(islice(run.statements(name, relations, folds=folds), run.each))
-                with routes(database, Path(folder) / "lake") as opened:
-                    pairs = [(source_session(database), opened()) for _ in range(SESSIONS)]
+                with ExitStack() as sessions:
+                    opened = sessions.enter_context(routes(database, Path(folder) / "lake"))
+                    pairs = [(sessions.enter_context(source_session(database)), opened()) for _ in range(SESSIONS)]
                     findings.add(_compare_all(run, name, statements, pairs))
     finally:
         database.drop()

@@ -53,10 +53,8 @@ def tables(server: Server) -> Iterator[Tables]:
     made = world(1, kinds=()).tables
     database.run(*(table.definition for table in made), *("; ".join(table.changes(COPIED)) for table in made[:-1]))
     database.run(*OBJECTS, *TABLES)
-    with by_reference(database, Path()) as opened:
-        source = source_session(database)
+    with by_reference(database, Path()) as opened, source_session(database) as source:
         yield Tables(source, opened())
-        source.connection.close()
     database.drop()
 
 

@@ -57,10 +57,9 @@ def lake(server: Server, spark: SparkSession, tmp_path_factory: pytest.TempPathF
     ):
         phase = next(phases)
         statements = list(islice(FEW.statements(phase.name, phase.relations, folds=False), FEW.each))
-        with routes_of("split", spark, "spark")(database, folder / "lake") as opened:
-            source = source_session(database)
+        routes = routes_of("split", spark, "spark")
+        with routes(database, folder / "lake") as opened, source_session(database) as source:
             yield Lake(database, source, opened(), FEW, statements)
-            source.connection.close()
     database.drop()
 
 

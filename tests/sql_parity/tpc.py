@@ -40,8 +40,9 @@ def compare_benchmark(
         with (
             copied(database, Path(folder), spark, list(benchmark.tables())) as lake,
             routes(database, lake) as opened,
+            source_session(database) as source,
         ):
-            source, route = source_session(database), opened()
+            route = opened()
             for query, sql in benchmark.statements().items():
                 if only in query:
                     compare(Statement(sql, kind=query), source, route, f"{query} on {place}", findings)
