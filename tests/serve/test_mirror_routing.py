@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from harness.database import OWNER, PASSWORD, Database
 from harness.mirrored import eventually
-from harness.syncing import syncing
+from harness.standby import standby_of, wait_for
+from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tests.serve.serving import Serving, serving
 from tidemark.serve.conversation import EngineKind, Setup
@@ -50,13 +51,15 @@ class Routed:
     engine: EngineClient
     running: Serving
 
-    def connect(self, *, direct: bool = False, user: str = OWNER, **options: Any) -> psycopg.Connection[Any]:
-        """Connect through the server, or to the source."""
+    def connect(
+        self, *, direct: bool = False, user: str = OWNER, name: str = "", **options: Any
+    ) -> psycopg.Connection[Any]:
+        """Connect through the server, or to the source, to the mirrored database or another one."""
         port = self.database.server.port if direct else self.running.port
         return psycopg.connect(
             host="127.0.0.1",
             port=port,
-            dbname=self.database.name,
+            dbname=name or self.database.name,
             user=user,
             password=PASSWORD,
             autocommit=True,
@@ -68,19 +71,32 @@ class Routed:
 def routed(db: Database, spark: SparkSession, folder: Path, cost: float = 0.0) -> Iterator[Routed]:
     """Mirror the tables, and serve them with the local engine."""
     db.run(*TABLES)
+    with mirrored(db, spark, folder) as synced, before(db, synced.options.lake, cost) as routed:
+        yield routed
+
+
+@contextmanager
+def mirrored(db: Database, spark: SparkSession, folder: Path) -> Iterator[Synced]:
+    """Mirror the tables."""
     with syncing(db, folder, spark, "orders", "customers") as synced:
         synced.copy_all()
         synced.catch_up()
-        engine = EngineClient(Setup(str(synced.options.lake), EngineKind.DUCKDB, db.dsn().reveal()))
-        with serving(db, MirrorRouter(engine, ServeSettings(cost=cost))) as running:
-            stop = asyncio.Event()
-            ended = asyncio.run_coroutine_threadsafe(computing(engine, stop), running.loop)
-            try:
-                eventually(lambda: engine.is_open, 120)
-                yield Routed(db, engine, running)
-            finally:
-                running.loop.call_soon_threadsafe(stop.set)
-                ended.result(30)
+        yield synced
+
+
+@contextmanager
+def before(db: Database, lake: Path, cost: float = 0.0) -> Iterator[Routed]:
+    """Serve a database and its mirror with the local engine."""
+    engine = EngineClient(Setup(str(lake), EngineKind.DUCKDB, db.dsn().reveal()))
+    with serving(db, MirrorRouter(engine, ServeSettings(cost=cost))) as running:
+        stop = asyncio.Event()
+        ended = asyncio.run_coroutine_threadsafe(computing(engine, stop), running.loop)
+        try:
+            eventually(lambda: engine.is_open, 120)
+            yield Routed(db, engine, running)
+        finally:
+            running.loop.call_soon_threadsafe(stop.set)
+            ended.result(30)
 
 
 async def computing(engine: EngineClient, stop: asyncio.Event) -> None:
@@ -203,3 +219,65 @@ def test_statements_that_cost_little_are_relayed(db: Database, spark: SparkSessi
         for _ in range(3):
             client.execute("select count(*) from orders")
         assert last(client).startswith("source: its cost of ")
+
+
+def test_a_copy_of_the_database_is_not_the_mirrored_one(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run(*TABLES)
+    copy = f"{db.name}_copy"
+    db.server.sql(f"create database {copy} template {db.name}")
+    try:
+        with mirrored(db, spark, tmp_path) as synced, before(db, synced.options.lake) as both:
+            with both.connect(name=copy) as client:
+                client.execute("delete from orders where id > 10")
+                assert client.execute("select count(*) from orders").fetchone() == (10,)
+                assert "not in the mirrored database" in last(client)
+                client.execute("set tidemark.at = 'latest'")
+                with pytest.raises(psycopg.errors.FeatureNotSupported, match="not in the mirrored database"):
+                    client.execute("select count(*) from orders")
+    finally:
+        db.server.sql(f"drop database {copy} with (force)")
+
+
+def test_sessions_of_a_standby_are_answered_at_what_they_see(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    db.run(*TABLES)
+    with mirrored(db, spark, tmp_path) as synced, standby_of(db) as there:
+        wait_for(there, db)
+        with before(there, synced.options.lake) as both, both.connect() as client, both.connect(direct=True) as source:
+            client.execute("set tidemark.wait = '60s'")
+            for statement in ANSWERED:
+                synced.catch_up()
+                assert client.execute(statement).fetchall() == source.execute(statement).fetchall()
+                assert last(client).startswith("mirror: "), (statement, last(client))
+            there.server.sql("select pg_wal_replay_pause()")
+            db.run("delete from orders where id > 200")
+            synced.catch_up()
+            assert client.execute(ANSWERED[0]).fetchone() == (300,)
+            assert last(client).startswith("mirror: "), last(client)
+            there.server.sql("select pg_wal_replay_resume()")
+            wait_for(there, db)
+            synced.catch_up()
+            with client.transaction():
+                assert client.execute(ANSWERED[0]).fetchone() == (200,)
+                assert last(client).startswith("mirror: "), last(client)
+            with client.transaction():
+                client.execute("set transaction isolation level repeatable read")
+                assert client.execute(ANSWERED[0]).fetchone() == (200,)
+                assert last(client).startswith("source: on a standby"), last(client)
+
+
+def test_a_promoted_standby_with_another_history_is_not_answered_from_the_log(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run(*TABLES)
+    with mirrored(db, spark, tmp_path) as synced, standby_of(db) as there:
+        wait_for(there, db)
+        there.server.sql("alter system set primary_conninfo = ''", "select pg_reload_conf()")
+        eventually(lambda: not there.server.sql("select 1 from pg_stat_wal_receiver"), 30)
+        for _ in range(50):
+            db.run("update orders set customer = customer + 1")
+        db.run("delete from orders where id > 200")
+        synced.catch_up()
+        there.server.sql("select pg_promote()")
+        with before(there, synced.options.lake) as both, both.connect() as client:
+            assert client.execute(ANSWERED[0]).fetchone() == (300,)
+            assert "timeline 2, which the log does not follow" in last(client), last(client)

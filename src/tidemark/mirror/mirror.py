@@ -13,7 +13,7 @@ poll that its rows are from.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,8 @@ from tidemark.lake.lake import Lake
 from tidemark.lake.leases import HOLD_S, Lease, require_hold
 from tidemark.lake.paths import local_path
 from tidemark.lake.status import TableStatus, tables_of
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.mirror.html import mirror_html
 from tidemark.mirror.moment import Moment
@@ -162,13 +164,57 @@ class Mirror:
         columns with those that the session sees, and none may have a type that can be altered, such as an enum.
         """
         self._require_stream()
-        limit_s, reader = seconds_of(wait), self._opened.log()
-        passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
-        boundary = reader.given(snapshot, passed.lsn)
-        names = tuple(tables)
-        if self._present is None or self._known_upto(names) >= boundary.lsn:
-            return self._at_snapshot(snapshot, lsn, limit_s, names)
-        return self._moment(boundary, self._present.read_catalog(), passed, snapshot)
+        until, reader = time.monotonic() + seconds_of(wait), self._opened.log()
+        passed = pass_gate(reader, self._opened.lake.log, lsn, seconds_of(wait))
+        return self._once_defined(reader.given(snapshot, passed.lsn), passed, snapshot, tuple(tables), until)
+
+    def seen_on_standby(
+        self, snapshot: Snapshot, replayed: Lsn, lsn: Lsn, tables: Iterable[str], wait: Duration = LIMIT_S
+    ) -> Moment:
+        """What a session on a standby sees, from the LSNs replayed before and after it took its snapshot."""
+        self._require_stream()
+        until, reader = time.monotonic() + seconds_of(wait), self._opened.log()
+        passed = pass_gate(reader, self._opened.lake.log, _beyond(lsn), seconds_of(wait))
+        boundary = _boundary_on_standby(reader, snapshot, replayed, lsn)
+        return self._once_defined(boundary, passed, Snapshot(snapshot.xmin, snapshot.xmin), tuple(tables), until)
+
+    def _once_defined(
+        self, boundary: Boundary, passed: Passed, seen: Snapshot, tables: Sequence[str], until: float
+    ) -> Moment:
+        """Return the moment of a snapshot; `seen` is what it certainly sees.
+
+        A catalog snapshot that is taken now shows the definitions, if the schema LSN has not reached the boundary.
+        """
+        if self._present is None:
+            return self._when_known(boundary, passed, seen, tables, until)
+        if self._known_upto(tables) >= boundary.lsn:
+            return self._moment(boundary, passed=passed, snapshot=seen)
+        while True:
+            look = self._present.read_catalog()
+            if (look.lsn if look.replayed is None else look.replayed) >= boundary.lsn:
+                return self._moment(boundary, look, passed, seen)
+            if time.monotonic() >= until:
+                raise NotAnswerable(
+                    f"the session that reads the catalog is at {look.replayed}, before {boundary.lsn}",
+                    "Retry the command later.",
+                )
+            time.sleep(_PAUSE_S)
+
+    def require_database(self, system_identifier: int, database_oid: int) -> None:
+        """Refuse a session in another database than the mirrored one: a copy has tables with the same OIDs."""
+        lake = self._opened.lake
+        if (system_identifier, database_oid) != (lake.system_identifier, lake.database_oid):
+            raise NotAnswerable(
+                f"the session is not in the mirrored database {lake.database}", "Connect to that database."
+            )
+
+    def require_timeline(self, timeline: int) -> None:
+        """Refuse the snapshot of a session on another timeline than the log's: its commits may be others."""
+        mirror = read_mirror(self._opened.lake.log, Disk())
+        if mirror is None or mirror.identity.timeline != timeline:
+            raise NotAnswerable(
+                f"the session is on timeline {timeline}, which the log does not follow yet", "Retry the command later."
+            )
 
     def named_in(self, statement: str) -> Iterator[str]:
         """The tables that a query in Spark's SQL names, for `tables` of `at`."""
@@ -306,10 +352,15 @@ class Mirror:
         reader = self._opened.log()
         until = time.monotonic() + limit_s
         passed = pass_gate(reader, self._opened.lake.log, lsn, limit_s)
-        boundary = reader.given(snapshot, passed.lsn)
-        while self._known_upto(wanted) < boundary.lsn and time.monotonic() < until:
+        return self._when_known(reader.given(snapshot, passed.lsn), passed, snapshot, wanted, until)
+
+    def _when_known(
+        self, boundary: Boundary, passed: Passed, seen: Snapshot, tables: Sequence[str] | None, until: float
+    ) -> Moment:
+        """Return the moment of a snapshot when the schema LSN has reached its boundary, or at the latest at `until`."""
+        while self._known_upto(tables) < boundary.lsn and time.monotonic() < until:
             time.sleep(_PAUSE_S)
-        return self._moment(boundary, passed=passed, snapshot=snapshot)
+        return self._moment(boundary, passed=passed, snapshot=seen)
 
     def _moment(
         self,
@@ -362,7 +413,12 @@ class _Asked:
 
 def _needed(look: CatalogSnapshot) -> Lsn:
     """Return the LSN that the log must reach to resolve a snapshot; on a standby, beyond the record being replayed."""
-    return look.lsn if look.replayed is None else Lsn(look.lsn.value + _PAGE_HEADER_BYTES + 1)
+    return look.lsn if look.replayed is None else _beyond(look.lsn)
+
+
+def _beyond(replayed: Lsn) -> Lsn:
+    """Return an LSN after the record that a standby is replaying: its commit may be visible already."""
+    return Lsn(replayed.value + _PAGE_HEADER_BYTES + 1)
 
 
 def _surely_seen(look: CatalogSnapshot) -> Snapshot:
@@ -373,10 +429,14 @@ def _surely_seen(look: CatalogSnapshot) -> Snapshot:
 def _boundary(reader: LogReader, look: CatalogSnapshot, passed: Passed) -> Boundary:
     if look.replayed is None:
         return reader.boundary(look.snapshot, passed.lsn)
-    found = reader.boundary_on_standby(look.snapshot, look.replayed, look.lsn)
+    return _boundary_on_standby(reader, look.snapshot, look.replayed, look.lsn)
+
+
+def _boundary_on_standby(reader: LogReader, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary:
+    found = reader.boundary_on_standby(snapshot, before, after)
     if found is None:
         raise NotAnswerable(
-            f"the snapshot {look.snapshot} of the standby does not determine which commits it includes at {look.lsn}",
+            f"the snapshot {snapshot} of the standby does not determine which commits it includes at {after}",
             "Retry the command, or connect to the primary.",
         )
     return found

@@ -136,7 +136,8 @@ class Routing:
         """Open the block, and run statements in it; see `RoutedSession`."""
         if self._look is not None:
             raise NotAnswerable("the block of this statement is open already: use run")
-        first = (own.BEGIN if self._began_in == _IDLE else own.SAVEPOINT, own.STAY)
+        begin = own.BEGIN_ON_STANDBY if self.state.parameters.get("in_hot_standby") == "on" else own.BEGIN
+        first = (begin if self._began_in == _IDLE else own.SAVEPOINT, own.STAY)
         name = b"" if self._candidate.is_simple else self._candidate.bind.statement
         check = (own.text_of(name),) if name else ()
         found = await self._described(own.run(*first, *statements, *check))

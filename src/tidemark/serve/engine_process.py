@@ -201,15 +201,22 @@ class EngineProcess:
     def moment(self, facts: Facts) -> Moment:
         """Return the mirror at the position that the session has set, or at its own snapshot."""
         assert self._mirror is not None  # noqa: S101
+        self._mirror.require_database(facts.system_identifier, facts.database_oid)
         tables = [f"{quoted(each.schema)}.{quoted(each.name)}" for each in facts.relations.values() if each is not None]
         position, must = facts.settings["tidemark.at"], facts.settings["tidemark.route"] == "mirror"
         wait_s = parse_duration(facts.settings["tidemark.wait"] or (WAIT_S if position or must else SHORT_WAIT_S))
         if position:
             return self._mirror.at(position, tables=tables, wait=wait_s)
-        if facts.in_recovery:
-            raise Unproven("the source is a standby")
+        self._mirror.require_timeline(facts.timeline)
         columns = [column for each in facts.relations.values() if each is not None for column in each.columns]
-        if all(column.type < FIRST_USER_OID for column in columns):
+        types_are_fixed = all(column.type < FIRST_USER_OID for column in columns)
+        if facts.in_recovery:
+            if facts.replayed is None or facts.settings["transaction_isolation"] != "read committed":
+                raise NotAnswerable("on a standby, the snapshot of an earlier statement has no known position")
+            if not types_are_fixed:
+                raise NotAnswerable("on a standby, a type that the application created may have been altered")
+            return self._mirror.seen_on_standby(facts.snapshot, facts.replayed, facts.lsn, tables, wait_s)
+        if types_are_fixed:
             return self._mirror.seen_by(facts.snapshot, facts.lsn, tables, wait_s)
         return self._mirror.at(snapshot=facts.snapshot, lsn=facts.lsn, tables=tables, wait=wait_s)
 

@@ -14,6 +14,7 @@ from tidemark.serve.messages import PORTAL, STATEMENT, BindMessage, FieldDescrip
 from tidemark.serve.routing import OwnStatement, Rows
 from tidemark.serve.statements import Candidate
 from tidemark.serve.wire import HEADER_BYTES, SourceKind
+from tidemark.split.facts import REPLAYED
 
 OWN, ORIGINAL, ANSWER = b"_tidemark_own", b"_tidemark_original", b"_tidemark_answer"
 OWN_FRAMES = 5  # the responses to an own statement without rows: closed twice, parsed, bound, complete
@@ -21,6 +22,7 @@ RESULT_LIMIT = 64 << 20
 TEXT_TYPE = 25
 
 BEGIN = OwnStatement(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+BEGIN_ON_STANDBY = OwnStatement(b"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY")  # STAY comes before the snapshot
 COMMIT = OwnStatement(b"COMMIT")
 ROLLBACK = OwnStatement(b"ROLLBACK")
 SAVEPOINT = OwnStatement(b"SAVEPOINT _tidemark")
@@ -29,7 +31,11 @@ RELEASE = OwnStatement(b"RELEASE SAVEPOINT _tidemark")
 FAIL = OwnStatement(
     b"ROLLBACK TO SAVEPOINT _tidemark_refused_the_statement"
 )  # it never exists: ends the client's block
-STAY = OwnStatement(b"SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', true)")
+STAY = OwnStatement(
+    b"SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', true), pg_catalog.set_config("
+    b"'" + REPLAYED.encode() + b"', CASE WHEN pg_catalog.pg_is_in_recovery() "
+    b"THEN pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text END, true)"
+)
 _TEXT_OF = b"SELECT statement FROM pg_catalog.pg_prepared_statements WHERE name OPERATOR(pg_catalog.=) $1"
 
 

@@ -15,6 +15,7 @@ from tidemark.errors import Unproven
 from tidemark.split.parse import Name, Parsed
 
 FIRST_USER_OID = 16384
+REPLAYED = "tidemark.replayed"  # set in the statement before: the LSN that a standby had replayed by then
 SETTINGS = ("tidemark.route", "tidemark.at", "tidemark.cost", "tidemark.wait", "tidemark.notice", "tidemark.prefer")
 _NEEDED = {
     "standard_conforming_strings": "on",
@@ -28,6 +29,14 @@ _QUERY = """\
 SELECT pg_catalog.jsonb_build_object(
  'snapshot', pg_catalog.pg_current_snapshot()::pg_catalog.text,
  'recovery', pg_catalog.pg_is_in_recovery(),
+ 'replayed', pg_catalog.current_setting({replayed}, true),
+ 'system', (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c),
+ 'timeline', CASE WHEN pg_catalog.pg_is_in_recovery() THEN GREATEST(
+     (SELECT r.received_tli FROM pg_catalog.pg_stat_wal_receiver r),
+     (SELECT r.min_recovery_end_timeline FROM pg_catalog.pg_control_recovery() r),
+     (SELECT c.timeline_id FROM pg_catalog.pg_control_checkpoint() c))
+   ELSE (('x'::pg_catalog.text OPERATOR(pg_catalog.||) pg_catalog."left"(
+     pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::pg_catalog.bit(32))::pg_catalog.int4 END,
  'lsn', CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_insert_lsn() END::pg_catalog.text,
  'xid', pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text,
@@ -126,11 +135,19 @@ class Collation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The session: its snapshot and LSN, its transaction, its settings, and what it sees under the names."""
+    """The session: its server, snapshot and LSN, its transaction, its settings, and what it sees under the names.
 
+    On a standby `lsn` is the LSN replayed after the snapshot was taken, and `replayed` one from before it, unless the
+    snapshot is that of an earlier statement.
+    """
+
+    system_identifier: int
+    database_oid: int
+    timeline: int
     snapshot: Snapshot
     lsn: Lsn
     in_recovery: bool
+    replayed: Lsn | None
     xid: str | None
     path: tuple[str, ...]
     settings: dict[str, str | None]
@@ -152,9 +169,13 @@ class Facts:
         }
         types, relations = plain["types"] or {}, plain["relations"] or {}
         return cls(
+            system_identifier=plain["system"],
+            database_oid=int(plain["database"]["oid"]),
+            timeline=plain["timeline"],
             snapshot=Snapshot.parse(plain["snapshot"]),
             lsn=Lsn.parse(plain["lsn"]),
             in_recovery=plain["recovery"],
+            replayed=Lsn.parse(plain["replayed"]) if plain["replayed"] else None,
             xid=plain["xid"],
             path=path,
             settings=plain["settings"],
@@ -201,6 +222,7 @@ class Facts:
 def facts_query(parsed: Parsed) -> str:
     """Return the statement whose result `Facts.read` reads: one row with one text."""
     return _QUERY.format(
+        replayed=literal(REPLAYED),
         settings=_array(_SHOWN),
         operators=_array(sorted(parsed.operators)),
         functions=_array(sorted({name[-1] for name in parsed.functions})),
