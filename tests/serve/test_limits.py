@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -167,6 +168,18 @@ def test_the_address_of_the_source_is_read_as_libpq_does(monkeypatch: pytest.Mon
     assert upstream_of(Dsn("host=/tmp port=5")).addresses[0].is_local
     with pytest.raises(InvalidValue):
         upstream_of(Dsn("host=a,b port=1,2,3"))
+
+
+def test_a_service_names_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "services"
+    file.write_text("[shop]\nhost=127.0.0.1\nport=1\nsslmode=disable\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    found = upstream_of(Dsn("service=shop dbname=x"))
+    assert [str(each) for each in found.addresses] == ["127.0.0.1:1"]
+    assert found.sslmode == "disable"
+    assert str(upstream_of(Dsn("service=shop port=2")).addresses[0]) == "127.0.0.1:2"
+    with pytest.raises(InvalidValue, match='definition of service "shoe" not found'):
+        upstream_of(Dsn("service=shoe"))
 
 
 @pytest.mark.parametrize("text", ["6432", ":6432", "localhost:", "localhost:x", "localhost:65536"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,8 +15,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, OWNER, Database
-from harness.mirrored import eventually
-from harness.postgres.server import free_port
+from harness.served import served
 from tests.sql_parity.lakes import LIMIT_S, Opener, Routes, connected
 from tests.sql_parity.reference import SETTINGS, PostgresEngine
 from tests.sql_parity.routes import Answer, Column, ServerRoute, SessionRoute, error_of
@@ -28,10 +24,7 @@ from tidemark.errors import InvalidValue, NotAnswerable, TidemarkError
 from tidemark.mirror.dialect import MakeEngine, answer, spark_engine
 from tidemark.mirror.mirror import Mirror
 from tidemark.mirror.moment import Moment
-from tidemark.postgres.dsn import Dsn
 
-PROGRAM = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
-STARTING_S = 120
 BEGIN = "begin isolation level repeatable read"
 HERE = "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
 NOTHING = cast("Moment", None)  # what an engine is given that reads no lake
@@ -115,33 +108,14 @@ def by_split(spark: SparkSession, engine: str, database: Database, lake: Path) -
 
 
 @contextmanager
-def serving(options: Sequence[str], source: Dsn, lake: Path) -> Iterator[int]:
-    """Run `tidemark serve` until the context ends; the port on which it accepts connections."""
-    port = free_port()
-    command = [*PROGRAM, "serve", str(lake), "--source", source.reveal(), *options]
-    with subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}"]) as process:
-
-        def accepts() -> bool:
-            assert process.poll() is None, "tidemark serve has ended"
-            with socket.socket() as tried:
-                return tried.connect_ex(("127.0.0.1", port)) == 0
-
-        try:
-            eventually(accepts, STARTING_S)
-            yield port
-        finally:
-            process.terminate()
-
-
-@contextmanager
 def by_server(engine: str, database: Database, lake: Path) -> Iterator[Opener]:
     """Sessions of `tidemark serve`."""
     dsn, options = database.dsn(OWNER), f"-c statement_timeout={LIMIT_S}s"
     with ExitStack() as opened:
-        port = opened.enter_context(serving(("--engine", engine, "--route", "auto"), dsn, lake))
+        running = opened.enter_context(served(dsn, lake, "--engine", engine, "--route", "auto"))
 
         def connect() -> ServerRoute:
-            session = psycopg.connect(dsn.reveal(), host="127.0.0.1", port=port, options=options, autocommit=True)
+            session = psycopg.connect(running.dsn(dsn), options=options, autocommit=True)
             return ServerRoute(opened.enter_context(session))
 
         yield connect

@@ -24,8 +24,8 @@ from harness.database import MIRROR, Database, add_roles
 from harness.debian import source_tree
 from harness.postgres import Install, Server, installs, start_server
 from harness.postgres.workspace import workspace
+from harness.served import served
 from harness.syncing import syncing
-from tests.sql_parity.openers import serving
 from tidemark.spark import SparkOptions, spark_session
 
 SOURCE, SUITE, BELOW = "postgresql-17", "trixie", "src/test/regress"
@@ -132,8 +132,8 @@ def through_server(made: Regression, files: Sequence[str], engine: str) -> dict[
         synced.catch_up()
         synced.copy_all()
         synced.catch_up()
-        with serving(("--engine", engine), database.dsn("postgres"), synced.options.lake) as port:
-            return made.outputs(port, files)
+        with served(database.dsn("postgres"), synced.options.lake, "--engine", engine, "--route", "auto") as running:
+            return made.outputs(running.port, files)
 
 
 def through_relay(made: Regression, files: Sequence[str]) -> dict[str, bytes]:
@@ -141,8 +141,8 @@ def through_relay(made: Regression, files: Sequence[str]) -> dict[str, bytes]:
     database = made.again()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "_tidemark.json").write_text("{}")
-        with serving(("--route", "source"), database.dsn("postgres"), Path(folder)) as port:
-            return made.outputs(port, files)
+        with served(database.dsn("postgres"), Path(folder), "--route", "source") as running:
+            return made.outputs(running.port, files)
 
 
 def differences(direct: dict[str, bytes], through: dict[str, bytes]) -> Iterator[str]:

@@ -132,11 +132,23 @@ def _options(source: Dsn) -> Mapping[str, str]:
     """Return the values of libpq's keywords: of the string, its service file, the environment, and the defaults."""
     given = {key: str(value) for key, value in conninfo_to_dict(source.reveal()).items()}
     if "service" in given:
-        raise InvalidValue(
-            "a service in --source is not supported by `tidemark serve`", "Write host=… and port=… in --source."
-        )
+        return _of_service(source)
     defaults = {each.keyword.decode(): each.val.decode() for each in psycopg.pq.Conninfo.get_defaults() if each.val}
     return {**defaults, **given}
+
+
+def _of_service(source: Dsn) -> Mapping[str, str]:
+    """Return the same of a string that names a service: libpq tells only for a connection that it has begun."""
+    begun = psycopg.pq.PGconn.connect_start(source.reveal().encode())
+    try:
+        message = begun.error_message.decode(errors="replace").strip()
+        if begun.status == psycopg.pq.ConnStatus.BAD and "service" in message:
+            raise InvalidValue(
+                f"--source: {message}", "Define the service in ~/.pg_service.conf, or in the file of PGSERVICEFILE."
+            )
+        return {each.keyword.decode(): each.val.decode() for each in begun.info if each.val}
+    finally:
+        begun.finish()
 
 
 def _context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext:
