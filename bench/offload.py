@@ -2,8 +2,8 @@
 
 `primary_cpu_share` is the CPU time of PostgreSQL for the queries that the mirror answered, over that for the same
 queries at the source; `tpch_by_mirror` is their number. `dashboard_speedup_geomean` is how much faster the mirror with
-the local engine answers eight statements of a dashboard, through the server. `auto_over_best` is the time that the
-server chooses by itself, after it has learned, over that of the faster route, as the geometric mean over all
+the local engine answers eight statements of a dashboard, through the server. `auto_over_best` is the time with the
+route that the server chooses, after it has learned, over that of the faster route, as the geometric mean over all
 statements. `spark_split_over_spark_sql` is the time of the queries split between Spark and PostgreSQL over that of the
 same queries as Spark's SQL. Statements run alternately on all routes, each TIMES= (3) times; the fastest one counts.
 """
@@ -123,7 +123,7 @@ def is_by_mirror(client: Client, statement: str) -> bool:
     """Execute a statement; return whether the mirror answered it."""
     executed(client, statement)
     last = client.execute("show tidemark.last").fetchone()
-    return last is not None and last[0] == "mirror"
+    return last is not None and str(last[0]).startswith("mirror: ")
 
 
 def cpu_share(database: Database, source: Client, mirror: Client) -> dict[str, float]:

@@ -12,7 +12,8 @@ from demo.heading import print_heading
 from harness.database import MIRROR, OWNER, Database, create_database
 from tidemark.cli.main import run
 from tidemark.errors import TidemarkError
-from tidemark.pipeline.events import State, StateChanged, SyncEvent, TableCopied
+from tidemark.lake.pipeline_state import State
+from tidemark.pipeline.events import StateChanged, SyncEvent, TableCopied
 from tidemark.postgres.names import MirrorNames
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions

@@ -450,6 +450,7 @@ class ExitCode(IntEnum):
     LAKE = 10
     NOT_ANSWERABLE = 11
     DIFFERENT = 12
+    UNHEALTHY = 13
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -474,6 +475,7 @@ _DESCRIPTIONS: Mapping[ExitCode, str] = MappingProxyType(
         ExitCode.LAKE: "the lake cannot be written",
         ExitCode.NOT_ANSWERABLE: "the mirror cannot answer the read exactly",
         ExitCode.DIFFERENT: "the source and its mirror or target differ (`compare`)",
+        ExitCode.UNHEALTHY: "the mirror does not run, or is too far behind (`status --check`)",
         ExitCode.INTERRUPTED: "stopped by SIGINT (Ctrl-C)",
         ExitCode.TERMINATED: "stopped by SIGTERM before the command was complete",
     }

@@ -19,15 +19,13 @@ from tidemark.cli.sync import sync as sync_command
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
+from tidemark.lake.pipeline_state import Copies, State, TableCopyProgress
 from tidemark.mirror.compare.comparison import Compared
 from tidemark.mirror.compare.narrowing import Difference, Differing, FoundDifferences, Verdict
 from tidemark.pipeline.events import (
-    Copies,
-    State,
     SyncEnded,
     SyncProgress,
     TableCopied,
-    TableCopyProgress,
     TableFolded,
     as_json,
 )

@@ -15,7 +15,8 @@ from tests.documentation.keys import table
 from tests.documentation.reference import ROOT, pages, walk
 from tests.documentation.transcripts import DOCUMENTS, document_commands
 from tidemark.cli.showing import Message
-from tidemark.pipeline.events import Copies, SyncEvent, TableCopyProgress
+from tidemark.lake.pipeline_state import Copies, TableCopyProgress
+from tidemark.pipeline.events import SyncEvent
 
 pytestmark = pytest.mark.quick
 

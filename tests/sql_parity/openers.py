@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, OWNER, Database
-from harness.served import served
+from harness.mirrored import eventually
+from harness.served import STARTING_S, served
 from tests.sql_parity.lakes import LIMIT_S, Opener, Routes, connected
 from tests.sql_parity.reference import SETTINGS, PostgresEngine
 from tests.sql_parity.routes import Answer, Column, ServerRoute, SessionRoute, error_of
@@ -116,7 +117,9 @@ def by_server(engine: str, database: Database, lake: Path) -> Iterator[Opener]:
 
         def connect() -> ServerRoute:
             session = psycopg.connect(running.dsn(dsn), options=options, autocommit=True)
-            return ServerRoute(opened.enter_context(session))
+            route = ServerRoute(opened.enter_context(session))
+            eventually(route.is_ready, STARTING_S)
+            return route
 
         yield connect
 

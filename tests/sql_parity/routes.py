@@ -111,8 +111,10 @@ class ServerRoute(SessionRoute):
     def run(self, statement: str, settings: Sequence[str] = ()) -> Answer:
         """Execute the statement, and read who answered it."""
         answer = super().run(statement, settings)
-        last = self.connection.execute("show tidemark.last")
-        names = [each.name for each in last.description or []]
-        verdict = dict(zip(names, last.fetchone() or (), strict=False))
-        by_mirror = verdict.get("route") == "mirror"
-        return Answer(answer.columns, answer.rows, answer.error, by_mirror, str(verdict.get("reason") or ""))
+        (last,) = self.connection.execute("show tidemark.last").fetchone() or ("",)
+        route, _, reason = str(last).partition(";")[0].partition(": ")
+        return Answer(answer.columns, answer.rows, answer.error, route == "mirror", reason)
+
+    def is_ready(self) -> bool:
+        """Whether the engine has started."""
+        return "not started" not in self.run("select 1").reason

@@ -40,6 +40,8 @@ class Lake:
     """A lake of the tame tables, and sessions of both sides."""
 
     database: Database
+    folder: Path
+    spark: SparkSession
     source: Route
     route: Route
     run: Run
@@ -59,7 +61,7 @@ def lake(server: Server, spark: SparkSession, tmp_path_factory: pytest.TempPathF
         statements = list(islice(FEW.statements(phase.name, phase.relations, folds=False), FEW.each))
         routes = routes_of("split", spark, "spark")
         with routes(database, folder / "lake") as opened, source_session(database) as source:
-            yield Lake(database, source, opened(), FEW, statements)
+            yield Lake(database, folder / "lake", spark, source, opened(), FEW, statements)
     database.drop()
 
 
@@ -68,6 +70,17 @@ def test_random_statements_of_the_grammar_have_the_same_answers(lake: Lake) -> N
     findings = Findings()
     for number, statement in enumerate(lake.statements):
         compare(statement, lake.source, lake.route, lake.run.again(CHANGED, number), findings)
+    assert not findings.differences, str(findings)
+    assert findings.by_mirror > len(lake.statements) / 2, str(findings)
+
+
+@NEWEST
+def test_random_statements_have_the_same_answers_through_the_server(lake: Lake) -> None:
+    findings = Findings()
+    with routes_of("server", lake.spark, "duckdb")(lake.database, lake.folder) as opened:
+        route = opened()
+        for number, statement in enumerate(lake.statements):
+            compare(statement, lake.source, route, lake.run.again(CHANGED, number), findings)
     assert not findings.differences, str(findings)
     assert findings.by_mirror > len(lake.statements) / 2, str(findings)
 

@@ -22,7 +22,8 @@ from tests.target.load import TABLES, contents, database_with_tables, hostile, w
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
-from tidemark.pipeline.events import State, StateChanged, SyncEvent, SyncProgress, TableCopied
+from tidemark.lake.pipeline_state import State
+from tidemark.pipeline.events import StateChanged, SyncEvent, SyncProgress, TableCopied
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
 from tidemark.target import schema

@@ -19,12 +19,13 @@ from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 PROGRAM = "tidemark"
 GROUPS = {
     "Set up": ("doctor", "setup", "completion"),
-    "Run": ("sync", "resync", "expire", "status", "catalog"),
+    "Run": ("sync", "status", "pause", "resume", "stop", "resync", "expire", "catalog"),
     "Clone": ("clone",),
     "Read": ("tables", "query", "changes", "diff", "history", "when", "compare"),
     "Serve": ("serve",),
     "Parts of sync": ("receive", "apply", "fold", "log"),
 }
+MODULES = {"pause": "control", "resume": "control", "stop": "control"}  # others have a module of their name
 SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_TIDEMARK_COMPLETE"
 _CODES = "\n".join(f"  {code.value:>3}  {code.description}" for code in ExitCode)
@@ -39,7 +40,7 @@ class Commands(click.Group):
     """The commands, each imported when it is used, and listed in groups."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Return all names; each is the name of a module and of the command in it, except `completion`."""
+        """Return all names; each is that of a command in a module, except `completion`."""
         return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -48,7 +49,7 @@ class Commands(click.Group):
             return None
         if name == "completion":
             return completion
-        command: click.Command = getattr(import_module(f"tidemark.cli.{name}"), name)
+        command: click.Command = getattr(import_module(f"tidemark.cli.{MODULES.get(name, name)}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tidemark.clock import Lsn
+from tidemark.lake.pipeline_state import State
 from tidemark.logs import ROOT, be_quiet, fields_of, is_json, redirected
-from tidemark.pipeline.events import State, StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
+from tidemark.pipeline.events import StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
 from tidemark.receive.options import PROCESS
 from tidemark.units import format_duration, format_size
 

@@ -3,44 +3,77 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tidemark.cli.options import LakeOrDsnType
-from tidemark.cli.printing import unreconciled
-from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, ObjectMissing, ReceiveFailed
-from tidemark.postgres.capability import Mode
+from tidemark.cli.options import DurationType, LakeOrDsnType, SizeType
+from tidemark.errors import ExitCode, InvalidValue, ObjectMissing, ReceiveFailed
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
-from tidemark.postgres.unmirrored import summarize
-from tidemark.units import FOREVER, format_duration, format_size
+from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from tidemark.lake.disk_use import DiskUse
-    from tidemark.lake.polls import Poll
-    from tidemark.lake.status import LakeStatus, TableStatus
     from tidemark.receive.client import Position
 
-_HEADER = ("Table", "State", "Rows", "Readable from", "to", "Folded LSN", "Size")
-_NUMBERS = frozenset({"Rows", "Size"})
+WATCH_S = 2.0
 
 
 @click.command()
 @click.argument("where", metavar="LAKE|TARGET", type=LakeOrDsnType())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, or one per clone.")
-def status(where: Path | Dsn, as_json: bool) -> ExitCode:
+@click.option("--watch", is_flag=True, help="Print it again every 2 seconds, until Ctrl-C.")
+@click.option("--check", is_flag=True, help="Print one line, and exit with 13 if the mirror is not well.")
+@click.option("--max-lag", "max_lag_s", type=DurationType(), help="With --check: the largest age of the mirror's rows.")
+@click.option("--max-bytes", type=SizeType(), help="With --check: the largest distance to the source, as 1GB of WAL.")
+def status(
+    where: Path | Dsn, as_json: bool, watch: bool, check: bool, max_lag_s: float | None, max_bytes: int | None
+) -> ExitCode:
     """Show the progress of a mirror in LAKE, or of clones at TARGET.
 
     TARGET is a libpq connection string or URI. Starts no JVM and does not connect to the source. For a table that
     cannot be read, the reason and the SQL statement or command that fixes it are printed.
+
+    With --check, a mirror is well if its sync runs, is not paused, reports its progress, is not behind by more than the
+    limits, and has a slot for which the source retains all WAL.
     """
+    if not check and (max_lag_s is not None or max_bytes is not None):
+        raise InvalidValue("--max-lag and --max-bytes are limits of --check", "Add `--check`.")
+    if check and (watch or isinstance(where, Dsn)):
+        raise InvalidValue("--check prints one line about a lake", "Remove `--watch`, and name a lake.")
+    if check:
+        assert isinstance(where, Path)  # noqa: S101
+        return _check(where, max_lag_s, max_bytes)
+    if not watch:
+        return _print(where, as_json=as_json)
+    with suppress(KeyboardInterrupt):
+        while True:
+            click.clear()
+            _print(where, as_json=as_json)
+            time.sleep(WATCH_S)
+    return ExitCode.OK
+
+
+def _print(where: Path | Dsn, *, as_json: bool) -> ExitCode:
     return _clones(where, as_json) if isinstance(where, Dsn) else _lake(where, as_json)
+
+
+def _check(lake: Path, max_lag_s: float | None, max_bytes: int | None) -> ExitCode:
+    from tidemark.lake.health import HealthLimits, lag_s, problems_of  # deferred: they import Delta
+    from tidemark.lake.status import status_of
+
+    found = status_of(lake)
+    problems, behind_s, state = problems_of(found, HealthLimits(max_lag_s, max_bytes)), lag_s(found), found.pipeline
+    lag = [format_size(state.lag_bytes)] if state is not None and state.lag_bytes is not None else []
+    lag += [format_duration(behind_s)] if behind_s is not None else []
+    running = state.state.value if state is not None and found.is_running else "not running"
+    words = "; ".join(problems) if problems else f"{running}, lag {', '.join(lag) or 'unknown'}"
+    click.echo(f"{'problem' if problems else 'ok'}: {words}")
+    return ExitCode.UNHEALTHY if problems else ExitCode.OK
 
 
 def _clones(target: Dsn, as_json: bool) -> ExitCode:
@@ -60,14 +93,15 @@ def _clones(target: Dsn, as_json: bool) -> ExitCode:
 
 
 def _lake(lake: Path, as_json: bool) -> ExitCode:
-    from tidemark.lake.status import status_of  # deferred: it imports Delta
+    from tidemark.cli.lake_status import lake_json, lake_lines  # deferred: they import Delta
+    from tidemark.lake.status import status_of
 
     found = status_of(lake)
     receiver = _receiver(found.log) if found.last_poll is None else None
     if as_json:
-        click.echo(json.dumps(_plain(found, receiver), indent=2))
+        click.echo(json.dumps(lake_json(found, receiver), indent=2))
     else:
-        for line in _lines(found, receiver):
+        for line in lake_lines(found, receiver):
             click.echo(line)
     return ExitCode.OK
 
@@ -80,156 +114,3 @@ def _receiver(log: Path) -> Position | None:
             return client.position()
     except ReceiveFailed:
         return None
-
-
-def _plain(found: LakeStatus, receiver: Position | None) -> dict[str, Any]:
-    received, poll = receiver.received if receiver else found.received_lsn, found.last_poll
-    return {
-        "lake": str(found.lake),
-        "mirror": found.mirror,
-        "database": found.database,
-        "mode": (Mode.LOGICAL if poll is None else Mode.POLL).value,
-        "log": str(found.log),
-        "received_lsn": _text(received),
-        "flushed_lsn": _text(receiver.durable if receiver else None),
-        "applied_lsn": str(found.applied_lsn),
-        "schema_lsn": str(found.schema_lsn),
-        "retained_lsn": str(found.retained_lsn),
-        "lag_bytes": _lag(found, received),
-        "polled_at": poll.time.isoformat() if poll is not None else None,
-        "snapshot": str(poll.seen.snapshot) if poll is not None else None,
-        "reconciled_lsn": str(poll.seen.reconciled) if poll is not None else None,
-        "receiver": receiver.state if receiver else None,
-        "writer": found.writer.plain() if found.writer else None,
-        "readers": [reader.plain() for reader in found.readers],
-        "disk": _plain_disk(found.disk),
-        "restart_requested_at": found.restart.asked_at if found.restart else None,
-        "tables": [_plain_table(table) for table in found.tables],
-        "unmirrored": [asdict(each) for each in found.unmirrored],
-    }
-
-
-def _plain_disk(disk: DiskUse) -> dict[str, Any]:
-    retention = disk.retention
-    return {
-        "current_bytes": disk.current_bytes,
-        "history_bytes": disk.history_bytes,
-        "unlisted_bytes": disk.unlisted_bytes,
-        "log_bytes": disk.log_bytes,
-        "total_bytes": disk.total_bytes,
-        "history_bytes_per_day": disk.history_bytes_per_day,
-        "expected_bytes": disk.expected_bytes,
-        "covered_s": disk.covered_s,
-        "keep": None if retention is None else FOREVER if retention.keep_s is None else retention.keep_s,
-    }
-
-
-def _plain_table(table: TableStatus) -> dict[str, Any]:
-    return {
-        "name": table.name,
-        "kind": table.kind,
-        "state": table.state,
-        "reason": table.reason or None,
-        "fix": table.fix or None,
-        "rows": table.rows,
-        "polled": table.polled,
-        "path": table.path,
-        "applied_lsn": str(table.applied_lsn),
-        "folded_lsn": _text(table.folded_lsn),
-        "readable": [{"from_lsn": str(begin), "to_lsn": _text(end)} for begin, end in table.readable],
-        "change_files": table.change_files,
-        "change_bytes": table.change_bytes,
-        "version_files": table.version_files,
-        "version_bytes": table.version_bytes,
-    }
-
-
-def _lines(found: LakeStatus, receiver: Position | None) -> list[str]:
-    progress = [("Lake", str(found.lake)), ("Mirror", f"{found.mirror} of database {found.database}")]
-    progress += _progress(found, receiver) if found.last_poll is None else _polled(found, found.last_poll)
-    progress += [("Retained LSN", str(found.retained_lsn))] if found.retained_lsn > Lsn.ZERO else []
-    progress += _disk(found.disk)
-    progress += [("Reader", str(reader)) for reader in found.readers]
-    lines = [f"{name + ':':<14} {value}" for name, value in progress]
-    if found.tables:
-        lines += ["", *_columns([_HEADER, *(row for table in found.tables for row in _rows(table))])]
-    lines += [line for table in found.tables if table.reason for line in _explained(table)]
-    unmirrored = summarize(found.unmirrored)
-    return [*lines, *(["", "Not mirrored:", *(f"  {line}" for line in unmirrored)] if unmirrored else [])]
-
-
-def _progress(found: LakeStatus, receiver: Position | None) -> list[tuple[str, str]]:
-    received = receiver.received if receiver else found.received_lsn
-    lag, writer = _lag(found, received), str(found.writer) if found.writer else "not running"
-    lines = [
-        ("Mode", "logical decoding"),
-        ("Receiver", receiver.state if receiver else "not running"),
-        ("Writer", writer),
-        ("Received LSN", _text(received) or "unknown"),
-        *([("Flushed LSN", str(receiver.durable))] if receiver else []),
-        ("Applied LSN", str(found.applied_lsn) + (f", {format_size(lag)} behind" if lag else "")),
-        ("Schema LSN", str(found.schema_lsn)),
-    ]
-    if found.restart is not None:
-        lines.append(("Restart", f"requested at {found.restart.asked_at}, done by the next `tidemark sync`"))
-    return lines
-
-
-def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
-    return [
-        ("Mode", "polling: each table is as of the last poll"),
-        ("Writer", str(found.writer) if found.writer else "not running"),
-        ("Last poll", f"{poll.lsn} at {poll.time.isoformat(' ', 'seconds')}, snapshot {poll.seen.snapshot}"),
-        ("Deletes", "included" if poll.is_reconciled else unreconciled(poll)),
-    ]
-
-
-def _disk(disk: DiskUse) -> list[tuple[str, str]]:
-    parts = [("current rows", disk.current_bytes), ("history", disk.history_bytes), ("log", disk.log_bytes)]
-    parts += [("unlisted files", disk.unlisted_bytes)] if disk.unlisted_bytes else []
-    lines = [("Disk", f"{format_size(disk.total_bytes)}: {', '.join(f'{name} {format_size(n)}' for name, n in parts)}")]
-    if disk.retention is None:
-        return lines
-    keep_s, full_in_s = disk.retention.keep_s, disk.full_in_s
-    kept = FOREVER if keep_s is None else format_duration(keep_s)
-    if keep_s is None and disk.history_bytes_per_day is not None:
-        kept += f", {format_size(disk.history_bytes_per_day)} of history per day at the present rate"
-    elif disk.expected_bytes is not None and full_in_s:
-        kept += f", {format_size(disk.expected_bytes)} expected in {format_duration(full_in_s)} at the present rate"
-    return [*lines, ("Retention", kept)]
-
-
-def _rows(table: TableStatus) -> list[tuple[str, ...]]:
-    """Return a line for each range of LSNs at which a table can be read."""
-    rows = f"{table.rows:,}" if table.rows is not None else ""
-    size = format_size(table.change_bytes + table.version_bytes)
-    ranges = [(str(begin), _text(end) or "now") for begin, end in table.readable] or [("", "")]
-    first = (table.name, table.state, rows, *ranges[0], _text(table.folded_lsn) or "", size)
-    return [first, *(("", "", "", *each, "", "") for each in ranges[1:])]
-
-
-def _explained(table: TableStatus) -> list[str]:
-    fix = [f"  Fix: {table.fix}"] if table.fix else []
-    return ["", f"{table.name}: {table.reason}", *fix]
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table as psql does."""
-    header, *body = rows
-    widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
-    numbers = [name in _NUMBERS for name in header]
-
-    def line(row: Sequence[str]) -> str:
-        cells = zip(row, widths, numbers, strict=True)
-        return " | ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
-
-    title = " | ".join(cell.center(width) for cell, width in zip(header, widths, strict=True)).rstrip()
-    return [title, "-+-".join("-" * width for width in widths), *map(line, body)]
-
-
-def _lag(found: LakeStatus, received: Lsn | None) -> int | None:
-    return max(0, received - found.applied_lsn) if received is not None else None
-
-
-def _text(lsn: Lsn | None) -> str | None:
-    return str(lsn) if lsn is not None else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +36,11 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import WalPolicy
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.units import parse_keep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemark.pipeline.events import SyncEnded
 
 
 class EndType(LsnType):
@@ -144,19 +150,27 @@ def sync(
     """
     options = options_of(**how)
     with StopSignals() as stopping:
-        plan = plan_pipeline(options)
         if dry_run:
-            click.echo(plan.describe(), nl=False)
+            click.echo(plan_pipeline(options).describe(), nl=False)
             return ExitCode.OK
         try:
-            with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
-                from tidemark.pipeline.pipeline import Pipeline  # deferred: it imports Spark
-
-                ended = Pipeline(plan, lambda: started(master, remote, conf), shown.emit).run(stopping)
+            ended = _run(options, lambda: started(master, remote, conf), stopping, as_json=as_json, quiet=quiet)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=options.has_end)
     return ExitCode.OK if ended.complete else stopping.exit_code(has_end=options.has_end)
+
+
+def _run(
+    options: PipelineOptions, spark: Callable[[], SparkSession], stopping: StopSignals, *, as_json: bool, quiet: bool
+) -> SyncEnded:
+    from tidemark.pipeline.pipeline import Pipeline, SparkStart  # deferred: they import Spark
+    from tidemark.pipeline.recording import StateRecord
+
+    with StateRecord(options.lake) as record:
+        plan = plan_pipeline(options)
+        with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
+            return Pipeline(plan, SparkStart(spark, is_ours=True), record, shown.emit).run(stopping)
 
 
 def options_of(

@@ -13,6 +13,7 @@ from tidemark.lake.disk_use import DiskUse, disk_use
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
 from tidemark.lake.lock import has_writer, last_writer
+from tidemark.lake.pipeline_state import PipelineState, has_pipeline, read_pipeline_state
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
@@ -68,13 +69,16 @@ class TableStatus:
 class LakeStatus:
     """The whole mirror. `received_lsn` is None if the log cannot be read or the mirror is polled.
 
-    `last_poll` is None if the mirror uses logical decoding; `restart` is a pending request to restart it; `unmirrored`
-    are the objects that are selected at the source and not mirrored.
+    `pipeline` is what its pipeline recorded last, and `is_running` whether there is one now. `last_poll` is None if the
+    mirror uses logical decoding; `restart` is a pending request to restart it; `unmirrored` are the objects that are
+    selected at the source and not mirrored.
     """
 
     lake: Path
     mirror: str
     database: str
+    pipeline: PipelineState | None
+    is_running: bool
     log: Path
     received_lsn: Lsn | None
     applied_lsn: Lsn
@@ -98,6 +102,8 @@ def status_of(path: Path) -> LakeStatus:
         path,
         lake.mirror,
         lake.database,
+        read_pipeline_state(path),
+        has_pipeline(path),
         lake.log,
         _received(lake) if last_poll is None else None,
         cycle.applied_lsn,

@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from tidemark.clock import Lsn
+from tidemark.lake.pipeline_state import Copies, State, plain
 from tidemark.pipeline.fold.policy import fold_line
 from tidemark.postgres.capability import Mode
 from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from tidemark.pipeline.fold.compactor import Folded
-
-
-class State(Enum):
-    """The state of a running pipeline."""
-
-    STARTING = "starting"
-    COPYING = "copying"  # tables are copied, and the stream is applied
-    FOLLOWING = "following"  # the stream is applied, and no table waits for a copy
-    POLLING = "polling"
-    STOPPING = "stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,41 +157,6 @@ class TableFolded:
 
 
 @dataclass(frozen=True, slots=True)
-class TableCopyProgress:
-    """One table in `Copies`; `state` is copying or failed. Bytes are those of its pages."""
-
-    table: str
-    state: str
-    size_bytes: int
-    copied_bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """All copies since the start. `remaining_s` is an estimate from the rate so far.
-
-    `tables` are those whose copy is not complete: a mirror of many tables reports its progress several times a second.
-    """
-
-    tables_total: int
-    tables_copied: int
-    size_bytes: int
-    copied_bytes: int
-    rows: int
-    bytes_per_s: float
-    remaining_s: float | None
-    tables: tuple[TableCopyProgress, ...]
-
-    def __str__(self) -> str:
-        remaining = f", {format_duration(self.remaining_s)} left" if self.remaining_s else ""
-        return (
-            f"copied {self.tables_copied} of {self.tables_total} tables, {format_size(self.copied_bytes)} of "
-            f"{format_size(self.size_bytes)}, {self.rows:,} rows, {format_size(self.bytes_per_s)}/s{remaining}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class SyncProgress:
     """The current position and lag. `source_lsn` is the position of the source when it was last read.
 
@@ -225,7 +180,7 @@ class SyncProgress:
 
     def __str__(self) -> str:
         lag = f", lag {self.lag}" if self.lag else ""
-        copies = f"; {self.copies}" if self.copies.tables_copied < self.copies.tables_total else ""
+        copies = "" if self.copies.are_complete else f"; {self.copies}"
         if self.applied_lsn == Lsn.ZERO:
             return f"{self.state.value}{copies}"
         return f"{self.state.value}: {self.applied_lsn}{lag}, {self.changes_per_s:,.0f} changes/s{copies}"
@@ -279,18 +234,4 @@ class NamedEvent(Protocol):
 
 def as_json(event: NamedEvent) -> dict[str, Any]:
     """The event for `json.dumps`."""
-    return {"event": event.event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **_plain(event)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Lsn):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return round(value, 3)
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    return value
+    return {"event": event.event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **plain(event)}

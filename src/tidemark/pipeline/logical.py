@@ -39,6 +39,7 @@ from tidemark.log.mirror import read_mirror
 from tidemark.logs import fields
 from tidemark.pipeline.apply.cycle import Applied
 from tidemark.pipeline.apply.lake_applier import lake_applier
+from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.copy.continuing import LeftCopy, left_copies
 from tidemark.pipeline.copy.copying import Copying, Failed
 from tidemark.pipeline.copy.planning import CopyOptions
@@ -58,11 +59,9 @@ from tidemark.spark import has_ended, tasks_beside, what_failed
 from tidemark.storage import open_storage
 
 REQUESTS_S = 1.0
-ORPHAN_S = 15.0  # within this time the receiver of a killed pipeline detects that and stops
-MOST_DEATHS = 5  # of the receiver, in a minute
 MOST_FAILURES = 3  # of a cycle, in sequence
 _RETRY = "Retry the command. The lake is unchanged since the last applied LSN, and sync continues from there."
-_BEGIN_S, _REST_S, _ORPHAN_PAUSE_S = 0.05, 0.05, 0.5
+_REST_S = 0.05
 _LOGGER = logging.getLogger("tidemark.pipeline")
 
 
@@ -108,9 +107,10 @@ class LogicalReplication:
             self.applier.uncopied = frozenset()
             self._left = left_copies(options.lake)
             held.callback(self._leave_copies)
+            self._jobs: list[BackgroundJob] = []
             if options.folds:
-                held.enter_context(BackgroundFold(options.lake, spark, self._folded))
-            held.enter_context(expiring(options.lake, options.keep_s))
+                self._jobs.append(held.enter_context(BackgroundFold(options.lake, spark, self._folded)))
+            self._jobs.append(held.enter_context(expiring(options.lake, options.keep_s)))
             copying = Copying(copy_options(options, spark), self.applier.sink, spark, self.progress)
             self._copying = held.enter_context(copying)
             self._receiving.keep()
@@ -125,6 +125,16 @@ class LogicalReplication:
         self._take_copies()
         self._start_copies()
         return applied
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause the jobs in the background, or continue them."""
+        for job in self._jobs:
+            job.pause(paused=paused)
+
+    def stay(self) -> None:
+        """Only receive: nothing is written to the lake, except by copies that have begun."""
+        self._receiving.check()
+        self._require_spark()
 
     def rest(self) -> None:
         """Wait for a moment, after a step with nothing to do; less if a copy ends."""
@@ -233,7 +243,7 @@ class LogicalReplication:
             _LOGGER.warning("%s; retrying", failure, extra=fields(failures=self._failures))
             return None
         except (Py4JError, ConnectionError) as error:
-            raise _spark_ended() from error
+            raise spark_ended() from error
         self._failures = 0
         return applied
 
@@ -329,7 +339,7 @@ class LogicalReplication:
     def _require_spark(self) -> None:
         """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""
         if has_ended(self._spark):
-            raise _spark_ended()
+            raise spark_ended()
 
     def _folded(self, folded: Folded, seconds: float) -> None:
         self._emit(TableFolded.of(folded, seconds))
@@ -351,5 +361,6 @@ def require_log(lake: Path, log: Path) -> None:
         )
 
 
-def _spark_ended() -> SparkError:
+def spark_ended() -> SparkError:
+    """Return the error of a pipeline whose JVM has ended."""
     return SparkError("Spark stopped", _RETRY)

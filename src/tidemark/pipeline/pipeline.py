@@ -11,32 +11,43 @@ next pipeline with the same options resumes.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, Stopped, TidemarkError
+from tidemark.errors import InvalidValue, SparkError, Stopped, TidemarkError
+from tidemark.lake.controls import Controls, StopRequest
 from tidemark.lake.lake import NAME
 from tidemark.lake.paths import directory_or_command, local_path
+from tidemark.lake.pipeline_state import State
 from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
-from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, State, SyncEnded
-from tidemark.pipeline.logical import LogicalReplication, require_log
+from tidemark.pipeline.copy.progress import CopyProgress
+from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent
+from tidemark.pipeline.logical import LogicalReplication, require_log, spark_ended
 from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, plan_pipeline
 from tidemark.pipeline.poll.run import run_polls
-from tidemark.pipeline.publishing import Publisher, UnmirroredRecord, publish
+from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord, publish
+from tidemark.pipeline.recording import StateRecord
 from tidemark.pipeline.reporting import Reporter
 from tidemark.pipeline.restart import restart_if_requested
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
+from tidemark.restarts import Restarts
 from tidemark.schema.selection import Pattern, Selection
-from tidemark.spark import spark_session
-from tidemark.units import parse_duration, parse_keep, parse_size
+from tidemark.spark import discard_session, has_ended, spark_session
+from tidemark.units import format_duration, parse_duration, parse_keep, parse_size
 
+_LOGGER = logging.getLogger("tidemark.pipeline")
+_LOOK_S = 0.1
 Stopping = Callable[[], bool]
 
 
@@ -100,38 +111,86 @@ def sync(
         copy_parallelism,
         directory_or_command(archive) if archive is not None else None,
     )
-    return Pipeline(plan_pipeline(options), lambda: spark or spark_session(), on_event).run(stopping)
+    is_ours = spark is None and SparkSession.getActiveSession() is None
+    with StateRecord(options.lake) as record:
+        start = SparkStart(lambda: spark or spark_session(), is_ours)
+        return Pipeline(plan_pipeline(options), start, record, on_event).run(stopping)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStart:
+    """How the session of a pipeline is started; if it is ours, it is started again if its JVM ends."""
+
+    start: Callable[[], SparkSession]
+    is_ours: bool
 
 
 class Pipeline:
-    """Runs a plan to its end, or until it is stopped. Spark is started once the source is prepared."""
+    """Runs a plan to its end, or until it is stopped. Spark is started once the source is prepared.
 
-    def __init__(self, plan: PipelinePlan, spark: Callable[[], SparkSession], emit: Emit = lambda _: None) -> None:
+    If the JVM ends, another one is started after a pause, and the pipeline continues where it was.
+    """
+
+    def __init__(self, plan: PipelinePlan, spark: SparkStart, record: StateRecord, emit: Emit = lambda _: None) -> None:
         self._plan, self._options, self._spark = plan, plan.options, spark
-        self._reporter = Reporter(emit)
+        self._record, self._controls = record, Controls(plan.options.lake)
+
+        def both(event: SyncEvent) -> None:
+            record.take(event)
+            emit(event)
+
+        self._reporter = Reporter(both)
 
     def run(self, stopping: Stopping = lambda: False) -> SyncEnded:
         """Run, and return the last event, with the position at which the pipeline ended.
 
         If it is complete but a selected table cannot be read, the event is emitted and the reason is raised.
         """
+        complete = False
+        try:
+            ended = self._run(lambda: stopping() or self._controls.stops_now)
+            complete = ended.complete
+            return ended
+        finally:
+            if complete or self._controls.stops_now:
+                self._controls.fulfilled()
+
+    def _run(self, stopping: Stopping) -> SyncEnded:
         self._reporter.emit(ModeSelected(self._plan.choice.mode, self._plan.choice.why))
         self._reporter.enter(State.STARTING)
         if not self._plan.polled:
             publish(self._options, begun=(self._options.lake / NAME).exists())
             self._restart_if_requested(stopping)
             require_log(self._options.lake, self._options.log_folder)
-        spark = self._spark()
-        if stopping():
-            raise Stopped("stopped before replication started")
-        if self._plan.polled and (ended := self._poll(spark, stopping)) is not None:
-            return ended
-        return self._follow(spark, stopping)
+        restarts, polled = Restarts(), self._plan.polled
+        while True:
+            spark = self._spark.start()
+            if stopping():
+                raise Stopped("stopped before replication started")
+            try:
+                if polled and (ended := self._poll(spark, stopping)) is not None:
+                    return ended
+                polled = False
+                return self._follow(spark, stopping)
+            except (SparkError, Py4JError, ConnectionError) as error:
+                if not has_ended(spark):
+                    raise
+                pause_s = restarts.failed(time.monotonic()) if self._spark.is_ours else None
+                if pause_s is None or stopping():
+                    raise spark_ended() from error
+                discard_session(spark)
+                _LOGGER.warning("Spark stopped; starting it again in %s", format_duration(pause_s))
+                self._reporter.enter(State.STARTING)
+                _rest(pause_s, stopping)
 
     def _poll(self, spark: SparkSession, stopping: Stopping) -> SyncEnded | None:
         """Poll until the end; None if the mirror follows the stream from now on."""
-        self._reporter.enter(State.POLLING)
-        polled = run_polls(self._options, spark, stopping, self._reporter.emit, self._reporter.polls)
+
+        def watch(lsn: Lsn, progress: CopyProgress) -> None:
+            self._reporter.enter(State.PAUSED if self._controls.is_paused else State.POLLING)
+            self._reporter.polls(lsn, progress)
+
+        polled = run_polls(self._options, spark, stopping, self._reporter.emit, watch, self._controls)
         if polled is None:
             return None
         complete = not stopping()
@@ -144,7 +203,7 @@ class Pipeline:
         failure: TidemarkError | None = None
         while True:
             with LogicalReplication(options, spark, self._reporter.emit, stopping) as replication:
-                complete = follow(replication, options, until, stopping, self._reporter)
+                complete = follow(replication, options, until, stopping, self._reporter, self._record, self._controls)
                 lag = replication.lag
                 restarts = replication.restart_requested and not stopping()
                 if complete and not restarts:
@@ -173,13 +232,31 @@ def follow(
     until: Lsn | str | None,
     stopping: Stopping,
     reporter: Reporter,
+    record: StateRecord,
+    controls: Controls,
 ) -> bool:
     """Follow the stream until everything up to `until` can be read; True then, False if it stops or restarts before.
 
-    It does not wait for tables that cannot be copied.
+    It does not wait for tables that cannot be copied. A request to end at a position replaces `until`.
     """
     publisher, unmirrored = Publisher(options), UnmirroredRecord(options)
+    slots, is_paused = SlotWatch(options, record.use), False
+    request: StopRequest | None = None
     while not stopping() and not replication.restart_requested:
+        controls.step()
+        slots.step()
+        if controls.is_paused is not is_paused:
+            is_paused = controls.is_paused
+            replication.pause(paused=is_paused)
+            _LOGGER.info("paused: changes are received, and not applied" if is_paused else "resumed")
+        if is_paused:
+            replication.stay()
+            reporter.stream(replication, is_paused=True)
+            replication.rest()
+            continue
+        if controls.stop is not None and controls.stop != request:
+            request = controls.stop
+            until = request.at
         applied = replication.step()
         publisher.step()
         unmirrored.step()
@@ -199,6 +276,12 @@ def follow(
             return True
     replication.applier.record_progress()
     return False
+
+
+def _rest(seconds: float, stopping: Stopping) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not stopping():
+        time.sleep(_LOOK_S)
 
 
 def _failure(check: Callable[[], None]) -> TidemarkError | None:

@@ -1,4 +1,6 @@
-"""Publishes the selected tables at the source: before the first copy, and whenever a selected table appears.
+"""What a pipeline does at the source at intervals: it publishes selected tables, and reads the slot.
+
+Tables are published before the first copy, and whenever a selected table appears.
 
 Statements that the role may run are executed. The others must be run by the owner: without them a mirror does not
 start, but a running one continues with the tables it has, and logs what is missing.
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
+from tidemark.lake.pipeline_state import SlotUse
 from tidemark.lake.unmirrored import record_unmirrored
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
@@ -19,6 +23,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session
 from tidemark.postgres.setup import SetupPlan, read_plan, run_fixes, script
+from tidemark.postgres.slot import read_slot
 from tidemark.postgres.unmirrored import read_unmirrored
 from tidemark.schema.selection import Selection, choose
 
@@ -114,6 +119,29 @@ class UnmirroredRecord:
         except SourceError:
             return
         record_unmirrored(self._options.lake, found)
+
+
+class SlotWatch:
+    """Reads the replication slot at regular intervals, and passes on how it is used."""
+
+    def __init__(self, options: PipelineOptions, use: Callable[[SlotUse], None]) -> None:
+        self._options, self._use = options, use
+        self._next = time.monotonic()
+
+    def step(self) -> None:
+        """Read the slot, if it is time. If the source cannot be read, it is retried later."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + INTERVAL_S
+        try:
+            with Session.open(self._options.source, "sync") as session:
+                slot = read_slot(session, self._options.names.slot)
+        except SourceError:
+            return
+        if slot is not None:
+            health, is_active = slot.health, slot.active_pid is not None
+            status = health.value if health is not None else None
+            self._use(SlotUse(slot.name, is_active, status, slot.retained_bytes, slot.invalidation_reason))
 
 
 def _run_permitted(options: Publishing, *, strict: bool = False) -> SetupPlan:

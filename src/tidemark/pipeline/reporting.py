@@ -6,22 +6,21 @@ import time
 from collections import deque
 
 from tidemark.clock import Lsn
+from tidemark.lake.pipeline_state import Copies, State, TableCopyProgress
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import (
-    Copies,
     CycleApplied,
     Emit,
     PollApplied,
-    State,
     StateChanged,
     SyncEvent,
     SyncProgress,
-    TableCopyProgress,
     TableFolded,
 )
-from tidemark.pipeline.logical import LogicalReplication
+from tidemark.pipeline.logical import Lag, LogicalReplication
 
 PROGRESS_S = 0.2
+BEHIND_BYTES = 256 << 20  # of WAL: the lake falls behind
 RATE_S = 10.0  # the interval over which changes per second are averaged
 
 
@@ -31,6 +30,7 @@ class Reporter:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._state: State | None = None
+        self._goal: Lsn | None = None
         self._next = 0.0
         self._begin = time.monotonic()
         self._changes: deque[tuple[float, int]] = deque()
@@ -50,19 +50,29 @@ class Reporter:
             self._state = state
             self._emit(StateChanged(state))
 
-    def stream(self, replication: LogicalReplication, *, now: bool = False) -> None:
+    def stream(self, replication: LogicalReplication, *, now: bool = False, is_paused: bool = False) -> None:
         """Report the progress of a pipeline that follows the stream."""
         if not now and time.monotonic() < self._next:
             return
         lag = replication.lag
         if lag.applied_lsn == Lsn.ZERO:  # the first cycle has not been applied yet
             return
-        if replication.copies > len(replication.unable):
+        if is_paused:
+            self.enter(State.PAUSED)
+        elif replication.copies > len(replication.unable):
             self.enter(State.COPYING)
         elif replication.settled or self._state is not State.STARTING:  # otherwise tables may still need a copy
-            self.enter(State.FOLLOWING)
+            self.enter(self._following(lag))
         copies = _copies(replication.progress)
         self._progress(copies, lag.applied_lsn, lag.received_lsn, lag.source_lsn, lag.lag_bytes, lag.lag_s)
+
+    def _following(self, lag: Lag) -> State:
+        """Return whether it follows, or still catches up with where the source was when it fell behind."""
+        if self._state in (State.STARTING, State.COPYING, State.PAUSED) or lag.lag_bytes > BEHIND_BYTES:
+            self._goal = self._goal or lag.source_lsn
+        if self._goal is not None and lag.applied_lsn >= self._goal:
+            self._goal = None
+        return State.FOLLOWING if self._goal is None else State.CATCHING_UP
 
     def polls(self, lsn: Lsn, progress: CopyProgress) -> None:
         """Report the progress of a pipeline that polls."""

@@ -26,9 +26,10 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.options import ReceiveOptions
 from tidemark.receive.process import ReceiveProcess
+from tidemark.restarts import Restarts
+from tidemark.units import format_duration
 
 ORPHAN_S = 15.0  # within this time the receiver of a killed parent detects that and stops
-MOST_DEATHS = 5  # in a minute
 _BEGIN_S, _ORPHAN_PAUSE_S = 0.05, 0.5
 _LOGGER = logging.getLogger("tidemark.receive")
 
@@ -42,7 +43,7 @@ class Receiving:
     def __init__(self, options: ReceiveOptions, stopping: Callable[[], bool] = lambda: False) -> None:
         self._options, self._stopping = options, stopping
         self.ended = False
-        self._deaths: list[float] = []
+        self._restarts, self._start_at = Restarts(), 0.0
         self._is_counted = False
         self._patient_until = time.monotonic() + ORPHAN_S
         self._is_first = not has_begun(options.folder)
@@ -62,6 +63,8 @@ class Receiving:
         """Restart the receiver if it was killed or may succeed now; if it ended with another error, raise that."""
         if self.ended or self._process.process.poll() is None:
             return
+        if self._is_counted and time.monotonic() < self._start_at:
+            return
         try:
             self._process.wait()
             self.ended = self._options.endpos is not None
@@ -71,26 +74,26 @@ class Receiving:
             _LOGGER.info("%s; waiting for that process to end", error.message)
             time.sleep(_ORPHAN_PAUSE_S)
         except TidemarkError as error:
-            if not self._may_restart(error):
-                raise
-            _LOGGER.warning("%s; restarting the receiver", error.message, extra=fields(deaths=len(self._deaths)))
+            if not self._is_counted:
+                self._count(error)
+                return
         if not self.ended:
             self._process.close()
             self._process = ReceiveProcess.start(self._options)
             self._is_counted = False
 
-    def _may_restart(self, error: TidemarkError) -> bool:
-        """Count the end of this receiver, once, and return whether to start another one now.
+    def _count(self, error: TidemarkError) -> None:
+        """Count the end of this receiver, and raise its error unless another one is to be started after a pause.
 
-        A first start reports a temporary error at once; later ones are waited out, but not many in a minute.
+        A first start reports a temporary error at once.
         """
         temporary = policy_of(error).retry is not Retry.NEVER and has_begun(self._options.folder)
-        if not (temporary or isinstance(error, ReceiveFailed)):
-            return False
         now = time.monotonic()
-        self._deaths = [at for at in self._deaths if at > now - 60] + ([] if self._is_counted else [now])
-        self._is_counted = True
-        return len(self._deaths) <= MOST_DEATHS
+        pause_s = self._restarts.failed(now) if temporary or isinstance(error, ReceiveFailed) else None
+        if pause_s is None:
+            raise error
+        self._start_at, self._is_counted = now + pause_s, True
+        _LOGGER.warning("%s; restarting the receiver in %s", error.message, format_duration(pause_s))
 
     def keep(self) -> None:
         """Keep the slot and the log from now on, also if this ends with an error."""
@@ -99,6 +102,7 @@ class Receiving:
     def kill(self) -> None:
         """Kill the receiver, as a power failure would; the next check starts another one."""
         self._process.kill()
+        self._start_at, self._is_counted = 0.0, True
 
     def stop(self) -> None:
         """Have the receiver end normally; returns at once."""

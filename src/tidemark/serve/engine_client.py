@@ -12,10 +12,10 @@ import logging
 import socket
 import sys
 import time
-from collections import deque
 from contextlib import suppress
 
 from tidemark.errors import EngineRefused
+from tidemark.restarts import MOST, Restarts
 from tidemark.serve.conversation import (
     Ask,
     Cancel,
@@ -33,7 +33,6 @@ from tidemark.serve.conversation import (
 )
 
 _LOGGER = logging.getLogger(__name__)
-FAILURES, WITHIN_S, PAUSE_S, LONGEST_S = 5, 600.0, 0.5, 60.0
 _ENDING_S = 5.0
 FromEngine = Ask | Running | Finished | Refused
 
@@ -104,15 +103,14 @@ class EngineClient(asyncio.Protocol):
 
     async def run(self) -> None:
         """Keep the process running."""
-        failures: deque[float] = deque(maxlen=FAILURES)
+        restarts = Restarts()
         while True:
             await self._run_once()
-            failures.append(time.monotonic())
-            if len(failures) == FAILURES and failures[-1] - failures[0] < WITHIN_S:
+            pause_s = restarts.failed(time.monotonic())
+            if pause_s is None:
                 self.has_failed = True
-                _LOGGER.error("the engine process ended %d times; the source answers all statements", FAILURES)
+                _LOGGER.error("the engine process ended %d times; the source answers all statements", MOST)
                 return
-            pause_s = min(LONGEST_S, PAUSE_S * 2 ** len(failures))
             _LOGGER.warning("the engine process ended; it is started again in %.1f s", pause_s)
             await asyncio.sleep(pause_s)
 

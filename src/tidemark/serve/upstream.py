@@ -138,7 +138,7 @@ def _options(source: Dsn) -> Mapping[str, str]:
 
 
 def _of_service(source: Dsn) -> Mapping[str, str]:
-    """Return the same of a string that names a service: libpq tells only for a connection that it has begun."""
+    """Return the same of a string that names a service: libpq resolves one only when it begins a connection."""
     begun = psycopg.pq.PGconn.connect_start(source.reveal().encode())
     try:
         message = begun.error_message.decode(errors="replace").strip()

@@ -10,11 +10,12 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -149,6 +150,18 @@ def _new_session(options: SparkOptions) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     require_pinned(session)
     return session
+
+
+def discard_session(session: SparkSession) -> None:
+    """Forget a session whose JVM has ended, so that this process can start another one."""
+    context = session.sparkContext
+    for server in (getattr(context, "_accumulatorServer", None), SparkContext._gateway):
+        if server is not None:
+            with suppress(Exception):  # it may have noticed the end of the JVM itself
+                server.shutdown()
+    with SparkContext._lock:
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def tasks_beside(session: SparkSession) -> int:

@@ -27,9 +27,10 @@ from tidemark.errors import (
     TargetBehind,
     TidemarkError,
 )
+from tidemark.lake.pipeline_state import State
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import read_mirror
-from tidemark.pipeline.events import Emit, ModeSelected, PollApplied, State
+from tidemark.pipeline.events import Emit, ModeSelected, PollApplied
 from tidemark.pipeline.plan import require_interval
 from tidemark.pipeline.poll.polling import Polling
 from tidemark.pipeline.reporting import Reporter

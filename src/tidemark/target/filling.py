@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import Stopped, TableChanged, UnsupportedServer
+from tidemark.lake.pipeline_state import State
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot, locked_snapshot
-from tidemark.pipeline.events import State, TableCopied
+from tidemark.pipeline.events import TableCopied
 from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.pipeline.reporting import PROGRESS_S, Reporter
 from tidemark.postgres.capability import Mode

@@ -33,6 +33,7 @@ from tests.mirror.conftest import SETTINGS, set_in
 from tests.pipeline.sync.load import create, writing
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
+from tidemark.lake.controls import Controls
 from tidemark.lake.polls import read_polls
 from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison
@@ -271,7 +272,8 @@ def syncing(db: Database, lake: Path, spark: SparkSession) -> Iterator[None]:
     stopped: list[int] = []
     options = PipelineOptions(db.dsn(), lake, db.names, mode=Mode.POLL, folds=False, interval_s=3600)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(run_polls, options, spark, lambda: bool(stopped), lambda _: None)
+        nothing, controls = (lambda *_: None), Controls(lake)
+        done = pool.submit(run_polls, options, spark, lambda: bool(stopped), nothing, nothing, controls)
         try:
             eventually(lambda: done.done() or read_polls(lake).last, 120)
             yield

@@ -16,9 +16,11 @@ from tests.conftest import NEWEST
 from tests.pipeline.sync.test_faults import TABLE
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, NotPermitted
+from tidemark.lake.controls import Controls
 from tidemark.lake.requests import request_resync
 from tidemark.pipeline.pipeline import follow
 from tidemark.pipeline.plan import CURRENT
+from tidemark.pipeline.recording import StateRecord
 from tidemark.pipeline.reporting import Reporter
 
 LIMIT_S = 300
@@ -30,7 +32,9 @@ def run_to_end(synced: Synced, until: Lsn | str) -> None:
     replication, stopped = synced.replication, list[int]()
     timer = threading.Timer(LIMIT_S, lambda: stopped.append(1))
     timer.start()
-    follow(replication, synced.options, until, lambda: bool(stopped), Reporter(lambda _: None))
+    lake = synced.options.lake
+    reporter, record = Reporter(lambda _: None), StateRecord(lake)
+    follow(replication, synced.options, until, lambda: bool(stopped), reporter, record, Controls(lake))
     timer.cancel()
     assert not stopped, (until, replication.applier.cycle, replication.copies, replication.unable, synced.said)
 

@@ -25,6 +25,7 @@ from tidemark.errors import ExitCode
 from tidemark.lake.lake import Lake
 from tidemark.lake.requests import request_resync
 from tidemark.lake.status import status_of
+from tidemark.restarts import MOST
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -100,8 +101,18 @@ def mirroring(db: Database, lake: Path) -> Iterator[Running]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def require_ended_by_itself(running: Running) -> None:
-    """Without Spark it says so, and ends, and takes the receiving process with it."""
+def kill_jvm(running: Running) -> None:
+    """Kill the JVM, and wait until another one is to be started."""
+    running.kill(JVM)
+    running.until_said("message", "Spark stopped; starting it again")
+
+
+def kill_jvm_too_often(running: Running) -> None:
+    """Kill the JVM in every copy: after some times it ends, and takes the receiving process with it."""
+    for _ in range(MOST - 1):
+        kill_jvm(running)
+        running.until_copying()
+    running.kill(JVM)
     assert running.process.wait(60) == ExitCode.SPARK, running.errors.read_text()
     assert "tidemark: Spark stopped" in running.errors.read_text()
     running.require_gone()
@@ -146,11 +157,12 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
     publish(db, *TABLES)
     with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:
         running.until_copying()
-        running.kill(JVM)
-        require_ended_by_itself(running)
+        kill_jvm_too_often(running)
     assert not any(table.state == "readable" for table in status_of(lake).tables)
     with mirroring(db, lake) as running:
         with writing(db, *TABLES, writers=1):
+            running.until_copying()
+            kill_jvm(running)
             running.until_copying()
             running.kill(WORKERS)
             running.until_said("progress", '"tables_copied": 3')
@@ -159,8 +171,8 @@ def test_whatever_is_killed_it_goes_on_or_ends_and_the_next_one_is_exact(
             running.kill(WORKERS)  # Spark notices of idle ones that they are gone: then it is the next that matter
             running.until_said("message", "; retrying", meanwhile=lambda: running.kill(WORKERS))
             running.until_said("applied")
-        running.kill(JVM)
-        require_ended_by_itself(running)
+            kill_jvm(running)
+            running.until_said("applied")
     assert all(table.state == "readable" for table in status_of(lake).tables)
     request_resync(lake, Lake.open(lake).tables())
     with writing(db, *TABLES, writers=1), mirroring(db, lake) as running:

@@ -39,7 +39,7 @@ class BackgroundExpiry(BackgroundJob):
 
     def _run(self) -> None:
         pause_s = 0.0
-        while not self._stopping.wait(pause_s):
+        while not self._rest(pause_s):
             pause_s = self._interval_s
             try:
                 self._expire()

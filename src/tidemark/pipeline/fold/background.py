@@ -44,7 +44,7 @@ class BackgroundFold(BackgroundJob):
             context.setLocalProperty("spark.scheduler.pool", POOL)
             tasks = max(1, context.defaultParallelism // 2)
         pause_s, compact_at = INTERVAL_S, time.monotonic()
-        while not self._stopping.wait(pause_s):
+        while not self._rest(pause_s):
             try:
                 with Compactor(self._lake, self._spark, tasks) as compactor:
                     begin = time.monotonic()
@@ -60,7 +60,7 @@ class BackgroundFold(BackgroundJob):
 
     def _fold_due(self, compactor: Compactor, tables: Sequence[Foldable]) -> None:
         for table in tables:
-            if self._stopping.is_set() or not self._rhythm.due(table.name, table.burden, time.monotonic()):
+            if self._is_interrupted or not self._rhythm.due(table.name, table.burden, time.monotonic()):
                 continue
             begin = time.monotonic()
             try:
@@ -73,7 +73,7 @@ class BackgroundFold(BackgroundJob):
 
     def _compact(self, compactor: Compactor) -> None:
         for table in compactor.compactable():
-            if self._stopping.is_set():
+            if self._is_interrupted:
                 return
             try:
                 compactor.compact(table)

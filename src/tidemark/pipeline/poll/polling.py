@@ -34,7 +34,8 @@ class Polling(Generic[T]):
     """Polls until it is stopped.
 
     `step` runs one poll, and returns None if nothing became visible since the last one. If `wanted` returns true, the
-    next poll does not wait for its interval. `spark` is the session that polls use, if they use one.
+    next poll does not wait for its interval; while `paused` returns true, it does not begin; if `enough` returns true
+    after a poll, that was the last one. `spark` is the session that polls use, if they use one.
     """
 
     def __init__(
@@ -44,9 +45,12 @@ class Polling(Generic[T]):
         interval_s: float,
         stopping: Callable[[], bool],
         wanted: Callable[[], bool] = lambda: False,
+        paused: Callable[[], bool] = lambda: False,
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
         self._step, self._spark = step, spark
         self._interval_s, self._stopping, self._wanted = interval_s, stopping, wanted
+        self._paused, self._enough = paused, enough
         self._failures = 0
 
     def run(
@@ -62,6 +66,9 @@ class Polling(Generic[T]):
         stream from now on.
         """
         while not self._stopping():
+            if self._paused():
+                time.sleep(_LOOK_S)
+                continue
             begin = time.monotonic()
             try:
                 handed_over = last() if last is not None else None
@@ -78,7 +85,7 @@ class Polling(Generic[T]):
                 pause_s = self._interval_s - (time.monotonic() - begin)
                 if polled is not None:
                     done(polled)
-                if once or handed_over is not None:
+                if once or handed_over is not None or self._enough():
                     return handed_over is not None
                 self._rest(pause_s, lambda: self._stopping() or self._wanted())
         return False
