@@ -1,26 +1,30 @@
 """PostgreSQL itself as the engine of a bottom: the tree and the top are tested without Spark and without a lake.
 
-What it cannot test is whether another engine computes an operation of the tree exactly.
+The tree is printed as its documentation reads, with each type written out, and texts compared by their bytes. So a
+difference is one of the split and not of an engine. Like a mirror, it refuses values that have no form in the lake's
+types. What it cannot test is whether another engine computes an operation of the tree exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
 
+from tidemark.engines import MOST_ROWS
 from tidemark.engines.arrays import array_parameters
-from tidemark.engines.printer import SqlPrinter
+from tidemark.engines.printer import BottomPrinter
+from tidemark.errors import EngineRefused
 from tidemark.split import Facts, Finish, Plan, Query, Run, ir, steps
 from tidemark.split.ir import Kind, Op
 from tidemark.values.cells import cells_of
 from tidemark.values.types import Types, decoding_of
 
+SETTINGS = "-c timezone=UTC -c search_path=pg_catalog -c statement_timeout=60s"
 _OIDS = {
-    Kind.BOOL: 16, Kind.INT2: 21, Kind.INT4: 23, Kind.INT8: 20, Kind.FLOAT4: 700, Kind.FLOAT8: 701,
-    Kind.TEXT: 25,
+    Kind.BOOL: 16, Kind.INT2: 21, Kind.INT4: 23, Kind.INT8: 20, Kind.FLOAT4: 700, Kind.FLOAT8: 701, Kind.TEXT: 25,
     Kind.BINARY: 17, Kind.DATE: 1082, Kind.TIMESTAMP: 1114, Kind.TIMESTAMPTZ: 1184, Kind.DECIMAL: 1700,
 }  # fmt: skip
 _TYPES = {
@@ -28,81 +32,96 @@ _TYPES = {
     Kind.FLOAT8: "float8", Kind.TEXT: "text", Kind.BINARY: "bytea", Kind.DATE: "date",
     Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamptz",
 }  # fmt: skip
-_FUNCTIONS = {
-    Op.COALESCE: "coalesce", Op.GREATEST: "greatest", Op.LEAST: "least", Op.SUBSTRING: "substring", Op.LENGTH: "length",
-    Op.ABS: "abs", Op.RTRIM: "rtrim",
-}  # fmt: skip
-_FIELDS = {
-    Op.YEAR: "year", Op.QUARTER: "quarter", Op.MONTH: "month", Op.DAY: "day", Op.HOUR: "hour", Op.MINUTE: "minute",
-    Op.DAY_OF_WEEK: "dow", Op.DAY_OF_YEAR: "doy",
-}  # fmt: skip
+_OUT_OF_RANGE = {
+    Kind.DATE: "NOT ({0} >= '0001-01-01' AND {0} <= '9999-12-31')",
+    Kind.TIMESTAMP: "NOT ({0} >= '0001-01-01' AND {0} < '10000-01-01')",
+    Kind.TIMESTAMPTZ: "NOT ({0} >= '0001-01-01 00:00:00+00' AND {0} < '10000-01-01 00:00:00+00')",
+    Kind.DECIMAL: "{0} = 'NaN'",
+}
+_INFIX = "CAST(({0} %s {1}) AS {type})"
+_FIELD = "CAST(EXTRACT(%s FROM {0}) AS {type})"
+_QUOTIENT = "({0} / NULLIF({1}, 0)::numeric)"
+_UP_TO_20 = f"0 * (1 / (scale({_QUOTIENT}) <= 20)::int)"  # an error for more digits
+_FORMS = {
+    **{op: _INFIX % op.value for op in (Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.MODULO)},
+    Op.DIVIDE_INT: _INFIX % "/",
+    Op.ADD_DAYS: _INFIX % "+",
+    Op.DAYS_BETWEEN: _INFIX % "-",
+    Op.NEGATE: "(- {0})",
+    Op.ABS: "abs({0})",
+    Op.ROUND: "CAST({0} AS {type})",
+    Op.CAST: "CAST({0} AS {type})",
+    Op.NOT: "(NOT {0})",
+    Op.IS_NULL: "({0} IS NULL)",
+    Op.IS_TRUE: "({0} IS TRUE)",
+    Op.IS_FALSE: "({0} IS FALSE)",
+    Op.COALESCE: "coalesce({all})",
+    Op.GREATEST: "greatest({all})",
+    Op.LEAST: "least({all})",
+    Op.LIKE: "({0} LIKE {1})",
+    Op.CONCAT: "({0} || {1})",
+    Op.SUBSTRING: "substring({all})",
+    Op.LENGTH: "char_length({0})",
+    Op.RTRIM: "rtrim({0}, ' ')",
+    **{op: _FIELD % op.value for op in (Op.YEAR, Op.QUARTER, Op.MONTH, Op.DAY, Op.HOUR, Op.MINUTE)},
+    Op.DAY_OF_WEEK: _FIELD % "dow",
+    Op.DAY_OF_YEAR: _FIELD % "doy",
+    Op.TRUNCATE: "date_trunc({1}, {0})",
+    Op.QUOTIENT: f"CAST({_QUOTIENT} + {_UP_TO_20} AS {{type}})",
+    Op.QUOTIENT_SCALE: f"scale({_QUOTIENT}) + {_UP_TO_20}",
+}
 
 
-class PostgresPrinter(SqlPrinter):
+class PostgresPrinter(BottomPrinter):
     types: ClassVar[Mapping[Kind, str]] = _TYPES
-    functions: ClassVar[Mapping[Op, str]] = _FUNCTIONS
+    forms: ClassVar[Mapping[Op, str]] = _FORMS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self._facts = facts
+
+    def stored(self, scan: ir.Scan) -> tuple[str, Iterable[str]]:
+        relation = _relation(self._facts, scan.table)
+        columns = {column.attnum: column for column in relation.columns}
+        texts = [self.cast(_as_stored(columns[attnum]), column.type) for attnum, column in scan.columns]
+        return f"ONLY {_quoted(relation.schema)}.{_quoted(relation.name)}", texts
 
     def join(self, join: ir.Join) -> str:
         if join.kind not in (ir.JoinKind.SEMI, ir.JoinKind.ANTI):
             return super().join(join)
-        there = "EXISTS" if join.kind is ir.JoinKind.SEMI else "NOT EXISTS"
+        negated = "NOT " if join.kind is ir.JoinKind.ANTI else ""
         where = self.expr(join.condition) if join.condition is not None else "TRUE"
-        found = f"{there} (SELECT 1 FROM {self.nested(join.right)} WHERE {where})"
+        found = f"{negated}EXISTS (SELECT FROM {self.nested(join.right)} WHERE {where})"
         return f"SELECT * FROM {self.nested(join.left)} WHERE {found}"
 
-    def other(self, call: ir.Call, args: list[str]) -> str:
-        name = self.type_name(call.type)
-        if call.op in _FIELDS:
-            return f"CAST(EXTRACT({_FIELDS[call.op]} FROM {args[0]}) AS {name})"
-        if call.op is Op.DIVIDE_INT:
-            return f"({args[0]} / {args[1]})"
-        if call.op is Op.IS_DISTINCT:
-            return f"({args[0]} IS DISTINCT FROM {args[1]})"
-        if call.op is Op.ADD_DAYS:
-            return f"({args[0]} + {args[1]})"
-        if call.op is Op.DAYS_BETWEEN:
-            return f"({args[0]} - {args[1]})"
-        if call.op in (Op.QUOTIENT, Op.QUOTIENT_SCALE):
-            found = f"({args[0]} / NULLIF({args[1]}, 0)::numeric)"
-            return f"CAST({found} AS {name})" if call.op is Op.QUOTIENT else f"scale({found})"
-        if call.op is Op.TRUNCATE:
-            return f"date_trunc({args[1]}, {args[0]})"
-        return super().other(call, args)
-
     def literal(self, node: ir.Literal) -> str:
-        value, name = node.value, self.type_name(node.type)
+        value = node.value
         if value is None:
-            return f"CAST(NULL AS {name})"
-        if isinstance(value, bool):
-            return str(value).upper()
+            return self.cast("NULL", node.type)
         if isinstance(value, bytes):
             return f"'\\x{value.hex()}'::bytea"
-        text = str(value).replace("'", "''")
-        return f"CAST('{text}' AS {name})"
+        text = f"{value:f}" if node.type.kind is Kind.DECIMAL else str(value)
+        return self.cast("'" + text.replace("'", "''") + "'", node.type)
 
-    def identifier(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
+    def cast(self, text: str, type_: ir.DataType) -> str:
+        return super().cast(text, type_) + (' COLLATE "C"' if type_.kind is Kind.TEXT else "")
 
 
 class PostgresEngine:
-    """Runs bottoms in a session that sees the tables."""
+    """Runs bottoms in a session that sees the tables; they are those that the facts name."""
 
     def __init__(self, session: psycopg.Connection[Any], facts: Facts) -> None:
-        relations = [each for each in facts.relations.values() if each is not None]
-        self._session = session
-        self._tables = {
-            each.oid: (
-                f'(SELECT {", ".join(map(_as_stored, each.columns))} FROM "{each.schema}"."{each.name}") AS stored',
-                {column.attnum: column.name for column in each.columns},
-            )
-            for each in relations
-        }
+        self._session, self._facts = session, facts
 
-    def run(self, bottom: ir.Bottom, most_rows: int = 100_000) -> pa.Table:
-        text = PostgresPrinter(self._tables).bottom(bottom)
+    def run(self, bottom: ir.Bottom, most_rows: int = MOST_ROWS) -> pa.Table:
+        """Return the rows; refuse an error of PostgreSQL, as an engine refuses an overflow."""
+        self._require_in_range(bottom.relation)
+        text = f"{PostgresPrinter(self._facts).bottom(bottom)} LIMIT {most_rows + 1}"
         result = self._session.pgconn.exec_params(text.encode(), [], None, None, 0)
-        assert result.nfields == len(bottom.columns), result.error_message.decode() + "\n" + text
-        assert result.ntuples <= most_rows
+        if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+            raise EngineRefused(f"PostgreSQL did not compute the statement: {result.error_message.decode()}\n{text}")
+        if result.ntuples > most_rows:
+            raise EngineRefused("more rows than go up")
         columns = [
             _arrow([result.get_value(row, at) for row in range(result.ntuples)], column.type)
             for at, column in enumerate(bottom.columns)
@@ -110,16 +129,33 @@ class PostgresEngine:
         return pa.table(columns, names=[column.name for column in bottom.columns])
 
     def cancel(self) -> None:
-        self._session.cancel()
+        """Cancel what runs now, from another thread."""
+        self._session.cancel_safe()
+
+    def _require_in_range(self, relation: ir.Relation) -> None:
+        for scan in ir.scans(relation):
+            table = _relation(self._facts, scan.table)
+            names = {column.attnum: _quoted(column.name) for column in table.columns}
+            for attnum, column in scan.columns:
+                if column.type.kind in _OUT_OF_RANGE:
+                    odd = _OUT_OF_RANGE[column.type.kind].format(names[attnum])
+                    query = f"SELECT 1 FROM {_quoted(table.schema)}.{_quoted(table.name)} WHERE {odd} LIMIT 1"
+                    if self._session.execute(query.encode()).fetchone():
+                        raise EngineRefused("a value that the type of the lake cannot hold")
+
+
+def _relation(facts: Facts, oid: int) -> Any:
+    return next(each for each in facts.relations.values() if each is not None and each.oid == oid)
 
 
 def _as_stored(column: Any) -> str:
-    """A column as the mirror stores it: text where Spark has no type for it, a char(n) as text with its blanks."""
-    name = '"' + column.name.replace('"', '""') + '"'
-    if column.type == 1042 and column.typmod > 4:
-        return f'pg_catalog.rpad({name}::text, {column.typmod - 4}) COLLATE "C" AS {name}'
-    exact = column.type in set(_OIDS.values()) - {25} and (column.type != 1700 or column.typmod > 0)
-    return name if exact else f'{name}::text COLLATE "C" AS {name}'
+    """A column as the mirror stores it: a char(n) with its blanks."""
+    name = _quoted(column.name)
+    return f"rpad({name}::text, {column.typmod - 4})" if column.type == 1042 and column.typmod > 4 else name
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _arrow(values: Sequence[bytes | None], type_: ir.DataType) -> pa.Array:

@@ -64,6 +64,14 @@ TRAPS = (
     "select id, (select max(id2) from iv2 where v is not null) from o",
     "select count(*) from (select id as ctid from o) d where exists (select 1 from iv where ctid is null)",
     "select 1 as xmin, count(*) from o group by xmin",
+    # LIMIT chooses by the order of rows, unless ORDER BY leaves nothing open.
+    "select sum(d.n) from (select k, count(*) as n from o group by k limit 1) d",
+    "select sum(d.m) from (select k, max(id) as m, count(*) as n from iv group by k order by n limit 1) d",
+    "select (select max(id) from iv group by k limit 1), count(*) from o",
+    "with a as (select k, max(id) as m from iv group by k limit 1) select sum(m) from a",
+    "select count(*) from o where id = (select id from iv order by k limit 1)",
+    "select sum(d.id) from (select distinct on (k) k, id from iv order by k) d",
+    "select sum(d.m) from ((select k, max(id) as m from iv group by k) union (select 9, 9) limit 1) d",
     # A WITH inside of another.
     """with a as (select 1 as n), sales as (select * from products)
        select count(*) from (with a as (select * from sales) select * from a) x""",
@@ -234,9 +242,9 @@ TRAPS = (
     "select sales.id from sales join o on sales.id = o.id and amount = k where v is null",
     # A subquery in LIMIT, and names of the block around and of another item of FROM.
     "select id from o order by id limit (select 2 from sales limit 1)",
-    """select o.id, (select count(*) from f, (select id as k, amount from sales order by id limit 2) s where k > 1
-       and lower(x::text) <> 'a' and f.id = amount) from o""",
-    """select id, (select sum(s.amount) from sales s, (select k as z from iv order by id limit 1) d where z = k
+    """select o.id, (select count(*) from f, (select id as k, amount, rank() over (order by id) from sales) s
+       where k > 1 and lower(x::text) <> 'a' and f.id = amount) from o""",
+    """select id, (select sum(s.amount) from sales s, (select k as z, rank() over (order by id) from iv) d where z = k
        and s.id < 3) from o""",
     "select distinct on (v) id as v, k from o order by v, k",
     "select distinct on (v) k as v from o order by v",
@@ -257,8 +265,10 @@ ANSWERED = (
     "select m from f union select price::numeric(9,2) from p",
     "select id, amount from sales except select id, id from products where id > 2",
     "select rank() over (order by k), sum(count(*)) over (order by k) from o group by k",
-    """with x as (select id, lower(note) as low from iv order by id limit 2)
-       select x.low, o.v from o, x where o.id = x.id""",
+    """with x as (select id, lower(note) as low, rank() over (order by id desc) as r from iv)
+       select x.low, o.v from o, x where o.id = x.id and r > 1""",
+    """with x as (select id, lower(note) as n from iv group by id, note order by id, note limit 2)
+       select x.n, o.v from o, x where o.id = x.id""",
     "select id, * from o",
     "select k, lag(count(*)) over (order by k), row_number() over (order by k desc) from iv group by k",
     "select count(*) from o join iv using (k)",

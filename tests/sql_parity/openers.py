@@ -17,8 +17,8 @@ import tidemark
 from harness.database import MIRROR, OWNER, Database
 from harness.mirrored import eventually
 from harness.served import STARTING_S, served
+from tests.split.reference import SETTINGS, PostgresEngine
 from tests.sql_parity.lakes import LIMIT_S, Opener, Routes, connected
-from tests.sql_parity.reference import SETTINGS, PostgresEngine
 from tests.sql_parity.routes import Answer, Column, ServerRoute, SessionRoute, error_of
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import InvalidValue, NotAnswerable, TidemarkError

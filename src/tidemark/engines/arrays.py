@@ -1,4 +1,7 @@
-"""The columns of a bottom as array parameters, in PostgreSQL's text format, which no setting of the session affects."""
+"""The columns of a bottom as array parameters, in PostgreSQL's text format.
+
+Of the settings of a session only array_nulls affects it: a statement is split only where it is on.
+"""
 
 from __future__ import annotations
 

@@ -1,99 +1,123 @@
-"""A bottom as a text in SQL, with what most engines have in common. Every type is written out.
+"""A bottom as a text in SQL: its relations, and what all engines have in common. Every type is written out. Pure.
 
-An engine's own printer is a subclass with its names of types and functions, its literals, and the operations that it
-writes in another way.
+An engine's own printer is a subclass with its names of types, its literals, and a form for each operation. What has no
+form is refused.
 """
 
 # ruff: noqa: S608  the texts are made of trees, whose names and literals are quoted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from types import MappingProxyType
 from typing import ClassVar
 
 from tidemark.errors import EngineRefused
 from tidemark.split import ir
-from tidemark.split.ir import Kind, Op
+from tidemark.split.ir import Column, Expr, JoinKind, Kind, Op, Relation
 
-_COMPARED = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
-_INFIX = frozenset({Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.MODULO, Op.AND, Op.OR, Op.LIKE, Op.CONCAT, *_COMPARED})
-_POSTFIX = frozenset({Op.IS_NULL, Op.IS_TRUE, Op.IS_FALSE})
+_COMPARED = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_DISTINCT})
+_LISTED = frozenset({Op.AND, Op.OR})
+_NOTHING = "TRUE AS nothing"  # instead of no columns
 
 
-class SqlPrinter:
-    """Prints bottoms. `tables` has the text that names each table, and the names of its columns by attnum."""
+class BottomPrinter(ABC):
+    """Prints one bottom. In a form, `{0}` is the first argument, `{all}` are all, and `{type}` is the result's type."""
 
     types: ClassVar[Mapping[Kind, str]]
-    functions: ClassVar[Mapping[Op, str]]
-
-    def __init__(self, tables: Mapping[int, tuple[str, Mapping[int, str]]]) -> None:
-        self._tables = tables
-        self._aliases = 0
-        self._relations: dict[type, Callable[..., str]] = {
-            ir.Scan: self._scan,
-            ir.OneRow: lambda _: "SELECT TRUE AS one_row",
-            ir.Filter: self._filter,
-            ir.Join: self.join,
-            ir.Project: self._project,
-            ir.Group: self._group,
-            ir.Distinct: lambda node: f"SELECT DISTINCT * FROM {self.nested(node.relation)}",
-            ir.Union: self._union,
+    forms: ClassVar[Mapping[Op, str]]
+    joins: ClassVar[Mapping[JoinKind, str]] = MappingProxyType(
+        {
+            JoinKind.INNER: "JOIN",
+            JoinKind.LEFT: "LEFT JOIN",
+            JoinKind.RIGHT: "RIGHT JOIN",
+            JoinKind.FULL: "FULL JOIN",
+            JoinKind.SEMI: "LEFT SEMI JOIN",
+            JoinKind.ANTI: "LEFT ANTI JOIN",
         }
+    )
+
+    def __init__(self) -> None:
+        self._aliases = count(1)
+
+    @abstractmethod
+    def stored(self, scan: ir.Scan) -> tuple[str, Iterable[str]]:
+        """Return what a scan reads from, and the text of each of its columns."""
+
+    @abstractmethod
+    def literal(self, node: ir.Literal) -> str:
+        """Return a constant."""
 
     def bottom(self, bottom: ir.Bottom) -> str:
-        """Return the text of a query with the columns of the bottom in order."""
-        names = ", ".join(column.name for column in bottom.columns)
-        return f"SELECT {names} FROM {self.nested(bottom.relation)}"
+        """Return a query with the columns of the bottom in order."""
+        return f"SELECT {_list(bottom.columns)} FROM {self.nested(bottom.relation)}"
 
-    def nested(self, relation: ir.Relation) -> str:
+    def nested(self, relation: Relation) -> str:
         """Return a relation in parentheses, with an alias."""
-        text = self._relations[type(relation)](relation)
-        self._aliases += 1
-        return f"({text}) AS r{self._aliases}"
+        return f"({self.relation(relation)}) AS r{next(self._aliases)}"
 
-    def _scan(self, scan: ir.Scan) -> str:
-        table, names = self._tables[scan.table]
-        columns = [f"{self.identifier(names[attnum])} AS {column.name}" for attnum, column in scan.columns]
-        return f"SELECT {', '.join(columns) or 'TRUE AS any_row'} FROM {table}"
-
-    def _filter(self, node: ir.Filter) -> str:
-        return f"SELECT * FROM {self.nested(node.relation)} WHERE {self.expr(node.condition)}"
+    def relation(self, relation: Relation) -> str:
+        """Return a relation as a query whose columns have their names in the tree."""
+        if isinstance(relation, ir.OneRow):
+            return f"SELECT {_NOTHING}"
+        if isinstance(relation, ir.Scan):
+            source, texts = self.stored(relation)
+            return f"SELECT {_named((c for _, c in relation.columns), texts)} FROM {source}"
+        if isinstance(relation, ir.Filter):
+            rows = f"SELECT {_list(ir.columns_of(relation))} FROM {self.nested(relation.relation)}"
+            return f"{rows} WHERE {self.expr(relation.condition)}"
+        if isinstance(relation, ir.Join):
+            return self.join(relation)
+        if isinstance(relation, ir.Project):
+            values = _named((c for c, _ in relation.columns), (self.expr(expr) for _, expr in relation.columns))
+            return f"SELECT {values} FROM {self.nested(relation.relation)}"
+        if isinstance(relation, ir.Group):
+            return self._group(relation)
+        if isinstance(relation, ir.Distinct):
+            return f"SELECT DISTINCT {_list(ir.columns_of(relation))} FROM {self.nested(relation.relation)}"
+        return self._union(relation)
 
     def join(self, join: ir.Join) -> str:
         """Return a join."""
-        left, right = self.nested(join.left), self.nested(join.right)
-        if join.condition is None and join.kind is ir.JoinKind.INNER:
-            return f"SELECT * FROM {left} CROSS JOIN {right}"
-        condition = "TRUE" if join.condition is None else self.expr(join.condition)
-        return f"SELECT * FROM {left} {_JOINS[join.kind]} JOIN {right} ON {condition}"
+        condition = self.expr(join.condition) if join.condition is not None else "TRUE"
+        sides = f"{self.nested(join.left)} {self.joins[join.kind]} {self.nested(join.right)}"
+        return f"SELECT {_list(ir.columns_of(join))} FROM {sides} ON {condition}"
 
-    def _project(self, node: ir.Project) -> str:
-        columns = [f"{self.expr(expr)} AS {column.name}" for column, expr in node.columns]
-        return f"SELECT {', '.join(columns) or 'TRUE AS any_row'} FROM {self.nested(node.relation)}"
+    def _group(self, group: ir.Group) -> str:
+        """Arguments are computed below the aggregates, so that a key is a column and never a number of a column."""
+        values = [f"{self.expr(expr)} AS {column.name}" for column, expr in group.keys]
+        results = [column.name for column, _ in group.keys]
+        for column, call in group.aggregates:
+            arg, where = f"{column.name}_of", f"{column.name}_where"
+            values += [f"{self.expr(call.arg)} AS {arg}"] if call.arg is not None else []
+            values += [f"{self.expr(call.where)} AS {where}"] if call.where is not None else []
+            results.append(f"{self._aggregate(call, arg, where)} AS {column.name}")
+        inner = f"SELECT {', '.join(values) or _NOTHING} FROM {self.nested(group.relation)}"
+        by = f" GROUP BY {_list(column for column, _ in group.keys)}" if group.keys else ""
+        return f"SELECT {', '.join(results) or _NOTHING} FROM ({inner}) AS r{next(self._aliases)}{by}"
 
-    def _group(self, node: ir.Group) -> str:
-        keys = [f"{self.expr(expr)} AS {column.name}" for column, expr in node.keys]
-        aggregates = [f"{self._aggregate(call)} AS {column.name}" for column, call in node.aggregates]
-        numbers = ", ".join(str(at) for at in range(1, len(keys) + 1))
-        by = f" GROUP BY {numbers}" if keys else ""
-        return f"SELECT {', '.join(keys + aggregates)} FROM {self.nested(node.relation)}{by}"
-
-    def _aggregate(self, call: ir.AggregateCall) -> str:
+    def _aggregate(self, call: ir.AggregateCall, arg: str, where: str) -> str:
         name, _, distinct = call.aggregate.value.partition("(")
-        arg = "*" if call.arg is None else self.expr(call.arg)
-        inside = f"DISTINCT {arg}" if distinct.startswith("distinct") else arg
-        where = f" FILTER (WHERE {self.expr(call.where)})" if call.where is not None else ""
-        return f"CAST({name}({inside}){where} AS {self.type_name(call.type)})"
+        inside = "*" if call.arg is None else f"DISTINCT {arg}" if distinct.startswith("distinct") else arg
+        filtered = f" FILTER (WHERE {where})" if call.where is not None else ""
+        return self.aggregated(call, f"{name}({inside}){filtered}")
 
-    def _union(self, node: ir.Union) -> str:
+    def aggregated(self, call: ir.AggregateCall, text: str) -> str:
+        """Return the value of an aggregate in the type of the tree."""
+        return self.cast(text, call.type)
+
+    def _union(self, union: ir.Union) -> str:
         parts = []
-        for relation, columns in node.parts:
-            pairs = zip(columns, node.columns, strict=True)
-            names = ", ".join(f"{column.name} AS {result.name}" for column, result in pairs)
-            parts.append(f"SELECT {names} FROM {self.nested(relation)}")
+        for relation, columns in union.parts:
+            if [column.type for column in columns] != [column.type for column in union.columns]:
+                raise EngineRefused("the parts of UNION ALL have different types")
+            values = _named(union.columns, (column.name for column in columns))
+            parts.append(f"SELECT {values} FROM {self.nested(relation)}")
         return " UNION ALL ".join(parts)
 
-    def expr(self, node: ir.Expr) -> str:
+    def expr(self, node: Expr) -> str:
         """Return an expression."""
         if isinstance(node, ir.Column):
             return node.name
@@ -102,38 +126,47 @@ class SqlPrinter:
         if isinstance(node, ir.Call):
             return self._call(node)
         if isinstance(node, ir.Case):
-            whens = " ".join(f"WHEN {self.expr(when)} THEN {self.expr(then)}" for when, then in node.whens)
-            return f"CASE {whens} ELSE {self.expr(node.otherwise)} END"
+            whens = "".join(f" WHEN {self.expr(when)} THEN {self.expr(then)}" for when, then in node.whens)
+            return f"CASE{whens} ELSE {self.expr(node.otherwise)} END"
         if isinstance(node, ir.In):
-            return f"({self.expr(node.arg)} IN ({', '.join(map(self.expr, node.values))}))"
+            arg, *values = self._alike((node.arg, *node.values))
+            return f"({arg} IN ({', '.join(values)}))"
         if isinstance(node, ir.Exists):
             return f"EXISTS (SELECT 1 FROM {self.nested(node.relation)} WHERE {self.expr(node.condition)})"
-        raise TypeError(f"{node} has no value yet")
+        raise EngineRefused("a scalar subquery without its value")
 
     def _call(self, call: ir.Call) -> str:
-        op, args = call.op, [self.expr(each) for each in call.args]
-        if op in _COMPARED or op is Op.IS_DISTINCT:
-            args = [self.expr(each) for each in _of_one_type(call.args)]
-        if op in _INFIX:
-            text = f"({f' {op.value} '.join(args)})"
-            arithmetic = call.type.kind is Kind.DECIMAL
-            return f"CAST({text} AS {self.type_name(call.type)})" if arithmetic else text
-        if op in _POSTFIX:
-            return f"({args[0]} {op.value})"
-        if op in self.functions:
-            return f"{self.functions[op]}({', '.join(args)})"
-        return self.other(call, args)
+        if call.op in _COMPARED:
+            one, other = self._alike(call.args)
+            return f"({one} {call.op.value.upper()} {other})"
+        args = [self.expr(arg) for arg in call.args]
+        if call.op in _LISTED:
+            return f"({f' {call.op.value.upper()} '.join(args)})"
+        return self.operation(call, args)
 
-    def other(self, call: ir.Call, args: list[str]) -> str:
-        """Return an operation that is not a function or operator of the engine with the same name."""
-        name = self.type_name(call.type)
-        if call.op in (Op.CAST, Op.ROUND):
-            return f"CAST({args[0]} AS {name})"
-        if call.op is Op.NOT:
-            return f"(NOT {args[0]})"
-        if call.op is Op.NEGATE:
-            return f"(- {args[0]})"
-        raise TypeError(f"{call.op} is not printed")
+    def operation(self, call: ir.Call, args: Sequence[str]) -> str:
+        """Return any other operation than a comparison, AND or OR."""
+        if call.op not in self.forms:
+            raise EngineRefused(f"the engine has no {call.op.value}")
+        return self.forms[call.op].format(*args, all=", ".join(args), type=self.type_name(call.type))
+
+    def _alike(self, args: Sequence[Expr]) -> list[str]:
+        """Return arguments in one type: decimals of scalar subqueries have digits of their own.
+
+        A value with more than 38 digits in this type is an error of the engine.
+        """
+        types = {arg.type for arg in args}
+        if len(types) == 1:
+            return [self.expr(arg) for arg in args]
+        if any(each.kind is not Kind.DECIMAL for each in types):
+            raise EngineRefused("values of different types")
+        scale = max(each.scale for each in types)
+        common = ir.decimal(max(each.precision - each.scale for each in types) + scale, scale)
+        return [self.cast(self.expr(arg), common) for arg in args]
+
+    def cast(self, text: str, type_: ir.DataType) -> str:
+        """Return a value in another type."""
+        return f"CAST({text} AS {self.type_name(type_)})"
 
     def type_name(self, type_: ir.DataType) -> str:
         """Return the name of a type."""
@@ -141,32 +174,10 @@ class SqlPrinter:
             return f"DECIMAL({type_.precision},{type_.scale})"
         return self.types[type_.kind]
 
-    def literal(self, node: ir.Literal) -> str:
-        """Return a constant."""
-        raise NotImplementedError
 
-    def identifier(self, name: str) -> str:
-        """Return the name of a table's column."""
-        raise NotImplementedError
+def _list(columns: Iterable[Column]) -> str:
+    return ", ".join(column.name for column in columns) or _NOTHING
 
 
-_JOINS = {
-    ir.JoinKind.INNER: "INNER",
-    ir.JoinKind.LEFT: "LEFT OUTER",
-    ir.JoinKind.RIGHT: "RIGHT OUTER",
-    ir.JoinKind.FULL: "FULL OUTER",
-    ir.JoinKind.SEMI: "LEFT SEMI",
-    ir.JoinKind.ANTI: "LEFT ANTI",
-}
-
-
-def _of_one_type(args: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-    """Return decimals in one type; Spark would round digits away if they need more than 38."""
-    types = [each.type for each in args]
-    if types[0].kind is not Kind.DECIMAL or types[0] == types[1]:
-        return args
-    scale = max(each.scale for each in types)
-    digits = max(each.precision - each.scale for each in types) + scale
-    if digits > ir.MOST_DIGITS:
-        raise EngineRefused("numerics of more than 38 digits are compared", "Run the statement at the source.")
-    return tuple(ir.Call(Op.CAST, (each,), ir.decimal(digits, scale)) for each in args)
+def _named(columns: Iterable[Column], texts: Iterable[str]) -> str:
+    return ", ".join(f"{text} AS {column.name}" for column, text in zip(columns, texts, strict=True)) or _NOTHING

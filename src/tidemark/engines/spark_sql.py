@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import ClassVar
 
-from tidemark.engines.printer import SqlPrinter
+from tidemark.engines.printer import BottomPrinter
 from tidemark.errors import EngineRefused
 from tidemark.split import ir
 from tidemark.split.ir import Kind, Op
@@ -27,47 +27,68 @@ _TYPES = {
     Kind.TIMESTAMP: "TIMESTAMP_NTZ",
     Kind.TIMESTAMPTZ: "TIMESTAMP",
 }
-_FUNCTIONS = {
-    Op.COALESCE: "coalesce",
-    Op.GREATEST: "greatest",
-    Op.LEAST: "least",
-    Op.SUBSTRING: "substring",
-    Op.LENGTH: "char_length",
-    Op.RTRIM: "rtrim",
-    Op.ABS: "abs",
-    Op.YEAR: "year",
-    Op.QUARTER: "quarter",
-    Op.MONTH: "month",
-    Op.DAY: "day",
-    Op.HOUR: "hour",
-    Op.MINUTE: "minute",
-    Op.DAY_OF_YEAR: "dayofyear",
-    Op.ADD_DAYS: "date_add",
-    Op.DAYS_BETWEEN: "datediff",
+_INFIX = "CAST(({0} %s {1}) AS {type})"
+_FORMS = {
+    Op.ADD: _INFIX % "+",
+    Op.SUBTRACT: _INFIX % "-",
+    Op.MULTIPLY: _INFIX % "*",
+    Op.DIVIDE_INT: _INFIX % "div",
+    Op.MODULO: _INFIX % "%",
+    Op.NEGATE: "(- {0})",
+    Op.ABS: "abs({0})",
+    Op.ROUND: "CAST({0} AS {type})",
+    Op.CAST: "CAST({0} AS {type})",
+    Op.NOT: "(NOT {0})",
+    Op.IS_NULL: "({0} IS NULL)",
+    Op.IS_TRUE: "({0} IS TRUE)",
+    Op.IS_FALSE: "({0} IS FALSE)",
+    Op.COALESCE: "coalesce({all})",
+    Op.GREATEST: "greatest({all})",
+    Op.LEAST: "least({all})",
+    Op.LIKE: "({0} LIKE {1})",
+    Op.CONCAT: "({0} || {1})",
+    Op.SUBSTRING: "substring({all})",
+    Op.LENGTH: "char_length({0})",
+    Op.RTRIM: "rtrim({0})",
+    Op.YEAR: "year({0})",
+    Op.QUARTER: "quarter({0})",
+    Op.MONTH: "month({0})",
+    Op.DAY: "day({0})",
+    Op.HOUR: "hour({0})",
+    Op.MINUTE: "minute({0})",
+    Op.DAY_OF_WEEK: "(dayofweek({0}) - 1)",
+    Op.DAY_OF_YEAR: "dayofyear({0})",
+    Op.ADD_DAYS: "date_add({0}, {1})",
+    Op.DAYS_BETWEEN: "datediff({0}, {1})",
+    Op.TRUNCATE: "CAST(date_trunc({1}, {0}) AS {type})",
 }
 _SIMPLE_TEXT = re.compile(r"[A-Za-z0-9 _.,:;@#%&*()+/<>=!?|~^-]*")
 
 
-class SparkPrinter(SqlPrinter):
-    """Prints a bottom for `spark.sql(text, **frames)`; the tables are placeholders such as `{t0}`."""
+class SparkPrinter(BottomPrinter):
+    """Prints a bottom for `spark.sql(text, **frames)`.
+
+    `tables` has the placeholder of each table, such as `{t0}`, and the names of its columns by attnum. An average below
+    other aggregates is refused: the plan of its decimals crashed the JVM.
+    """
 
     types: ClassVar[Mapping[Kind, str]] = MappingProxyType(_TYPES)
-    functions: ClassVar[Mapping[Op, str]] = MappingProxyType(_FUNCTIONS)
+    forms: ClassVar[Mapping[Op, str]] = MappingProxyType(_FORMS)
 
-    def other(self, call: ir.Call, args: list[str]) -> str:
-        """Return an operation that Spark writes in its own way."""
-        name = self.type_name(call.type)
-        if call.op is Op.DIVIDE_INT:
-            return f"CAST(({args[0]} div {args[1]}) AS {name})"
-        if call.op is Op.IS_DISTINCT:
-            return f"(NOT ({args[0]} <=> {args[1]}))"
-        if call.op is Op.DAY_OF_WEEK:
-            return f"(dayofweek({args[0]}) - 1)"
-        if call.op is Op.TRUNCATE:
-            return f"CAST(date_trunc({args[1]}, {args[0]}) AS {name})"
+    def __init__(self, tables: Mapping[int, tuple[str, Mapping[int, str]]]) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def stored(self, scan: ir.Scan) -> tuple[str, Iterable[str]]:
+        """Return the placeholder of a table, and its columns."""
+        table, names = self._tables[scan.table]
+        return table, [_identifier(names[attnum]) for attnum, _ in scan.columns]
+
+    def operation(self, call: ir.Call, args: Sequence[str]) -> str:
+        """Return an operation."""
         if call.op in (Op.QUOTIENT, Op.QUOTIENT_SCALE):
             raise EngineRefused("Spark does not compute an average below others", "Run the statement at the source.")
-        return super().other(call, args)
+        return super().operation(call, args)
 
     def literal(self, node: ir.Literal) -> str:
         """Return a constant; a text with other than plain characters is written in hexadecimal digits."""
@@ -83,9 +104,10 @@ class SparkPrinter(SqlPrinter):
             return f"X'{value.hex()}'"
         return f"CAST('{_text_of(value)}' AS {name})"
 
-    def identifier(self, name: str) -> str:
-        """Return the name of a column in backticks; braces are doubled for Python's formatter."""
-        return "`" + name.replace("`", "``").replace("{", "{{").replace("}", "}}") + "`"
+
+def _identifier(name: str) -> str:
+    """Return the name of a column in backticks; braces are doubled for Python's formatter."""
+    return "`" + name.replace("`", "``").replace("{", "{{").replace("}", "}}") + "`"
 
 
 def _text_of(value: int | float | Decimal | date | datetime) -> str:

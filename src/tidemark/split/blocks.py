@@ -43,6 +43,7 @@ from tidemark.split.unordered import Unordered
 from tidemark.split.upper import Change, Upper, UpperAgain, grouped_items
 
 AnyUpper = TypeVar("AnyUpper", bound=Upper)
+_CHOSEN = "LIMIT or DISTINCT ON in a subquery, which chooses among rows whose order is not complete"
 
 
 @dataclass(slots=True)
@@ -96,8 +97,11 @@ class Blocks:
         self._first = parameters + 1
         self.reasons: list[str] = []
 
-    def query(self, select: Node, context: Context, outer: Block | None = None) -> Node:
-        """Return a SELECT with everything in it that reads tables replaced."""
+    def query(self, select: Node, context: Context, outer: Block | None = None, *, any_rows: bool = False) -> Node:
+        """Return a SELECT with everything in it that reads tables replaced.
+
+        With `any_rows` it does not matter which rows LIMIT chooses: of the statement itself, and of EXISTS.
+        """
         inside = context.with_ctes(select.with_clause if select.HasField("with_clause") else None)
         limits = [each for name in ("limit_count", "limit_offset") for each in walk(getattr(select, name))]
         if any(kind_of(each) == "SubLink" for each in limits):
@@ -105,13 +109,17 @@ class Blocks:
         if select.locking_clause or select.HasField("into_clause") or select.values_lists:
             raise Unproven("FOR UPDATE, INTO or VALUES")
         if Fields(select).enum("op") != "SETOP_NONE":
+            if _is_limited(select) and not any_rows:
+                raise Unproven(_CHOSEN)
             if not (Fields(select).enum("op") == "SETOP_UNION" and select.all):
                 require_one_result(select, inside)
             found = type(select)()
             found.CopyFrom(select)
-            found.larg.CopyFrom(self.query(select.larg, inside, outer))
-            found.rarg.CopyFrom(self.query(select.rarg, inside, outer))
+            found.larg.CopyFrom(self.query(select.larg, inside, outer, any_rows=any_rows))
+            found.rarg.CopyFrom(self.query(select.rarg, inside, outer, any_rows=any_rows))
         else:
+            if _is_limited(select) and not any_rows:
+                self._require_order(select, inside)
             found = self._block(select, inside, outer)
         self._keep_ctes(found, select, inside)
         return found
@@ -144,6 +152,25 @@ class Blocks:
                 del self.parts[before:]
                 self.reasons.append(str(reason))
         raise Unproven(self.reasons[0])
+
+    def _require_order(self, select: Node, context: Context) -> None:
+        """Require groups whose order is complete, so that LIMIT or DISTINCT ON chooses the same ones."""
+        if not select.group_clause:
+            raise Unproven(_CHOSEN)
+        core = self._core(select, context)
+        targets = [unwrapped(each) for each in select.target_list]
+        keys = {key(grouped_node(unwrapped(each), targets, core)) for each in select.group_clause}
+        results = {each.name: unwrapped(each.val) for each in targets if each.name}
+        order = []
+        for each in select.sort_clause:
+            node = unwrapped(each.sort_by.node)
+            if kind_of(node) == "A_Const":
+                node = grouped_node(node, targets, core)
+            elif _is_output(node, list(results)):
+                node = results[node.fields[0].string.sval]
+            order.append(key(node))
+        if not keys <= set(order):
+            raise Unproven(_CHOSEN)
 
     def _core(self, select: Node, context: Context) -> Core:
         nodes = [unwrapped(each) for each in select.from_clause]
@@ -297,7 +324,9 @@ class Blocks:
         copy.CopyFrom(node)
         if node.HasField("testexpr"):
             copy.testexpr.CopyFrom(wrapped(replaced(unwrapped(node.testexpr), change)))
-        copy.subselect.CopyFrom(wrapped(self.query(unwrapped(node.subselect), context, block)))
+        exists = Fields(node).enum("sub_link_type") == "EXISTS_SUBLINK"
+        query = self.query(unwrapped(node.subselect), context, block, any_rows=exists)
+        copy.subselect.CopyFrom(wrapped(query))
         return copy
 
     def _add_rows(self, found: Node, relation: ir.Relation, block: Block, context: Context) -> None:
@@ -331,6 +360,12 @@ def _outputs_of(select: Node) -> list[Node]:
     """Return the expressions of a block in which aggregates may stand."""
     nodes = [unwrapped(each) for each in (*select.target_list, *select.sort_clause, *select.window_clause)]
     return nodes + ([unwrapped(select.having_clause)] if select.HasField("having_clause") else [])
+
+
+def _is_limited(select: Node) -> bool:
+    """Whether only some of the rows are the result, by LIMIT, OFFSET or DISTINCT ON."""
+    chooses = select.HasField("limit_count") or select.HasField("limit_offset")
+    return bool(chooses or (select.distinct_clause and not Fields(select).is_plain_distinct()))
 
 
 def _names_in(select: Node) -> set[str]:

@@ -20,6 +20,7 @@ SETTINGS = ("tidemark.route", "tidemark.at", "tidemark.cost", "tidemark.wait", "
 _NEEDED = {
     "standard_conforming_strings": "on",
     "transform_null_equals": "off",
+    "array_nulls": "on",  # the rows of a bottom are arrays
     "server_encoding": "UTF8",
     "client_encoding": "UTF8",
 }

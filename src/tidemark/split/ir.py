@@ -279,6 +279,22 @@ class Bottom:
     columns: tuple[Column, ...]
 
 
+def columns_of(relation: Relation) -> tuple[Column, ...]:
+    """Return the columns of a relation."""
+    if isinstance(relation, Scan):
+        return tuple(column for _, column in relation.columns)
+    if isinstance(relation, Filter | Distinct):
+        return columns_of(relation.relation)
+    if isinstance(relation, Join):
+        left = columns_of(relation.left)
+        return left if relation.kind in (JoinKind.SEMI, JoinKind.ANTI) else (*left, *columns_of(relation.right))
+    if isinstance(relation, Project):
+        return tuple(column for column, _ in relation.columns)
+    if isinstance(relation, Group):
+        return (*(column for column, _ in relation.keys), *(column for column, _ in relation.aggregates))
+    return relation.columns if isinstance(relation, Union) else ()
+
+
 def walk(node: Any) -> Iterator[Any]:
     """Yield every relation, expression and aggregate of a tree."""
     if is_dataclass(node) and not isinstance(node, DataType):

@@ -53,15 +53,15 @@ def split(parsed: Parsed, facts: Facts, values: Values) -> Plan | Ask:
     missing = {name: sql for name, sql in first.items() if name not in values}
     if missing:
         return Ask(missing)
-    return _split(parsed.select, max(parsed.parameters, default=0), facts, values)
+    return _split(parsed.select, max(parsed.parameters, default=0), facts, values, any_rows=True)
 
 
-def _split(select: Node, parameters: int, facts: Facts, values: Values) -> Plan | Ask:
+def _split(select: Node, parameters: int, facts: Facts, values: Values, *, any_rows: bool = False) -> Plan | Ask:
     constants = Constants(values)
     shared = Shared(facts, constants)
     blocks = Blocks(parameters)
     try:
-        top = blocks.query(select, Context(shared))
+        top = blocks.query(select, Context(shared), any_rows=any_rows)
     except Pending:
         return Ask(constants.asked)
     if constants.asked:
