@@ -152,7 +152,7 @@ def test_errors_are_json_lines_if_the_log_is() -> None:
 def parsed(*arguments: str) -> PipelineOptions:
     """The options of the pipeline, as the command line has them."""
     params = sync_command.make_context("sync", [SOURCE, "/lake", *arguments]).params
-    for name in ("dry_run", "master", "remote", "conf", "as_json", "quiet"):
+    for name in ("dry_run", "listen", "master", "remote", "conf", "as_json", "quiet"):
         params.pop(name)
     return options_of(**params)
 

@@ -21,6 +21,7 @@ import click
 import tidemark
 from tidemark import errors
 from tidemark.cli.main import tidemark as commands
+from tidemark.monitoring.metrics import COUNTERS, GAUGES, STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 80
@@ -45,6 +46,7 @@ def pages() -> dict[str, Callable[[], str]]:
     return {
         "docs/reference/cli.md": cli_page,
         "docs/reference/errors.md": errors_page,
+        "docs/reference/metrics.md": metrics_page,
         "docs/reference/python.md": python_page,
     }
 
@@ -58,6 +60,23 @@ def cli_page() -> str:
     for path, command, context in walk():
         lines += [f"## {path}\n" if context.parent else "", f"```text\n{_help(command, context)}\n```\n"]
     return "\n".join(line for line in lines if line)
+
+
+def metrics_page() -> str:
+    """The metrics of `tidemark sync --listen`."""
+    lines = [NOTICE, "# Metrics\n"]
+    lines.append(
+        "`tidemark sync --listen HOST:PORT` serves these at `/metrics`. Each has the label `lake` too, its path.\n"
+    )
+    lines.append("| metric | type | labels | meaning |\n|---|---|---|---|")
+    kinds = [("counter", "_total", COUNTERS), ("histogram", "", (STAGES,)), ("gauge", "", GAUGES)]
+    for kind, suffix, described in kinds:
+        for name, labels, meaning in described:
+            shown = ", ".join(f"`{label}`" for label in labels)
+            lines.append(f"| `tidemark_{name}{suffix}` | {kind} | {shown} | {meaning} |")
+    lines.append("| `tidemark_mirror_info` | info | `mirror`, `database` | Names of the mirror and its database. |")
+    lines.append("\n`process_…` are those of the Prometheus client: memory, CPU time, start time and open files.")
+    return "\n".join(lines) + "\n"
 
 
 def walk(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from harness.database import OWNER, PASSWORD, Database
+from tidemark.addresses import ListenAddress
 from tidemark.postgres.dsn import Dsn
 from tidemark.serve.relay import Limits
 from tidemark.serve.routing import (
@@ -26,7 +27,7 @@ from tidemark.serve.routing import (
     Router,
     SourceOnly,
 )
-from tidemark.serve.server import ListenAddress, Server
+from tidemark.serve.server import Server
 from tidemark.serve.session import Session
 from tidemark.serve.statements import Candidate, Statement
 from tidemark.serve.upstream import upstream_of

@@ -14,13 +14,13 @@ from harness.database import OWNER, PASSWORD, Database, create_database
 from tests.conftest import Start
 from tests.serve.raw import Raw, error_of
 from tests.serve.serving import Serving, serving
+from tidemark.addresses import ListenAddress
 from tidemark.errors import InvalidValue
 from tidemark.postgres.dsn import Dsn
 from tidemark.serve import messages
 from tidemark.serve.legs import READ_BYTES, WRITE_LIMIT, Pause
 from tidemark.serve.messages import read_report
 from tidemark.serve.relay import ClientRelay, Limits
-from tidemark.serve.server import ListenAddress
 from tidemark.serve.upstream import upstream_of
 from tidemark.serve.wire import Opening, frames, request_packet, startup_packet
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tidemark.addresses import ListenAddress
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import directory_or_command, local_path
@@ -94,6 +95,16 @@ class DurationType(ValueType[float]):
     def parse(self, value: Any) -> float:
         """Parse a duration such as `30min`."""
         return parse_duration(value)
+
+
+class AddressType(ValueType[ListenAddress]):
+    """An address to listen on."""
+
+    name = "host:port"
+
+    def parse(self, value: object) -> ListenAddress:
+        """Parse HOST:PORT."""
+        return value if isinstance(value, ListenAddress) else ListenAddress.parse(str(value))
 
 
 class NameType(ValueType[MirrorNames]):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.options import DurationType, ValueType, lake_argument, source_option
+from tidemark.addresses import ListenAddress
+from tidemark.cli.options import AddressType, DurationType, lake_argument, source_option
 from tidemark.cli.spark import spark_options
 from tidemark.errors import ExitCode, InvalidValue
 from tidemark.postgres.dsn import Dsn
@@ -18,21 +19,11 @@ from tidemark.serve.engine_client import EngineClient
 from tidemark.serve.mirror_router import MirrorRouter
 from tidemark.serve.relay import Limits
 from tidemark.serve.routing import SourceOnly
-from tidemark.serve.server import ListenAddress, Server, listening_tls
+from tidemark.serve.server import Server, listening_tls
 from tidemark.serve.session_settings import DEFAULT_COST, Prefer, Route, ServeSettings
 from tidemark.serve.upstream import upstream_of
 
 _FILE = click.Path(exists=True, dir_okay=False)
-
-
-class AddressType(ValueType[ListenAddress]):
-    """An address to listen on."""
-
-    name = "host:port"
-
-    def parse(self, value: object) -> ListenAddress:
-        """Parse HOST:PORT."""
-        return value if isinstance(value, ListenAddress) else ListenAddress.parse(str(value))
 
 
 @click.command()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidemark.addresses import ListenAddress
 from tidemark.cli.options import (
+    AddressType,
     Command,
     DurationType,
     LsnType,
@@ -40,7 +43,7 @@ from tidemark.units import parse_keep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.pipeline.events import SyncEnded
+    from tidemark.pipeline.events import SyncEnded, SyncEvent
 
 
 class EndType(LsnType):
@@ -129,11 +132,18 @@ def interval_option(command: Command) -> Command:
     metavar="N",
     help="In mode poll, detect deleted rows at every Nth poll only.",
 )
+@click.option(
+    "--listen",
+    type=AddressType(),
+    metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus, /health and /ready at this address.",
+)
 @spark_options
 @json_option("Print events as JSON lines on standard output.")
 @quiet_option
 def sync(
-    dry_run: bool, master: str | None, remote: str | None, conf: tuple[str, ...], as_json: bool, quiet: bool, **how: Any
+    dry_run: bool, listen: ListenAddress | None, master: str | None, remote: str | None, conf: tuple[str, ...],
+    as_json: bool, quiet: bool, **how: Any,
 ) -> ExitCode:  # fmt: skip
     """Copy the tables of SOURCE into LAKE, then follow their changes.
 
@@ -154,7 +164,7 @@ def sync(
             click.echo(plan_pipeline(options).describe(), nl=False)
             return ExitCode.OK
         try:
-            ended = _run(options, lambda: started(master, remote, conf), stopping, as_json=as_json, quiet=quiet)
+            ended = _run(options, lambda: started(master, remote, conf), stopping, listen, as_json=as_json, quiet=quiet)
         except Stopped as error:
             click.echo(f"tidemark: {error.message}", err=True)
             return stopping.exit_code(has_end=options.has_end)
@@ -162,15 +172,27 @@ def sync(
 
 
 def _run(
-    options: PipelineOptions, spark: Callable[[], SparkSession], stopping: StopSignals, *, as_json: bool, quiet: bool
-) -> SyncEnded:
-    from tidemark.pipeline.pipeline import Pipeline, SparkStart  # deferred: they import Spark
+    options: PipelineOptions, spark: Callable[[], SparkSession], stopping: StopSignals, listen: ListenAddress | None,
+    *, as_json: bool, quiet: bool,
+) -> SyncEnded:  # fmt: skip
+    from tidemark.monitoring.endpoint import MonitoringEndpoint  # deferred: these import Spark
+    from tidemark.monitoring.metrics import Metrics
+    from tidemark.monitoring.service import ServiceManager
+    from tidemark.pipeline.pipeline import Pipeline, SparkStart
     from tidemark.pipeline.recording import StateRecord
 
-    with StateRecord(options.lake) as record:
+    metrics, service = Metrics(), ServiceManager()
+    counted = metrics.of(options.lake)
+    with StateRecord(options.lake) as record, MonitoringEndpoint(listen, metrics) if listen else nullcontext():
         plan = plan_pipeline(options)
         with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
-            return Pipeline(plan, SparkStart(spark, is_ours=True), record, shown.emit).run(stopping)
+
+            def emit(event: SyncEvent) -> None:
+                shown.emit(event)
+                counted(event)
+                service.take(event)
+
+            return Pipeline(plan, SparkStart(spark, is_ours=True), record, emit).run(stopping)
 
 
 def options_of(

@@ -27,6 +27,14 @@ def problems_of(found: LakeStatus, limits: HealthLimits, now: datetime | None = 
     return list(_problems(found, limits, now or datetime.now(UTC)))
 
 
+def is_silent(found: LakeStatus, now: datetime | None = None) -> bool:
+    """Return whether a running pipeline has not reported for so long that it may hang."""
+    state = found.pipeline
+    if state is None or not found.is_running:
+        return False
+    return _age_s(state.reported_at, now or datetime.now(UTC)) > SILENT_S
+
+
 def lag_s(found: LakeStatus, now: datetime | None = None) -> float | None:
     """Return how old the mirror's rows are at most; None if that is not known.
 
@@ -63,8 +71,8 @@ def _of_process(found: LakeStatus, state: PipelineState | None, now: datetime) -
         yield ended(state)
     elif state.state is State.PAUSED:
         yield "paused"
-    elif (silent_s := _age_s(state.reported_at, now)) > SILENT_S:
-        yield f"no report of the running sync for {format_duration(silent_s)}"
+    elif is_silent(found, now):
+        yield f"no report of the running sync for {format_duration(_age_s(state.reported_at, now))}"
 
 
 def ended(state: PipelineState) -> str:

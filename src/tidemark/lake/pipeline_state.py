@@ -39,6 +39,11 @@ class State(Enum):
         """Whether no pipeline runs in this state."""
         return self in (State.STOPPED, State.FAILED)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the present can be read, but for the lag."""
+        return self in (State.CATCHING_UP, State.FOLLOWING, State.POLLING)
+
 
 @dataclass(frozen=True, slots=True)
 class TableCopyProgress:

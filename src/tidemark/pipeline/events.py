@@ -21,6 +21,7 @@ from tidemark.postgres.capability import Mode
 from tidemark.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from tidemark.pipeline.expire.expiry import Expired
     from tidemark.pipeline.fold.compactor import Folded
 
 
@@ -79,6 +80,7 @@ class CycleApplied:
     changes: int
     tables: int
     size_bytes: int
+    seconds: float
 
     def __str__(self) -> str:
         return f"applied up to {self.lsn}: {self.transactions:,} transactions, {self.changes:,} changes"
@@ -96,6 +98,7 @@ class PollApplied:
     changes: int
     copied: int
     reconciled: bool
+    seconds: float
 
     def __str__(self) -> str:
         skipped = "" if self.reconciled else "; deleted rows not checked"
@@ -154,6 +157,30 @@ class TableFolded:
 
     def __str__(self) -> str:
         return fold_line(self.table, self.lsn, self.changes, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryExpired:
+    """Files were deleted that the retention does not need; history is kept from `lsn` on, or all of it if it is 0/0."""
+
+    event: ClassVar[str] = "expired"
+    level: ClassVar[int] = logging.INFO
+
+    lsn: Lsn
+    files: int
+    size_bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, expired: Expired, seconds: float) -> HistoryExpired:
+        """The event for the result of a run."""
+        removals = expired.removals
+        files, size_bytes = sum(each.files for each in removals), sum(each.size_bytes for each in removals)
+        return cls(expired.retained, files, size_bytes, seconds)
+
+    def __str__(self) -> str:
+        kept = f"from {self.lsn} on" if self.lsn > Lsn.ZERO else "from the beginning"
+        return f"deleted {self.files:,} files, {format_size(self.size_bytes)}; history is kept {kept}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +247,7 @@ SyncEvent: TypeAlias = (
     | TableCopied
     | CopyFailed
     | TableFolded
+    | HistoryExpired
     | SyncProgress
     | SyncEnded
 )

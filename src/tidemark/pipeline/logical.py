@@ -45,8 +45,9 @@ from tidemark.pipeline.copy.copying import Copying, Failed
 from tidemark.pipeline.copy.planning import CopyOptions
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.copy.states import CopyStates
-from tidemark.pipeline.events import CopyFailed, Emit, TableCopied, TableFolded
+from tidemark.pipeline.events import CopyFailed, Emit, HistoryExpired, TableCopied, TableFolded
 from tidemark.pipeline.expire.background import expiring
+from tidemark.pipeline.expire.expiry import Expired
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Folded
 from tidemark.pipeline.plan import PipelineOptions
@@ -110,7 +111,7 @@ class LogicalReplication:
             self._jobs: list[BackgroundJob] = []
             if options.folds:
                 self._jobs.append(held.enter_context(BackgroundFold(options.lake, spark, self._folded)))
-            self._jobs.append(held.enter_context(expiring(options.lake, options.keep_s)))
+            self._jobs.append(held.enter_context(expiring(options.lake, options.keep_s, self._expired)))
             copying = Copying(copy_options(options, spark), self.applier.sink, spark, self.progress)
             self._copying = held.enter_context(copying)
             self._receiving.keep()
@@ -340,6 +341,9 @@ class LogicalReplication:
         """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""
         if has_ended(self._spark):
             raise spark_ended()
+
+    def _expired(self, expired: Expired, seconds: float) -> None:
+        self._emit(HistoryExpired.of(expired, seconds))
 
     def _folded(self, folded: Folded, seconds: float) -> None:
         self._emit(TableFolded.of(folded, seconds))

@@ -257,13 +257,14 @@ def follow(
         if controls.stop is not None and controls.stop != request:
             request = controls.stop
             until = request.at
+        begin = time.monotonic()
         applied = replication.step()
+        seconds = time.monotonic() - begin
         publisher.step()
         unmirrored.step()
         if applied is not None:
-            reporter.emit(
-                CycleApplied(applied.upto, applied.transactions, applied.changes, applied.tables, applied.size_bytes)
-            )
+            done = (applied.transactions, applied.changes, applied.tables, applied.size_bytes)
+            reporter.emit(CycleApplied(applied.upto, *done, seconds))
         reporter.stream(replication)
         if applied is None:
             replication.rest()

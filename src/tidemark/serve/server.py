@@ -9,10 +9,10 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from tidemark import logs
+from tidemark.addresses import ListenAddress
 from tidemark.errors import InvalidValue
 from tidemark.serve.legs import Leg
 from tidemark.serve.relay import ClientRelay, Limits
@@ -24,25 +24,6 @@ from tidemark.serve.wire import StartupPacket
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 1024
 _CANCEL_LIMIT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """Where the server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> ListenAddress:
-        """Parse HOST:PORT; an IPv6 address stands in brackets."""
-        host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise InvalidValue(f"invalid address: {text!r}", "Write HOST:PORT, such as 127.0.0.1:6432 or [::1]:6432.")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 class Server:

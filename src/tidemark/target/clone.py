@@ -317,10 +317,10 @@ class Clone:
                 record.set_phase(ClonePhase.COMPLETION)
         return self._completed(source)
 
-    def _report_poll(self, polled: TargetPolled) -> None:
+    def _report_poll(self, polled: TargetPolled, seconds: float) -> None:
         merged = polled.merged
         changes = merged.inserted + merged.updated + merged.deleted
-        self._emit(PollApplied(polled.lsn, polled.tables, changes, 0, reconciled=True))
+        self._emit(PollApplied(polled.lsn, polled.tables, changes, 0, reconciled=True, seconds=seconds))
         self._reporter.clone(self._filling.progress, polled.lsn, None)
 
     def _state(self, source: Identity) -> CloneState:

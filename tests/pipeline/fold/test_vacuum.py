@@ -164,7 +164,7 @@ def test_kept_forever_what_folds_replaced_is_deleted_and_all_history_reads_as_be
         assert parquet(side) > listed, "folds replaced files"
         opened(path / VERSIONS).create_checkpoint()
         made_older(path / VERSIONS)
-        with expiring(lake, None):
+        with expiring(lake, None, lambda *_: None):
             eventually(lambda: parquet(side) == listed and old_commits(path / VERSIONS) == 1, 20)
         assert read_retained(lake) == Lsn.ZERO
         assert retention_of(lake) == Retention(None)

@@ -55,15 +55,15 @@ class Polling(Generic[T]):
 
     def run(
         self,
-        done: Callable[[T], None],
+        done: Callable[[T, float], None],
         last: Callable[[], T | None] | None = None,
         *,
         once: bool,
     ) -> bool:
         """Poll repeatedly, or until one poll has succeeded if `once`; permanent errors are raised.
 
-        `last` is called before each poll and may run the last one. Then the result is true, and the mirror follows the
-        stream from now on.
+        `done` is called with the result of a poll and its seconds. `last` is called before each poll and may run the
+        last one. Then the result is true, and the mirror follows the stream from now on.
         """
         while not self._stopping():
             if self._paused():
@@ -82,9 +82,10 @@ class Polling(Generic[T]):
                 self._rest(pause_s, self._stopping)
             else:
                 self._failures = 0
-                pause_s = self._interval_s - (time.monotonic() - begin)
+                took_s = time.monotonic() - begin
+                pause_s = self._interval_s - took_s
                 if polled is not None:
-                    done(polled)
+                    done(polled, took_s)
                 if once or handed_over is not None or self._enough():
                     return handed_over is not None
                 self._rest(pause_s, lambda: self._stopping() or self._wanted())

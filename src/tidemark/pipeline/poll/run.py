@@ -14,7 +14,7 @@ from tidemark.errors import TidemarkError
 from tidemark.lake.controls import Controls, StopRequest
 from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.copy.progress import CopyProgress
-from tidemark.pipeline.events import Emit, PollApplied, TableFolded
+from tidemark.pipeline.events import Emit, HistoryExpired, PollApplied, TableFolded
 from tidemark.pipeline.expire.background import expiring
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.plan import PipelineOptions
@@ -56,13 +56,14 @@ def run_polls(
     """
     unmirrored = UnmirroredRecord(options)
 
-    def done(polled: Polled) -> None:
+    def done(polled: Polled, seconds: float) -> None:
         unmirrored.step()
-        emit(PollApplied(polled.upto, polled.tables, polled.changes, polled.copied, polled.reconciled))
+        emit(PollApplied(polled.upto, polled.tables, polled.changes, polled.copied, polled.reconciled, seconds))
 
     with ExitStack() as held:
         poller = held.enter_context(lake_poller(_poll_options(options, spark), spark, stopping))
-        jobs: list[BackgroundJob] = [held.enter_context(expiring(options.lake, options.keep_s))]
+        expiry = expiring(options.lake, options.keep_s, lambda *run: emit(HistoryExpired.of(*run)))
+        jobs: list[BackgroundJob] = [held.enter_context(expiry)]
         if options.folds:
             fold = BackgroundFold(options.lake, spark, lambda *fold: emit(TableFolded.of(*fold)))
             jobs.append(held.enter_context(fold))

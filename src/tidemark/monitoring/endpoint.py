@@ -1,0 +1,127 @@
+"""The HTTP endpoint of a process: `/metrics` for Prometheus, `/health` and `/ready` for supervisors.
+
+`/health` fails if a pipeline no longer reports, so that a restart may help. `/ready` fails while a mirror is not well
+or behind: `?max_lag=60s` and `?max_bytes=1GB` are the limits of `tidemark status --check`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import make_wsgi_app
+
+from tidemark.addresses import ListenAddress
+from tidemark.errors import InvalidValue
+from tidemark.lake.health import HealthLimits, is_silent, problems_of
+from tidemark.logs import fields
+from tidemark.monitoring.metrics import Metrics
+from tidemark.units import parse_duration, parse_size
+
+Start = Callable[[str, list[tuple[str, str]]], Any]
+_LOGGER = logging.getLogger("tidemark.monitoring")
+_REQUEST_S = 10.0  # for a client that sends nothing
+
+
+class MonitoringEndpoint:
+    """Answers requests in threads of its own while the context lasts."""
+
+    def __init__(self, listen: ListenAddress, metrics: Metrics) -> None:
+        self._statuses = metrics.statuses
+        self._metrics = make_wsgi_app(metrics.registry, disable_compression=True)
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        handled = type("_Server", (_Server,), {"address_family": family})
+        try:
+            self._server = handled((listen.host, listen.port), _Handler)
+        except OSError as error:
+            raise InvalidValue(f"cannot listen on {listen}: {error.strerror or error}") from error
+        self._server.set_app(self._answer)
+        self.listen = ListenAddress(listen.host, self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        _LOGGER.info("metrics at http://%s/metrics", self.listen, extra=fields(listen=str(self.listen)))
+        if not self.listen.is_loopback:
+            _LOGGER.warning("metrics are sent without TLS, to every client of %s", self.listen)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, environment: dict[str, Any], start: Start) -> Iterable[bytes]:
+        path, method = environment["PATH_INFO"], environment["REQUEST_METHOD"]
+        if method not in ("GET", "HEAD"):
+            return _text(start, "405 Method Not Allowed", ["only GET"])
+        if path == "/metrics":
+            answered: Iterable[bytes] = self._metrics(environment, start)
+            return answered
+        if path == "/health":
+            return _verdict(start, self._silent())
+        if path == "/ready":
+            try:
+                limits = _limits(environment.get("QUERY_STRING", ""))
+            except InvalidValue as error:
+                return _text(start, "400 Bad Request", [f"{error.message}. {error.hint}"])
+            return _verdict(start, self._problems(limits))
+        return _text(start, "404 Not Found", ["use /metrics, /health or /ready"])
+
+    def _silent(self) -> list[str]:
+        found = [(lake, read()) for lake, read in list(self._statuses.items())]
+        return [f"{lake}: no report for a long time" for lake, status in found if status and is_silent(status)]
+
+    def _problems(self, limits: HealthLimits) -> list[str]:
+        problems = []
+        for lake, read in list(self._statuses.items()):
+            status = read()
+            found = ["there is no lake yet"] if status is None else problems_of(status, limits)
+            if status is not None and status.pipeline is not None and not status.pipeline.state.is_ready:
+                found.append(status.pipeline.state.value)
+            problems += [f"{lake}: {problem}" for problem in dict.fromkeys(found)]
+        return problems
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, *_: object) -> None:
+        """Ignore clients that close the connection."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_S
+
+    def log_message(self, *_: object) -> None:
+        """Log no requests."""
+
+
+def _limits(query: str) -> HealthLimits:
+    lag_s: float | None = None
+    lag_bytes: int | None = None
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name == "max_lag":
+            lag_s = parse_duration(value)
+        elif name == "max_bytes":
+            lag_bytes = parse_size(value)
+        else:
+            raise InvalidValue(f"unknown parameter: {name}", "Use max_lag or max_bytes.")
+    return HealthLimits(lag_s, lag_bytes)
+
+
+def _verdict(start: Start, problems: list[str]) -> list[bytes]:
+    return _text(start, "503 Service Unavailable", problems) if problems else _text(start, "200 OK", ["ok"])
+
+
+def _text(start: Start, status: str, lines: list[str]) -> list[bytes]:
+    start(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return ["".join(f"{line}\n" for line in lines).encode()]
