@@ -46,12 +46,8 @@ SPARK = (
         for name in (
             *("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files"),
             *("reads/test_digests", "reads/test_visible", "schema/test_display", "values/test_hashes"),
-            *(
-                "monitoring/test_endpoint",
-                "target/test_copying",
-                "target/test_copy_faults",
-                "serve/test_mirror_routing",
-            ),
+            *("target/test_copying", "target/test_copy_faults", "serve/test_mirror_routing"),
+            *("daemon/test_run", "monitoring/test_endpoint"),
         )
     ),
 )

@@ -11,15 +11,51 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+_mirror: ContextVar[str] = ContextVar("mirror", default="")
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 ROOT = "tidemark"
+MIRROR = "mirror"  # the field
 _JSON = (str, int, float, list, dict, type(None))
+
+
+@contextmanager
+def about(mirror: str) -> Iterator[None]:
+    """Log about one of several mirrors while the context lasts: its name is a field of every record."""
+    token = _mirror.set(mirror)
+    try:
+        yield
+    finally:
+        _mirror.reset(token)
+
+
+def current_mirror() -> str:
+    """Return the mirror that this thread logs about; an empty text if there is one mirror only."""
+    return _mirror.get()
+
+
+def inherited(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+    """Return the function of a new thread, which logs about the same mirror as this thread."""
+    mirror = _mirror.get()
+
+    def run(*args: _Params.args, **keywords: _Params.kwargs) -> _Result:
+        _mirror.set(mirror)
+        return function(*args, **keywords)
+
+    return run
+
+
+def initializer() -> Callable[[], None]:
+    """Return the initializer of a pool of threads that log about the same mirror as this thread."""
+    return inherited(lambda: None)
 
 
 class StandardError(logging.Handler):
@@ -42,6 +78,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format one record; a traceback follows its message."""
         message = super().format(record)
+        if mirror := fields_of(record).get(MIRROR):
+            message = f"{mirror}: {message}"
         if sys.stderr.isatty():
             warning = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
             return f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S} {warning}{message}"
@@ -78,7 +116,7 @@ def fields(**values: Any) -> dict[str, Any]:
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """The structured values of a record, which may have none."""
     found: dict[str, Any] = getattr(record, "fields", {})
-    return found
+    return {MIRROR: mirror, **found} if (mirror := _mirror.get()) else found
 
 
 def record_from_json(line: str) -> logging.LogRecord | None:

@@ -38,24 +38,39 @@ def test_readiness_status_and_watchdog_are_notified(tmp_path: Path, abstract: bo
     name = f"tidemark-{tmp_path}" if abstract else str(tmp_path / "notify")
     environment = {"NOTIFY_SOCKET": f"@{name}" if abstract else name, "WATCHDOG_USEC": "60000000", "HOME": "/"}
     with manager(f"\0{name}" if abstract else name) as received:
-        service = ServiceManager(environment)
+        service = ServiceManager(environment=environment)
+        take = service.of()
         assert environment == {"HOME": "/"}, "the receiver and the JVM are not told"
-        service.take(StateChanged(State.STARTING))
+        take(StateChanged(State.STARTING))
         assert lines(received) == ["STATUS=starting"]
-        service.take(StateChanged(State.COPYING))
+        take(StateChanged(State.COPYING))
         assert lines(received) == ["READY=1", "STATUS=copying"]
-        service.take(StateChanged(State.FOLLOWING))
+        take(StateChanged(State.FOLLOWING))
         assert lines(received) == ["STATUS=following"]
-        service.take(PROGRESS)
+        take(PROGRESS)
         assert lines(received) == ["WATCHDOG=1", f"STATUS={PROGRESS}"]
-        service.take(PROGRESS)
+        take(PROGRESS)
         with pytest.raises(BlockingIOError):
             lines(received)
-        service.take(StateChanged(State.STOPPING))
+        take(StateChanged(State.STOPPING))
         assert lines(received) == ["STOPPING=1", "STATUS=stopping"]
 
 
 def test_a_manager_that_has_gone_is_no_error(tmp_path: Path) -> None:
-    service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
-    service.take(StateChanged(State.COPYING))
-    ServiceManager({}).take(PROGRESS)
+    take = ServiceManager(environment={"NOTIFY_SOCKET": str(tmp_path / "gone")}).of()
+    take(StateChanged(State.COPYING))
+    ServiceManager(environment={}).of()(PROGRESS)
+
+
+def test_of_several_mirrors_the_process_is_ready_when_each_has_started_or_failed(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    with manager(name) as received:
+        service = ServiceManager(["a", "b"], {"NOTIFY_SOCKET": name})
+        service.of("a")(StateChanged(State.FOLLOWING))
+        assert lines(received) == ["STATUS=1 following, 1 starting"]
+        service.entered("b", State.FAILED)
+        assert lines(received) == ["READY=1", "STATUS=1 failed, 1 following"]
+        service.of("a")(PROGRESS)
+        assert lines(received) == ["WATCHDOG=1", "STATUS=1 failed, 1 following"]
+        service.of("a")(StateChanged(State.STOPPING))
+        assert lines(received) == ["STOPPING=1", "STATUS=1 failed, 1 stopping"]

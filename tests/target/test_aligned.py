@@ -94,7 +94,7 @@ def test_nothing_needs_to_be_written_at_the_source(options: CloneOptions, capsys
     assert lsns == sorted(lsns)
     assert run(["status", options.target.reveal()]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    assert "ClonePhase:         follow: changes are applied" in lines
+    assert "Phase:         follow: changes are applied" in lines
     assert "Process:       not running" in lines
     assert f"Tables:        {len(TABLES) + 1} of {len(TABLES) + 1} copied, 1 rows" in lines
     assert run(["status", options.source.reveal()]) == ExitCode.REFUSED

@@ -19,7 +19,7 @@ from tidemark.errors import ExitCode, InvalidValue, TidemarkError, policy_of
 PROGRAM = "tidemark"
 GROUPS = {
     "Set up": ("doctor", "setup", "completion"),
-    "Run": ("sync", "status", "pause", "resume", "stop", "resync", "expire", "catalog"),
+    "Run": ("sync", "run", "config", "status", "pause", "resume", "stop", "resync", "expire", "catalog"),
     "Clone": ("clone",),
     "Read": ("tables", "query", "changes", "diff", "history", "when", "compare"),
     "Serve": ("serve",),

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tidemark.clock import Lsn
 from tidemark.lake.pipeline_state import State
-from tidemark.logs import ROOT, be_quiet, fields_of, is_json, redirected
+from tidemark.logs import ROOT, be_quiet, current_mirror, fields_of, is_json, redirected
 from tidemark.pipeline.events import StateChanged, SyncEnded, SyncEvent, SyncProgress, as_json
 from tidemark.receive.options import PROCESS
 from tidemark.units import format_duration, format_size
@@ -60,14 +61,16 @@ class LogDisplay(Display):
         self._end_level = self._logger.getEffectiveLevel()
         if quiet:
             be_quiet()
-        self._next = time.monotonic() + LINE_S
+        first = time.monotonic() + LINE_S
+        self._next: defaultdict[str, float] = defaultdict(lambda: first)  # of each mirror
 
     def show(self, event: SyncEvent) -> None:
         """Log an event."""
         if isinstance(event, SyncProgress):
-            if time.monotonic() < self._next:
+            mirror = current_mirror()
+            if time.monotonic() < self._next[mirror]:
                 return
-            self._next = time.monotonic() + LINE_S
+            self._next[mirror] = time.monotonic() + LINE_S
         least = self._end_level if isinstance(event, SyncEnded) else self._logger.getEffectiveLevel()
         if event.level >= least:
             extra = {"fields": {name: value for name, value in as_json(event).items() if name != "time"}}
@@ -120,7 +123,8 @@ class JsonDisplay(Display):
 
     def __init__(self) -> None:
         super().__init__()
-        self._next, self._last = 0.0, ""
+        self._next: defaultdict[str, float] = defaultdict(float)  # of each mirror
+        self._last: dict[str, str] = {}
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -137,14 +141,15 @@ class JsonDisplay(Display):
 
     def show(self, event: SyncEvent) -> None:
         """Print an event."""
-        if isinstance(event, SyncProgress) and time.monotonic() < self._next:
+        mirror = current_mirror()
+        if isinstance(event, SyncProgress) and time.monotonic() < self._next[mirror]:
             return
         plain = as_json(event)
         if isinstance(event, SyncProgress):
             news = json.dumps({name: value for name, value in plain.items() if name not in ("time", "last_fold_s")})
-            if news == self._last:
+            if news == self._last.get(mirror):
                 return
-            self._next, self._last = time.monotonic() + JSON_S, news
+            self._next[mirror], self._last[mirror] = time.monotonic() + JSON_S, news
         _print(plain)
 
 

@@ -178,11 +178,11 @@ def _run(
     from tidemark.monitoring.endpoint import MonitoringEndpoint  # deferred: these import Spark
     from tidemark.monitoring.metrics import Metrics
     from tidemark.monitoring.service import ServiceManager
-    from tidemark.pipeline.pipeline import Pipeline, SparkStart
+    from tidemark.pipeline.pipeline import Pipeline, SparkSessions
     from tidemark.pipeline.recording import StateRecord
 
-    metrics, service = Metrics(), ServiceManager()
-    counted = metrics.of(options.lake)
+    metrics = Metrics()
+    counted, notify = metrics.of(options.lake), ServiceManager().of()
     with StateRecord(options.lake) as record, MonitoringEndpoint(listen, metrics) if listen else nullcontext():
         plan = plan_pipeline(options)
         with stopping.deferred(), display(as_json=as_json, quiet=quiet, stopping=stopping) as shown:
@@ -190,9 +190,9 @@ def _run(
             def emit(event: SyncEvent) -> None:
                 shown.emit(event)
                 counted(event)
-                service.take(event)
+                notify(event)
 
-            return Pipeline(plan, SparkStart(spark, is_ours=True), record, emit).run(stopping)
+            return Pipeline(plan, SparkSessions(spark, is_ours=True), record, emit).run(stopping)
 
 
 def options_of(

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
+from tidemark import logs
+
 _PAUSED_S = 0.2
 
 
@@ -15,7 +17,7 @@ class BackgroundJob(ABC):
 
     def __init__(self, name: str) -> None:
         self._stopping, self._paused = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=logs.inherited(self._run), name=name, daemon=True)
 
     @abstractmethod
     def _run(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from tidemark.clock import Lsn
 from tidemark.lake.pipeline_state import Copies, State, plain
+from tidemark.logs import MIRROR, current_mirror
 from tidemark.pipeline.fold.policy import fold_line
 from tidemark.postgres.capability import Mode
 from tidemark.units import format_duration, format_size
@@ -261,5 +262,8 @@ class NamedEvent(Protocol):
 
 
 def as_json(event: NamedEvent) -> dict[str, Any]:
-    """The event for `json.dumps`."""
-    return {"event": event.event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **plain(event)}
+    """The event for `json.dumps`; with the name of the mirror if the process has several."""
+    mirror = current_mirror()
+    named = {MIRROR: mirror} if mirror else {}
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"event": event.event, "time": now, **named, **plain(event)}

@@ -12,19 +12,18 @@ next pipeline with the same options resumes.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, SparkError, Stopped, TidemarkError
+from tidemark.errors import SparkError, Stopped, TidemarkError
 from tidemark.lake.controls import Controls, StopRequest
 from tidemark.lake.lake import NAME
-from tidemark.lake.paths import directory_or_command, local_path
 from tidemark.lake.pipeline_state import State
 from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
@@ -37,14 +36,11 @@ from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord,
 from tidemark.pipeline.recording import StateRecord
 from tidemark.pipeline.reporting import Reporter
 from tidemark.pipeline.restart import restart_if_requested
-from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.names import MirrorNames
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
 from tidemark.restarts import Restarts
-from tidemark.schema.selection import Pattern, Selection
 from tidemark.spark import discard_session, has_ended, spark_session
-from tidemark.units import format_duration, parse_duration, parse_keep, parse_size
+from tidemark.units import format_duration
 
 _LOGGER = logging.getLogger("tidemark.pipeline")
 _LOOK_S = 0.1
@@ -89,40 +85,51 @@ def sync(
         ended = tidemark.sync("host=db dbname=shop", "/data/lake", once=True)
         print(ended.lsn)
     """
-    options = PipelineOptions(
-        source if isinstance(source, Dsn) else Dsn(source),
-        local_path(lake),
-        MirrorNames(name) if name is not None else None,
-        Selection(tuple(map(Pattern, table)), tuple(map(Pattern, exclude))),
-        local_path(log) if log is not None else None,
-        _mode(mode),
-        Lsn.parse(endpos) if isinstance(endpos, str) and endpos != CURRENT else _lsn(endpos),
-        once or endpos == CURRENT,
-        fold,
-        parse_keep(keep) if keep is not None else None,
-        parse_duration(interval),
-        reconcile_every,
-        parse_size(budget),
-        parse_size(wal_limit),
-        _wal_policy(wal_policy),
-        accept_altered_publication,
-        parse_size(cycle),
-        parse_duration(cycle_time),
-        copy_parallelism,
-        directory_or_command(archive) if archive is not None else None,
+    options = PipelineOptions.of(
+        source,
+        lake,
+        name=name,
+        table=table,
+        exclude=exclude,
+        log=log,
+        mode=mode,
+        endpos=endpos,
+        once=once,
+        fold=fold,
+        keep=keep,
+        interval=interval,
+        reconcile_every=reconcile_every,
+        budget=budget,
+        wal_limit=wal_limit,
+        wal_policy=wal_policy,
+        accept_altered_publication=accept_altered_publication,
+        cycle=cycle,
+        cycle_time=cycle_time,
+        copy_parallelism=copy_parallelism,
+        archive=archive,
     )
     is_ours = spark is None and SparkSession.getActiveSession() is None
     with StateRecord(options.lake) as record:
-        start = SparkStart(lambda: spark or spark_session(), is_ours)
-        return Pipeline(plan_pipeline(options), start, record, on_event).run(stopping)
+        sessions = SparkSessions(lambda: spark or spark_session(), is_ours=is_ours)
+        return Pipeline(plan_pipeline(options), sessions, record, on_event).run(stopping)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkStart:
-    """How the session of a pipeline is started; if it is ours, it is started again if its JVM ends."""
+class SparkSessions:
+    """The session of one or several pipelines. If it is ours and its JVM has ended, another one is started."""
 
-    start: Callable[[], SparkSession]
-    is_ours: bool
+    def __init__(self, start: Callable[[], SparkSession], *, is_ours: bool) -> None:
+        self._start, self.are_ours = start, is_ours
+        self._guard = threading.Lock()
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """Return the session that runs, or start one."""
+        with self._guard:
+            if self._session is not None and self.are_ours and has_ended(self._session):
+                discard_session(self._session)
+                self._session = None
+            self._session = self._session or self._start()
+            return self._session
 
 
 class Pipeline:
@@ -131,7 +138,9 @@ class Pipeline:
     If the JVM ends, another one is started after a pause, and the pipeline continues where it was.
     """
 
-    def __init__(self, plan: PipelinePlan, spark: SparkStart, record: StateRecord, emit: Emit = lambda _: None) -> None:
+    def __init__(
+        self, plan: PipelinePlan, spark: SparkSessions, record: StateRecord, emit: Emit = lambda _: None
+    ) -> None:
         self._plan, self._options, self._spark = plan, plan.options, spark
         self._record, self._controls = record, Controls(plan.options.lake)
 
@@ -164,7 +173,7 @@ class Pipeline:
             require_log(self._options.lake, self._options.log_folder)
         restarts, polled = Restarts(), self._plan.polled
         while True:
-            spark = self._spark.start()
+            spark = self._spark.get()
             if stopping():
                 raise Stopped("stopped before replication started")
             try:
@@ -175,10 +184,9 @@ class Pipeline:
             except (SparkError, Py4JError, ConnectionError) as error:
                 if not has_ended(spark):
                     raise
-                pause_s = restarts.failed(time.monotonic()) if self._spark.is_ours else None
+                pause_s = restarts.failed(time.monotonic()) if self._spark.are_ours else None
                 if pause_s is None or stopping():
                     raise spark_ended() from error
-                discard_session(spark)
                 _LOGGER.warning("Spark stopped; starting it again in %s", format_duration(pause_s))
                 self._reporter.enter(State.STARTING)
                 _rest(pause_s, stopping)
@@ -291,21 +299,3 @@ def _failure(check: Callable[[], None]) -> TidemarkError | None:
     except TidemarkError as error:
         return error
     return None
-
-
-def _lsn(endpos: str | Lsn | None) -> Lsn | None:
-    return endpos if isinstance(endpos, Lsn) else None
-
-
-def _mode(text: str) -> Mode | None:
-    modes = {AUTO: None, **{mode.value: mode for mode in Mode}}
-    if text not in modes:
-        raise InvalidValue(f"invalid mode: {text!r}", f"Use one of {', '.join(modes)}.")
-    return modes[text]
-
-
-def _wal_policy(text: str) -> WalPolicy:
-    policies = {policy.value: policy for policy in WalPolicy}
-    if text not in policies:
-        raise InvalidValue(f"invalid WAL policy: {text!r}", f"Use one of {', '.join(policies)}.")
-    return policies[text]

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.lake import NAME, Lake
-from tidemark.lake.paths import require_plain
+from tidemark.lake.paths import directory_or_command, local_path, require_plain
 from tidemark.lake.requests import read_restart
 from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
@@ -26,8 +26,8 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.setup import read_plan, script
 from tidemark.postgres.unmirrored import read_unmirrored
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptions, WalPolicy
-from tidemark.schema.selection import Selection, choose
-from tidemark.units import format_duration, format_size
+from tidemark.schema.selection import Pattern, Selection, choose
+from tidemark.units import format_duration, format_size, parse_duration, parse_keep, parse_size
 
 AUTO, CURRENT = "auto", "current"
 INTERVAL_S, SHORTEST_INTERVAL_S = 10.0, 5.0
@@ -70,6 +70,56 @@ class PipelineOptions:
                 f"a retention of {format_duration(self.keep_s)} is too short",
                 f"Use at least {format_duration(SHORTEST_KEEP_S)}, or `forever`.",
             )
+
+    @classmethod
+    def of(
+        cls,
+        source: str | Dsn,
+        lake: str | Path,
+        *,
+        name: str | None = None,
+        table: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        log: str | Path | None = None,
+        mode: str = AUTO,
+        endpos: str | Lsn | None = None,
+        once: bool = False,
+        fold: bool = True,
+        keep: str | float | None = KEEP_S,
+        interval: str | float = INTERVAL_S,
+        reconcile_every: int = 1,
+        budget: str | int = BUDGET_BYTES,
+        wal_limit: str | int = WAL_LIMIT_BYTES,
+        wal_policy: str = WalPolicy.WARN.value,
+        accept_altered_publication: bool = False,
+        cycle: str | int = CYCLE_BYTES,
+        cycle_time: str | float = CYCLE_S,
+        copy_parallelism: int | None = None,
+        archive: str | Path | None = None,
+    ) -> PipelineOptions:
+        """Return the options with the names and values of `tidemark sync`: sizes and durations may be text."""
+        return cls(
+            source if isinstance(source, Dsn) else Dsn(source),
+            local_path(lake),
+            MirrorNames(name) if name is not None else None,
+            Selection(tuple(map(Pattern, table)), tuple(map(Pattern, exclude))),
+            local_path(log) if log is not None else None,
+            _mode(mode),
+            Lsn.parse(endpos) if isinstance(endpos, str) and endpos != CURRENT else _lsn(endpos),
+            once or endpos == CURRENT,
+            fold,
+            parse_keep(keep) if keep is not None else None,
+            parse_duration(interval),
+            reconcile_every,
+            parse_size(budget),
+            parse_size(wal_limit),
+            _wal_policy(wal_policy),
+            accept_altered_publication,
+            parse_size(cycle),
+            parse_duration(cycle_time),
+            copy_parallelism,
+            directory_or_command(archive) if archive is not None else None,
+        )
 
     @property
     def has_end(self) -> bool:
@@ -230,3 +280,21 @@ def _require_writable(path: Path) -> None:
             f"cannot write to {present}: permission denied",
             f"Grant write access to {present}, or use another directory.",
         )
+
+
+def _lsn(endpos: str | Lsn | None) -> Lsn | None:
+    return endpos if isinstance(endpos, Lsn) else None
+
+
+def _mode(text: str) -> Mode | None:
+    modes = {AUTO: None, **{mode.value: mode for mode in Mode}}
+    if text not in modes:
+        raise InvalidValue(f"invalid mode: {text!r}", f"Use one of {', '.join(modes)}.")
+    return modes[text]
+
+
+def _wal_policy(text: str) -> WalPolicy:
+    policies = {policy.value: policy for policy in WalPolicy}
+    if text not in policies:
+        raise InvalidValue(f"invalid WAL policy: {text!r}", f"Use one of {', '.join(policies)}.")
+    return policies[text]

@@ -16,7 +16,7 @@ from tidemark.errors import Stopped, TidemarkError
 from tidemark.lake.controls import forget_stop_at_once
 from tidemark.lake.lake import Lake
 from tidemark.lake.pipeline_state import LOCK, Failure, PipelineState, SlotUse, State, read_pipeline_state
-from tidemark.logs import ROOT
+from tidemark.logs import ROOT, current_mirror
 from tidemark.pipeline.events import StateChanged, SyncEnded, SyncEvent, SyncProgress
 from tidemark.storage import open_storage
 from tidemark.storage.interface import StorageLock
@@ -124,11 +124,12 @@ class StateRecord:
 class _Warnings(logging.Handler):
     def __init__(self, record: StateRecord) -> None:
         super().__init__(logging.WARNING)
-        self._record = record
+        self._record, self._mirror = record, current_mirror()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record a warning as the last error."""
-        self._record.failed(record.getMessage())
+        """Record a warning as the last error, unless it is about another mirror."""
+        if current_mirror() == self._mirror:
+            self._record.failed(record.getMessage())
 
 
 def _told(error: Exception) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
+from tidemark import logs
 from tidemark.clock import Lsn
 from tidemark.errors import (
     ExitCode,
@@ -78,7 +79,8 @@ class ReceiveProcess:
         os.close(writing)
         records = None
         if process.stderr is not None:
-            records = threading.Thread(target=_log_records, args=[process.stderr], name="receive", daemon=True)
+            log = logs.inherited(_log_records)
+            records = threading.Thread(target=log, args=[process.stderr], name="receive", daemon=True)
             records.start()
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(options.as_json().encode())

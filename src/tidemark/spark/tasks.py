@@ -14,6 +14,8 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tidemark import logs
+
 _REMOTE_TASKS = 16  # used if the number of concurrent tasks is unknown
 _TRACEBACK = "Traceback (most recent call last):"
 _LOOK_S = 0.2
@@ -79,7 +81,7 @@ def in_parallel(
     run: Callable[[Item], Result], items: Iterable[Item], tasks: int, stopping: Callable[[], bool]
 ) -> Iterator[Result]:
     """Yield the results in the order of the items. After a failure or a stop request, no further call is started."""
-    pool = ThreadPoolExecutor(tasks, "tidemark")
+    pool = ThreadPoolExecutor(tasks, "tidemark", logs.initializer())
     try:
         for future in [pool.submit(run, item) for item in items]:
             while not wait([future], _LOOK_S).done:

@@ -19,6 +19,7 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
+from tidemark import logs
 from tidemark.clock import Boundary
 from tidemark.errors import LakeError, Retry, TableChanged, TaskFailed, TidemarkError, in_short, policy_of
 from tidemark.pipeline.copy.continuing import ContinuedCopy, LeftCopy, record_copy
@@ -49,7 +50,7 @@ class Copying:
 
     def __init__(self, options: CopyOptions, sink: Sink, spark: SparkSession, progress: CopyProgress) -> None:
         self._options, self._sink, self._spark, self._progress = options, sink, spark, progress
-        self._pool = ThreadPoolExecutor(options.tasks, "copy")
+        self._pool = ThreadPoolExecutor(options.tasks, "copy", logs.initializer())
         self._results: queue.SimpleQueue[TableCopy | Failed] = queue.SimpleQueue()
         self._news, self._stopping = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
@@ -65,7 +66,8 @@ class Copying:
         """Start to copy these tables, all in one snapshot, or continue an `interrupted` copy of them."""
         self._threads = [each for each in self._threads if each.is_alive()]
         arguments = [dict(tables), histories, interrupted]
-        self._threads.append(threading.Thread(target=self._run, args=arguments, name="copy", daemon=True))
+        run = logs.inherited(self._run)
+        self._threads.append(threading.Thread(target=run, args=arguments, name="copy", daemon=True))
         self._threads[-1].start()
 
     def wait(self, seconds: float) -> None:

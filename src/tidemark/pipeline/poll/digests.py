@@ -15,6 +15,7 @@ from psycopg import sql
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from tidemark import logs
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import rows_of
 from tidemark.postgres.session import Session, Timeouts
@@ -110,7 +111,7 @@ def source_digests(
             rows = sql.SQL("select {} h from {}").format(text.hash_at_source(), rows_of(table, part))
             return read_digests(session, f"{table.schema}.{table.name}", rows, bits, among)
 
-    with ThreadPoolExecutor(tasks, "digest") as pool:
+    with ThreadPoolExecutor(tasks, "digest", logs.initializer()) as pool:
         return digests_of(pool.map(asked, parts))
 
 

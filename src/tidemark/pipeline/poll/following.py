@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
+from tidemark import logs
 from tidemark.lake.rows import DELETED
 from tidemark.pipeline.poll.digests import Ranges, hashed, within
 from tidemark.pipeline.poll.mirrored import Hashes, Kept, MirroredRows, Room, only_in
@@ -91,7 +92,7 @@ class Following:
         """
         new = had.lacking(Hashes.joined(_staged_hashes(path, self._table.integer_key) for path in staged.paths))
         has = replace(had.plus(new), thinned=False)
-        with ThreadPoolExecutor(1, "changed") as pool:
+        with ThreadPoolExecutor(1, "changed", logs.initializer()) as pool:
             changed = pool.submit(self._changed, staged, wanted)
             rest = self._rest(has, staged, wanted, at_once=had.thinned)
             upserts = changed.result()

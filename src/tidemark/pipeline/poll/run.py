@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from tidemark import logs
 from tidemark.clock import Lsn
 from tidemark.errors import TidemarkError
 from tidemark.lake.controls import Controls, StopRequest
@@ -147,7 +148,7 @@ def _watched(*calls: Callable[[], None]) -> Iterator[None]:
             for call in calls:
                 call()
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=logs.inherited(run), daemon=True)
     thread.start()
     try:
         yield

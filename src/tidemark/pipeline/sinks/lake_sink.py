@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark import logs
 from tidemark.clock import Boundary, Lsn
 from tidemark.lake.catalog import CatalogUpdates
 from tidemark.lake.changes import read_changes
@@ -120,7 +121,7 @@ class LakeSink:
 
     def commit(self, written: Mapping[str, Sequence[Written]], upto: Lsn) -> None:
         """Commit change files to their tables, several tables at a time."""
-        with ThreadPoolExecutor(_COMMITTERS) as pool:
+        with ThreadPoolExecutor(_COMMITTERS, "commit", logs.initializer()) as pool:
             list(pool.map(lambda path: self._append(path, written[path], upto), written))
 
     def record(self, cycle: Cycle) -> None:
