@@ -102,10 +102,10 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
             assert events[-1]["copies"]["rows"] == 3002
             states = [e["state"] for e in events if e["event"] == "state"]
             assert states[0] == "starting"
-            assert set(states) <= {"starting", "copying", "following"}
-            asked = run("resync", str(lake), "orders")
+            assert set(states) <= {"starting", "copying", "catching up", "following"}
+            asked = run("resync", str(lake), "orders", "--wait")
             assert asked.returncode == ExitCode.OK, asked.stderr
-            assert "the running sync copies them now" in asked.stdout
+            assert asked.stdout == "resync of 1 table requested: the running sync copies them now\ncopied\n"
             db.run("create table newer (id int primary key)", "insert into newer values (7)")
             for line in mirror.stdout:
                 if json.loads(line)["event"] == "copied" and "public.newer" in line:
@@ -120,6 +120,10 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
             assert ended["lag_bytes"] >= 0
         finally:
             mirror.kill()
+    open_to_others = [path for path in (lake, *lake.rglob("*")) if path.stat().st_mode & 0o077]
+    assert open_to_others == [lake / "_leases"], "every reader adds its lease there"
+    late = run("resync", str(lake), "orders", "--wait")
+    assert (late.returncode, "no sync is running" in late.stderr) == (ExitCode.NOT_ANSWERABLE, True)
     strange = run("resync", str(lake), "public.orders", "nothing")
     assert strange.returncode == ExitCode.USAGE
     assert f"{lake} has no table nothing" in strange.stderr

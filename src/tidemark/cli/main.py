@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import sys
@@ -34,6 +35,20 @@ _REPORT = (
     "This is a bug in Tidemark. Report it to its maintainers, with the output of `tidemark --log-level debug` for the "
     "same command."
 )
+
+
+class UmaskType(click.ParamType[int]):
+    """A umask in octal digits that leaves the owner all rights."""
+
+    name = "octal"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse octal digits."""
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch("0*[0-7]{1,3}", str(value), re.ASCII) or int(str(value), 8) & 0o700:
+            self.fail(f"invalid umask: {value!r}; use 077, or 027 to let the group read", param, ctx)
+        return int(str(value), 8)
 
 
 class Commands(click.Group):
@@ -91,13 +106,23 @@ def summary(command: click.Command) -> str:
     metavar="FORMAT",
     help="Log as text or as json lines, to stderr.",
 )
+@click.option(
+    "--umask",
+    type=UmaskType(),
+    default="077",
+    show_default=True,
+    envvar="TIDEMARK_UMASK",
+    metavar="OCTAL",
+    help="Create files with this umask; with 027 the group can read them.",
+)
 @click.version_option(__version__, prog_name=PROGRAM)
-def tidemark(log_level: str, log_format: str) -> None:
+def tidemark(log_level: str, log_format: str, umask: int) -> None:
     """Mirror a live PostgreSQL database exactly into a Delta lake, on Spark.
 
     A query on the mirror returns what PostgreSQL would have returned, now or at any past commit.
     """
     logs.configure(log_level, log_format)
+    os.umask(umask)
 
 
 @click.command()
