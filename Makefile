@@ -9,7 +9,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity clone-parity sql-differential sql-parity sql-regress soak format lock clean
+.PHONY: help demo dist docs transcripts test test-all mutations check fuzz parity sync-parity poll-parity clone-parity sql-differential sql-parity sql-regress soak torture format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench-%: $(READY) ## Run one benchmark against its rivals, such as bench-copy: s
 
 soak: $(READY) ## Run a mirror under load with a retention of 5 minutes, for MINUTES= (60), and report what grows
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),60)
+
+torture: $(READY) ## Kill processes, fail the network and restart the source of a mirror under load, for MINUTES= (30), SEED= (random)
+	$(BIN)/python -m bench.torture --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 docs: $(READY) ## Regenerate the reference pages in docs/reference from the code
 	$(BIN)/python -m tests.documentation.reference

@@ -120,7 +120,9 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
             assert ended["lag_bytes"] >= 0
         finally:
             mirror.kill()
-    assert not [path for path in (lake, *lake.rglob("*")) if path.stat().st_mode & 0o077 and "_leases" not in path.parts]
+    assert not [
+        path for path in (lake, *lake.rglob("*")) if path.stat().st_mode & 0o077 and "_leases" not in path.parts
+    ]
     late = run("resync", str(lake), "orders", "--wait")
     assert (late.returncode, "no sync is running" in late.stderr) == (ExitCode.NOT_ANSWERABLE, True)
     strange = run("resync", str(lake), "public.orders", "nothing")

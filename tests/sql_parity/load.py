@@ -109,10 +109,21 @@ class Under:
     @contextmanager
     def _stopped(self) -> Iterator[Route]:
         """A session at the source, while all writers wait for its lock."""
-        with self.source.transaction():
-            self.source.execute(f"set local lock_timeout = '{LOCK_S}s'")
-            self.source.execute(f"lock table {', '.join(TABLES)} in share mode".encode())
+        while not self._locked():
+            self.source.execute("rollback")
+        try:
             yield SessionRoute(self.source)
+        finally:
+            self.source.execute("rollback")
+
+    def _locked(self) -> bool:
+        """Begin a transaction with the lock; False after a deadlock with a writer."""
+        self.source.execute(f"begin; set local lock_timeout = '{LOCK_S}s'".encode())
+        try:
+            self.source.execute(f"lock table {', '.join(TABLES)} in share mode".encode())
+        except psycopg.errors.DeadlockDetected:
+            return False
+        return True
 
 
 def compare_under_load(place: Place, spark: SparkSession, count: int, seed: int, routes: Routes) -> Findings:

@@ -53,7 +53,7 @@ def hostile(connection: psycopg.Connection[Any], chance: Random, transactions: i
             connection.execute("savepoint s")
             try:
                 connection.execute(_statement(chance).encode())
-            except psycopg.errors.IntegrityError:
+            except (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
                 connection.execute("rollback to savepoint s")
             if chance.random() < 0.1:
                 connection.execute("rollback to savepoint s")

@@ -35,14 +35,14 @@ def _array(values: pa.Array) -> bytes:
 
 def _scaled(output: Output, columns: dict[str, pa.ChunkedArray]) -> pa.Array:
     """Return the values; numerics have the digits after the point that PostgreSQL would print."""
-    values = _in_one(columns[output.column.name])
+    values = in_one(columns[output.column.name])
     if pa.types.is_large_string(values.type):
         values = values.cast(pa.string())
     if not pa.types.is_decimal(values.type) or output.scale is None:
         return values
     if isinstance(output.scale, int):
         return _with_scale(values, output.scale)
-    scales = _in_one(columns[output.scale.name])
+    scales = in_one(columns[output.scale.name])
     texts = pa.nulls(len(values), pa.string())
     for scale in pc.unique(scales).drop_null().to_pylist():
         chosen = pc.equal(scales, scale)
@@ -65,6 +65,9 @@ def _with_scale(values: pa.Array, scale: int) -> pa.Array:
         ) from error
 
 
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
+def in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array."""
+    if isinstance(column, pa.Array):
+        return column
     found = column.combine_chunks()
     return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidemark.engines import MOST_ROWS
-from tidemark.engines.duckdb_sql import DuckDbPrinter, schema_of
+from tidemark.engines.duckdb_sql import FUNCTIONS, DuckDbPrinter, duck_type, schema_of
 from tidemark.errors import EngineRefused, InvalidValue, LakeDamaged
 from tidemark.reads.local import LocalRows
 from tidemark.reads.local_sql import string
@@ -61,6 +61,10 @@ class LocalDatabase:
         self._database.execute("SET parquet_metadata_cache = true")  # files of the lake never change
         self._database.execute(f"SET allowed_directories = [{string(folder)}]")
         self._database.execute("SET enable_external_access = false")
+        for name, (function, args, returned) in FUNCTIONS.items():
+            types: list[Any] = [duck_type(each) for each in args]
+            how: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
+            self._database.create_function(name, function, types, duck_type(returned), **how)
         self._database.execute("SET lock_configuration = true")
 
     def close(self) -> None:

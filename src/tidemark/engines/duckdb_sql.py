@@ -16,11 +16,13 @@ from typing import ClassVar
 import pyarrow as pa
 
 from tidemark.engines.printer import BottomPrinter
+from tidemark.engines.quotients import RESULT, quotient_scales, quotients
 from tidemark.errors import EngineRefused
 from tidemark.reads.local import LocalRows
 from tidemark.reads.local_sql import local_type, string
 from tidemark.split import ir
 from tidemark.split.ir import Aggregate, DataType, JoinKind, Kind, Op
+from tidemark.split.quotients import MOST_TOTAL_SCALE
 
 _ARROW = {
     Kind.BOOL: pa.bool_(),
@@ -61,6 +63,7 @@ _FORMS = {
 _UNITS = frozenset({"year", "quarter", "month", "week", "day", "hour", "minute", "second"})
 _FLOATS = (Kind.FLOAT4, Kind.FLOAT8)
 _FIRST, _LAST = "CAST('0001-01-01' AS DATE)", "CAST('9999-12-31' AS DATE)"  # of the days that the lake and Arrow have
+_QUOTIENT, _QUOTIENT_SCALE = "tidemark_quotient_", "tidemark_quotient_scale_"  # with the scale of the total
 _OUT_OF_RANGE = "error('out of range')"
 
 
@@ -227,6 +230,12 @@ def _substring(call: ir.Call, args: Sequence[str]) -> str:
     return f"substring({', '.join([args[0], *map(str, numbers)])})"
 
 
+def _quotient(call: ir.Call, args: Sequence[str]) -> str:
+    name = _QUOTIENT if call.op is Op.QUOTIENT else _QUOTIENT_SCALE
+    scale = call.args[0].type.scale
+    return f"{name}{scale}({_cast(args[0], ir.decimal(ir.MOST_DIGITS, scale))}, {_cast(args[1], ir.INT8)})"
+
+
 _CALLS: Mapping[Op, Callable[[ir.Call, Sequence[str]], str]] = {
     Op.ADD: _arithmetic,
     Op.SUBTRACT: _arithmetic,
@@ -239,4 +248,11 @@ _CALLS: Mapping[Op, Callable[[ir.Call, Sequence[str]], str]] = {
     Op.ADD_DAYS: _shifted,
     Op.TRUNCATE: _truncated,
     Op.CAST: _converted,
+    Op.QUOTIENT: _quotient,
+    Op.QUOTIENT_SCALE: _quotient,
+}
+_TOTALS = [ir.decimal(ir.MOST_DIGITS, scale) for scale in range(MOST_TOTAL_SCALE + 1)]
+FUNCTIONS: Mapping[str, tuple[Callable[[pa.Array, pa.Array], pa.Array], tuple[DataType, DataType], DataType]] = {
+    **{f"{_QUOTIENT}{each.scale}": (quotients, (each, ir.INT8), RESULT) for each in _TOTALS},
+    **{f"{_QUOTIENT_SCALE}{each.scale}": (quotient_scales, (each, ir.INT8), ir.INT4) for each in _TOTALS},
 }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemark.engines import MOST_ROWS
-from tidemark.engines.spark_sql import SparkPrinter
+from tidemark.engines.spark_sql import FUNCTIONS, SparkPrinter
 from tidemark.errors import EngineRefused
 from tidemark.split import ir
 
@@ -26,6 +27,8 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, table: Callable[[int], Table]) -> None:
         self._spark, self._table = spark, table
         self._tag = f"tidemark-{uuid4().hex}"
+        for name, (function, returned) in FUNCTIONS.items():
+            spark.udf.register(name, cast("Any", arrow_udf)(function, returned))
 
     def run(self, bottom: ir.Bottom, most_rows: int = MOST_ROWS) -> pa.Table:
         """Return the rows of a bottom; raise EngineRefused for more rows, and for every error of Spark.

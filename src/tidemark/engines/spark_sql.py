@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import ClassVar
 
+import pyarrow as pa
+
 from tidemark.engines.printer import BottomPrinter
-from tidemark.errors import EngineRefused
+from tidemark.engines.quotients import RESULT, quotient_scales, quotients
 from tidemark.split import ir
 from tidemark.split.ir import Kind, Op
 
@@ -61,6 +63,12 @@ _FORMS = {
     Op.ADD_DAYS: "date_add({0}, {1})",
     Op.DAYS_BETWEEN: "datediff({0}, {1})",
     Op.TRUNCATE: "CAST(date_trunc({1}, {0}) AS {type})",
+    Op.QUOTIENT: "tidemark_quotient({0}, {1})",
+    Op.QUOTIENT_SCALE: "tidemark_quotient_scale({0}, {1})",
+}
+FUNCTIONS: Mapping[str, tuple[Callable[[pa.Array, pa.Array], pa.Array], str]] = {
+    "tidemark_quotient": (quotients, f"decimal({RESULT.precision},{RESULT.scale})"),
+    "tidemark_quotient_scale": (quotient_scales, "int"),
 }
 _SIMPLE_TEXT = re.compile(r"[A-Za-z0-9 _.,:;@#%&*()+/<>=!?|~^-]*")
 
@@ -68,8 +76,8 @@ _SIMPLE_TEXT = re.compile(r"[A-Za-z0-9 _.,:;@#%&*()+/<>=!?|~^-]*")
 class SparkPrinter(BottomPrinter):
     """Prints a bottom for `spark.sql(text, **frames)`.
 
-    `tables` has the placeholder of each table, such as `{t0}`, and the names of its columns by attnum. An average below
-    other aggregates is refused: the plan of its decimals crashed the JVM.
+    `tables` has the placeholder of each table, such as `{t0}`, and the names of its columns by attnum. The engine
+    registers `FUNCTIONS`, by name with their types.
     """
 
     types: ClassVar[Mapping[Kind, str]] = MappingProxyType(_TYPES)
@@ -83,12 +91,6 @@ class SparkPrinter(BottomPrinter):
         """Return the placeholder of a table, and its columns."""
         table, names = self._tables[scan.table]
         return table, [_identifier(names[attnum]) for attnum, _ in scan.columns]
-
-    def operation(self, call: ir.Call, args: Sequence[str]) -> str:
-        """Return an operation."""
-        if call.op in (Op.QUOTIENT, Op.QUOTIENT_SCALE):
-            raise EngineRefused("Spark does not compute an average below others", "Run the statement at the source.")
-        return super().operation(call, args)
 
     def literal(self, node: ir.Literal) -> str:
         """Return a constant; a text with other than plain characters is written in hexadecimal digits."""

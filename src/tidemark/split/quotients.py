@@ -12,6 +12,7 @@ from tidemark.split import ir
 from tidemark.split.typed import Typed, cast
 from tidemark.split.types import NUMERIC, SqlType
 
+MOST_TOTAL_SCALE = 16
 MOST_SCALE = 20  # of a quotient that is computed below; one that is smaller than a ten-thousandth has more digits
 
 
@@ -20,8 +21,8 @@ def quotient(total: Typed, count: Typed) -> Typed:
     if total.oid == NUMERIC and not isinstance(total.scale, int):
         raise Unproven("an average below of numerics of different scales")
     scale = total.scale if isinstance(total.scale, int) else 0
-    if scale > 16:
-        raise Unproven("an average below of numerics with more than 16 digits after the point")
+    if scale > MOST_TOTAL_SCALE:
+        raise Unproven(f"an average below of numerics with more than {MOST_TOTAL_SCALE} digits after the point")
     operands = (cast(total.expr, ir.decimal(ir.MOST_DIGITS, scale)), count.expr)
     digits = ir.Call(ir.Op.QUOTIENT_SCALE, operands, ir.INT4)
     return Typed(ir.Call(ir.Op.QUOTIENT, operands, ir.decimal(ir.MOST_DIGITS, MOST_SCALE)), SqlType(NUMERIC), digits)

@@ -83,7 +83,7 @@ def _statements(chance: random.Random, table: str, keys: int) -> str:
     )
 
 
-def _transaction(chance: random.Random, tables: Sequence[str], manner: Manner) -> str:
+def transaction(chance: random.Random, tables: Sequence[str], manner: Manner) -> str:
     """The statements of a transaction, without its end."""
     texts = [_statements(chance, chance.choice(tables), manner.keys) for _ in range(chance.randint(1, 4))]
     if manner.accounts is not None and chance.random() < 0.5:
@@ -108,7 +108,7 @@ def _write(
         while not stop.is_set():
             gid = f"p{uuid4().hex}"
             end = chance.choices(["commit", "rollback", "prepare"], [8, 1, 1])[0]
-            text = _transaction(chance, tables, manner)
+            text = transaction(chance, tables, manner)
             try:
                 session.execute(text.encode())
                 stop.wait(manner.held_s)

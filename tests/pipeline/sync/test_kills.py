@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from harness.database import MIRROR, Database
 from harness.mirrored import eventually
+from harness.processes import JVM, WORKERS, in_session
 from harness.syncing import publish, syncing
 from tests.conftest import NEWEST
 from tests.pipeline.sync.child import as_json
@@ -30,7 +31,6 @@ from tidemark.restarts import MOST
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 SYNC = [sys.executable, "-c", "from tidemark.cli.main import main; main()", "sync"]
-JVM, WORKERS, RECEIVING = b"java", b"pyspark.daemon", b"tidemark.receive"
 TABLES = ("orders", "items", "bag_of_events")
 UNTIL_COPYING = """
     do $$ begin
@@ -68,13 +68,7 @@ class Running:
 
     def parts(self, name: bytes = b"") -> list[int]:
         """Its processes, by what their command lines have in them."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) == self.process.pid and state != "Z" and name in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
-        return found
+        return in_session(self.process.pid, name)
 
     def kill(self, name: bytes) -> None:
         """End these with -9, all at once."""
