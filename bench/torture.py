@@ -196,7 +196,7 @@ class Torture:
 
     @contextmanager
     def calmed(self) -> Iterator[None]:
-        """Do no harm while the context lasts; the load goes on."""
+        """Cause no faults while the context lasts; the load continues."""
         self.calm.set()
         try:
             with self._restarting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -229,3 +230,14 @@ def test_every_kind_of_difference_is_printed_with_its_rows(difference: Differenc
     assert shown.split()[-1] == "(7)"
     assert (source.split(), mirror.split()) == (["source", "(7,a)"], ["mirror", "(7,b)"])
     assert "--limit" in more
+
+
+def test_the_umask_of_a_command_ends_with_it() -> None:
+    before = os.umask(0o022)
+    try:
+        assert here("--umask", "027", "status", "/nowhere").returncode == ExitCode.USAGE
+        assert os.umask(0o022) == 0o022
+        refused = here("--umask", "700", "status", "/nowhere")
+        assert (refused.returncode, "invalid umask: '700'" in refused.stderr) == (ExitCode.USAGE, True)
+    finally:
+        os.umask(before)

@@ -122,7 +122,7 @@ def test_a_slot_that_is_lost_ends_a_clone_with_what_resolves_it(
         found = re.fullmatch(r"To start over, .* remove the directory (.*), run .*", raised.value.hint)
         assert found is not None, raised.value.hint
         with source.connect() as connection:  # otherwise the log could have everything
-            hostile(connection, Random(1), 10)
+            hostile(connection, Random(1), 10)  # noqa: S311 - to be repeated
         with pytest.raises(SlotMissing):
             Clone(options, lambda: None).run()
         shutil.rmtree(found[1])

@@ -143,7 +143,14 @@ def completion(shell: str) -> ExitCode:
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
     """Run a command and return its exit code; errors are reported on standard error."""
-    typed = sys.argv[1:] if arguments is None else list(arguments)
+    before = os.umask(0o077)
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    finally:
+        os.umask(before)
+
+
+def _run(typed: list[str]) -> ExitCode | int:
     try:
         result = tidemark.main(args=typed, prog_name=PROGRAM, complete_var=_COMPLETE, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
