@@ -24,9 +24,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
 
 import tidemark
 from bench.figures import report
@@ -37,7 +39,7 @@ from harness.processes import JVM, RECEIVER, WORKERS, in_session
 from harness.proxy import Proxy
 from tests.pipeline.sync.load import Manner, create, transaction
 from tidemark.clock import Lsn
-from tidemark.errors import TidemarkError
+from tidemark.errors import NotAnswerable, TidemarkError
 from tidemark.lake.pipeline_state import read_pipeline_state
 from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
@@ -168,14 +170,14 @@ class Torture:
                     f"create index on {table} (n)",
                 ]
             )
-            with suppress(psycopg.Error), self.server.connect(self.database.name, autocommit=True) as session:
+            with suppress(psycopg.Error), self._session() as session:
                 session.execute("set lock_timeout = '5s'")
                 session.execute(f"begin; {statement}; commit".encode())
                 self.altered += 1
 
     def _write(self, manner: Manner) -> None:
         while not self.stop.is_set():
-            with suppress(psycopg.Error), self.server.connect(self.database.name, autocommit=True) as session:
+            with suppress(psycopg.Error), self._session() as session:
                 while not self.stop.is_set():
                     try:
                         session.execute(transaction(self.chance, TABLES, manner).encode())
@@ -186,6 +188,11 @@ class Torture:
                         session.execute("rollback")
                     self.stop.wait(0.02)
             self.stop.wait(0.5)
+
+    def _session(self) -> psycopg.Connection[Any]:
+        session = self.server.connect(self.database.name)
+        session.autocommit = True
+        return session
 
     def _rest(self, seconds: float) -> bool:
         """Wait, also while all is to be calm; return whether the run ends."""
@@ -205,9 +212,17 @@ class Torture:
         finally:
             self.calm.clear()
 
-    def compare(self, spark: object) -> None:
-        """Compare every table with the source, in one snapshot."""
-        found = tidemark.compare(self.lake, source=self.source(), wait=CATCH_UP_S, spark=spark)  # type: ignore[arg-type]
+    def compare(self, spark: SparkSession) -> None:
+        """Compare every table with the source, in one snapshot, once a sync runs again."""
+        until = time.monotonic() + CATCH_UP_S
+        while True:
+            try:
+                found = tidemark.compare(self.lake, source=self.source(), wait=CATCH_UP_S, spark=spark)
+                break
+            except NotAnswerable:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
         self.comparisons += len(found)
         for each in found:
             if each.verdict is not Verdict.EQUAL:
@@ -257,6 +272,7 @@ def main() -> None:
         run.stop.set()
         for thread in threads:
             thread.join()
+        assert run.transactions, "no transaction was committed"  # noqa: S101
         figures = {
             "kills": float(run.kills.total()),
             **{f"kills_{kind}": float(count) for kind, count in sorted(run.kills.items())},
