@@ -22,6 +22,7 @@ from harness.database import MIRROR, Database
 from harness.proxy import Proxy
 from tidemark.clock import Lsn
 from tidemark.errors import ReceiveFailed
+from tidemark.lake.pipeline_state import PipelineState, read_pipeline_state
 from tidemark.log.disk import Disk
 from tidemark.log.mirror import LogMirror, write_mirror
 from tidemark.log.reader import LogReader
@@ -141,6 +142,13 @@ def connected(folder: Path, limit_s: float = 120) -> Iterator[ReceiveClient]:
     """A client of the process that receives into this directory, as soon as there is one."""
     with eventually(lambda: ReceiveClient(folder), limit_s) as client:
         yield client
+
+
+def pipeline_state(lake: Path) -> PipelineState:
+    """What the pipeline of a lake recorded last."""
+    found = read_pipeline_state(lake)
+    assert found is not None
+    return found
 
 
 def eventually(attempt: Callable[[], Any], limit_s: float = 120) -> Any:

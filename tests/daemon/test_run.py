@@ -14,14 +14,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import SparkSession
 
 from harness.database import Database
-from harness.mirrored import eventually
+from harness.mirrored import eventually, pipeline_state
 from harness.shell import here
 from harness.syncing import publish
 from tests.conftest import NEWEST
 from tidemark.daemon import process
 from tidemark.daemon.config import read_config
 from tidemark.daemon.process import run_mirrors
-from tidemark.lake.pipeline_state import PipelineState, State, read_pipeline_state
+from tidemark.lake.pipeline_state import State, read_pipeline_state
 from tidemark.lake.status import status_of
 from tidemark.logs import current_mirror
 from tidemark.monitoring.metrics import Metrics
@@ -49,12 +49,6 @@ def running(file: Path, spark: SparkSession, shown: list[tuple[str, SyncEvent]])
         finally:
             stopped.set()
         done.result(LIMIT_S)
-
-
-def state(lake: Path) -> PipelineState:
-    found = read_pipeline_state(lake)
-    assert found is not None
-    return found
 
 
 def follows(lake: Path) -> bool:
@@ -95,8 +89,8 @@ def test_each_mirror_fails_alone_and_is_started_again(
         eventually(lambda: follows(tmp_path / "good"), LIMIT_S)
         eventually(lambda: len(failures(caplog)) >= 2, LIMIT_S)
         assert {each.threadName for each in failures(caplog)} == {"bad"}
-        assert state(tmp_path / "good").last_error is None, "the warnings of the other mirror are not its own"
+        assert pipeline_state(tmp_path / "good").last_error is None, "the warnings of the other mirror are not its own"
         assert {name for name, _ in shown} == {"good", "bad"}
         assert here("stop", str(tmp_path / "good")).returncode == 0
         eventually(lambda: not status_of(tmp_path / "good").is_running, LIMIT_S)
-    assert state(tmp_path / "good").state is State.STOPPED
+    assert pipeline_state(tmp_path / "good").state is State.STOPPED

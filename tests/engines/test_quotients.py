@@ -56,3 +56,17 @@ def test_a_null_has_no_quotient() -> None:
     totals, counts = pa.array([None, Decimal(3)], pa.decimal128(38, 0)), pa.array([0, 2], pa.int64())
     assert quotients(totals, counts).to_pylist() == [None, Decimal("1.5")]
     assert quotient_scales(totals, counts).to_pylist() == [None, 16]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_columns_without_values_have_quotients_without_values(count: int) -> None:
+    totals, counts = pa.nulls(count, pa.decimal128(38, 2)), pa.nulls(count, pa.int64())
+    assert quotients(totals, counts).to_pylist() == quotient_scales(totals, counts).to_pylist() == [None] * count
+    pieces = pa.chunked_array([totals]), pa.chunked_array([counts])  # as DuckDB passes them
+    assert quotients(*pieces).to_pylist() == [None] * count
+
+
+def test_a_quotient_that_is_too_large_is_refused() -> None:
+    total = Decimal("9" * 38)
+    with pytest.raises(ArithmeticError):
+        quotients(pa.array([total], pa.decimal128(38, 0)), pa.array([1], pa.int64()))

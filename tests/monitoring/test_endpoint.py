@@ -75,7 +75,7 @@ def test_the_metrics_of_a_sync_are_those_of_its_lake(
     with monitored(lake, monkeypatch) as (metrics, url):
         take = metrics.of(lake)
         assert answer(f"{url}/health") == (200, "ok\n")
-        assert answer(f"{url}/ready") == (503, f"{lake}: there is no lake yet\n")
+        assert answer(f"{url}/ready") == (503, f"{lake}: {lake} is not a Tidemark lake (no _tidemark.json)\n")
         tidemark.sync(db.dsn(), lake, spark=spark, once=True, on_event=take)
         db.run("insert into t values (101)", "update t set id = 102 where id = 1")
         tidemark.sync(db.dsn(), lake, spark=spark, once=True, on_event=take)

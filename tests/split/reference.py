@@ -51,15 +51,7 @@ _FORMS = {
     Op.ABS: "abs({0})",
     Op.ROUND: "CAST({0} AS {type})",
     Op.CAST: "CAST({0} AS {type})",
-    Op.NOT: "(NOT {0})",
-    Op.IS_NULL: "({0} IS NULL)",
-    Op.IS_TRUE: "({0} IS TRUE)",
-    Op.IS_FALSE: "({0} IS FALSE)",
-    Op.COALESCE: "coalesce({all})",
-    Op.GREATEST: "greatest({all})",
-    Op.LEAST: "least({all})",
     Op.LIKE: "({0} LIKE {1})",
-    Op.CONCAT: "({0} || {1})",
     Op.SUBSTRING: "substring({all})",
     Op.LENGTH: "char_length({0})",
     Op.RTRIM: "rtrim({0}, ' ')",
@@ -74,7 +66,7 @@ _FORMS = {
 
 class PostgresPrinter(BottomPrinter):
     types: ClassVar[Mapping[Kind, str]] = _TYPES
-    forms: ClassVar[Mapping[Op, str]] = _FORMS
+    forms: ClassVar[Mapping[Op, str]] = {**BottomPrinter.forms, **_FORMS}
 
     def __init__(self, facts: Facts) -> None:
         super().__init__()

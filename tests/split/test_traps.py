@@ -72,6 +72,8 @@ TRAPS = (
     "select count(*) from o where id = (select id from iv order by k limit 1)",
     "select sum(d.id) from (select distinct on (k) k, id from iv order by k) d",
     "select sum(d.m) from ((select k, max(id) as m from iv group by k) union (select 9, 9) limit 1) d",
+    "(select k from o group by k limit 1) intersect select 2",
+    "select k from o group by k except (select k from iv group by k limit 1)",
     # A WITH inside of another.
     """with a as (select 1 as n), sales as (select * from products)
        select count(*) from (with a as (select * from sales) select * from a) x""",

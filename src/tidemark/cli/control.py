@@ -64,4 +64,6 @@ def stop(lake: Path, at: Lsn | str | None) -> ExitCode:
         raise NotAnswerable(f"no sync is running for {lake}", "Run `tidemark status` to find out since when.")
     request_stop(lake, StopRequest(at))
     click.echo("stop requested" + ("" if at is None else f" at {at}"))
+    if at is not None and controls.is_paused(lake):
+        click.echo(f"the sync is paused: it ends after `tidemark resume {lake}`")
     return ExitCode.OK

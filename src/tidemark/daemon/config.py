@@ -37,6 +37,7 @@ from tidemark.postgres.dsn import Dsn
 DEFAULT = "default"
 _Value = TypeVar("_Value")
 _NOT_HERE = ("endpos", "once")  # a mirror of the process has no end
+_SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")  # of libpq
 _PASSWORDS = ("password-env", "password-file")
 _TOP, _SPARK = ("listen", "spark", "defaults", "mirrors"), ("master", "remote", "conf")
 _OF_ONE = ("source", "lake", "name")  # keys that cannot have a default
@@ -144,10 +145,12 @@ class _Reader:
         """Return the connection string with the password that a setting refers to."""
         text = settings["source"].value
         variable, file = (settings[key].value for key in _PASSWORDS)
-        if Dsn(text).has("password"):
-            raise InvalidValue(
-                "the source contains a password", "Use service=, a passfile, password-env or password-file instead."
-            )
+        for keyword in _SECRETS:
+            if Dsn(text).has(keyword):
+                raise InvalidValue(
+                    f"the source contains a secret: {keyword}",
+                    "Use service=, a passfile, password-env or password-file instead.",
+                )
         if variable and file:
             raise InvalidValue("both password-env and password-file are set", "Keep one of them.")
         if variable:

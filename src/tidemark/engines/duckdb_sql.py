@@ -40,14 +40,8 @@ _ARROW = {
 _FORMS = {
     Op.NEGATE: "CAST((- {0}) AS {type})",
     Op.ABS: "CAST(abs({0}) AS {type})",
-    Op.NOT: "(NOT {0})",
-    Op.IS_NULL: "({0} IS NULL)",
     Op.IS_TRUE: "({0} IS NOT DISTINCT FROM true)",
     Op.IS_FALSE: "({0} IS NOT DISTINCT FROM false)",
-    Op.COALESCE: "coalesce({all})",
-    Op.GREATEST: "greatest({all})",
-    Op.LEAST: "least({all})",
-    Op.CONCAT: "({0} || {1})",
     Op.LENGTH: "CAST(length({0}) AS {type})",
     Op.RTRIM: "rtrim({0}, ' ')",
     Op.YEAR: "CAST(year({0}) AS {type})",
@@ -94,7 +88,7 @@ def _timestamp(value: datetime, type_: DataType) -> str:
 class DuckDbPrinter(BottomPrinter):
     """Prints one bottom over the rows of tables by OID."""
 
-    forms: ClassVar[Mapping[Op, str]] = MappingProxyType(_FORMS)
+    forms: ClassVar[Mapping[Op, str]] = MappingProxyType({**BottomPrinter.forms, **_FORMS})
     joins: ClassVar[Mapping[JoinKind, str]] = MappingProxyType(
         {**BottomPrinter.joins, JoinKind.SEMI: "SEMI JOIN", JoinKind.ANTI: "ANTI JOIN"}
     )

@@ -1,7 +1,7 @@
 """A bottom as a text in SQL: its relations, and what all engines have in common. Every type is written out. Pure.
 
-An engine's own printer is a subclass with its names of types, its literals, and a form for each operation. What has no
-form is refused.
+An engine's own printer is a subclass with its names of types, its literals, and a form for each operation that is not
+written in the same way by all engines. What has no form is refused.
 """
 
 # ruff: noqa: S608  the texts are made of trees, whose names and literals are quoted
@@ -27,7 +27,18 @@ class BottomPrinter(ABC):
     """Prints one bottom. In a form, `{0}` is the first argument, `{all}` are all, and `{type}` is the result's type."""
 
     types: ClassVar[Mapping[Kind, str]]
-    forms: ClassVar[Mapping[Op, str]]
+    forms: ClassVar[Mapping[Op, str]] = MappingProxyType(
+        {
+            Op.NOT: "(NOT {0})",
+            Op.IS_NULL: "({0} IS NULL)",
+            Op.IS_TRUE: "({0} IS TRUE)",
+            Op.IS_FALSE: "({0} IS FALSE)",
+            Op.COALESCE: "coalesce({all})",
+            Op.GREATEST: "greatest({all})",
+            Op.LEAST: "least({all})",
+            Op.CONCAT: "({0} || {1})",
+        }
+    )
     joins: ClassVar[Mapping[JoinKind, str]] = MappingProxyType(
         {
             JoinKind.INNER: "JOIN",

@@ -60,6 +60,8 @@ def _pairs(totals: pa.Array, counts: pa.Array) -> Iterator[tuple[int, int] | Non
 
 def _integers(values: pa.Array) -> Iterator[int]:
     """Yield the digits of decimals as integers; any number for NULL."""
+    if not len(values):  # there may be no buffer
+        return
     data, first = memoryview(values.buffers()[1]), values.offset * _WIDTH
     for place in range(first, first + len(values) * _WIDTH, _WIDTH):
         yield int.from_bytes(data[place : place + _WIDTH], "little", signed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -27,8 +27,6 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, table: Callable[[int], Table]) -> None:
         self._spark, self._table = spark, table
         self._tag = f"tidemark-{uuid4().hex}"
-        for name, (function, returned) in FUNCTIONS.items():
-            spark.udf.register(name, cast("Any", arrow_udf)(function, returned))
 
     def run(self, bottom: ir.Bottom, most_rows: int = MOST_ROWS) -> pa.Table:
         """Return the rows of a bottom; raise EngineRefused for more rows, and for every error of Spark.
@@ -40,6 +38,7 @@ class SparkEngine:
         frames: dict[str, Any] = {f"t{number}": tables[oid][0] for number, oid in enumerate(oids)}
         names = {oid: (f"{{t{number}}}", tables[oid][1]) for number, oid in enumerate(oids)}
         text = SparkPrinter(names).bottom(bottom)
+        self._register_named_in(text)
         self._spark.addTag(self._tag)
         try:
             rows = self._spark.sql(text, **frames).limit(most_rows + 1).toArrow()
@@ -50,6 +49,13 @@ class SparkEngine:
         if rows.num_rows > most_rows:
             raise EngineRefused(f"more than {most_rows} rows would go up to PostgreSQL", _AT_THE_SOURCE)
         return rows
+
+    def _register_named_in(self, text: str) -> None:
+        """Register the functions that a text may call; most texts call none."""
+        vectorized: Any = arrow_udf  # Spark's stubs lack the form that reads the type hints of the function
+        for name, (function, returned) in FUNCTIONS.items():
+            if name in text:
+                self._spark.udf.register(name, vectorized(function, returned))
 
     def cancel(self) -> None:
         """Cancel what runs now, from another thread."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tidemark.lake.pipeline_state import PipelineState, State
+from tidemark.lake.pipeline_state import MISSING, PipelineState, State
 from tidemark.lake.status import LakeStatus
 from tidemark.units import format_duration, format_size
 
 SILENT_S = 300.0  # a pipeline that reports nothing for this time does not progress
-_BAD = ("unreserved", "lost")
+_BAD = ("unreserved", "lost", MISSING)
 
 
 @dataclass(frozen=True, slots=True)

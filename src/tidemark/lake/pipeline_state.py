@@ -19,6 +19,7 @@ from tidemark.storage import open_storage
 from tidemark.units import format_duration, format_size
 
 NAME, LOCK = "_pipeline.json", "_pipeline.lock"
+MISSING = "missing"  # in place of a wal_status: there is no such slot
 
 
 class State(Enum):
@@ -87,7 +88,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class SlotUse:
-    """The slot, and the WAL that the source retains for it; `wal_status` is that of pg_replication_slots."""
+    """The slot, and the WAL that the source retains for it; `wal_status` is as in pg_replication_slots, or MISSING."""
 
     name: str
     is_active: bool

@@ -83,7 +83,7 @@ class MonitoringEndpoint:
         problems = []
         for lake, read in list(self._statuses.items()):
             status = read()
-            found = ["there is no lake yet"] if status is None else problems_of(status, limits)
+            found = [read.error] if status is None else problems_of(status, limits)
             if status is not None and status.pipeline is not None and not status.pipeline.state.is_ready:
                 found.append(status.pipeline.state.value)
             problems += [f"{lake}: {problem}" for problem in dict.fromkeys(found)]

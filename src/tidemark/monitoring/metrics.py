@@ -79,11 +79,12 @@ GAUGES: tuple[Described, ...] = (
 
 
 class CachedStatus:
-    """The status of a lake, read again after some seconds; None as long as there is no lake."""
+    """The status of a lake, read again after some seconds; None if it cannot be read, and then `error` is why."""
 
     def __init__(self, lake: Path) -> None:
         self.lake = lake
         self._guard = threading.Lock()
+        self.error = ""
         self._found: LakeStatus | None = None
         self._read_at = float("-inf")
 
@@ -92,9 +93,9 @@ class CachedStatus:
         with self._guard:
             if time.monotonic() >= self._read_at + STATUS_S:
                 try:
-                    self._found = status_of(self.lake)
-                except TidemarkError:
-                    self._found = None
+                    self._found, self.error = status_of(self.lake), ""
+                except TidemarkError as error:
+                    self._found, self.error = None, error.message
                 self._read_at = time.monotonic()
             return self._found
 

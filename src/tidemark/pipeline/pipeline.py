@@ -131,6 +131,11 @@ class SparkSessions:
             self._session = self._session or self._start()
             return self._session
 
+    def have_lost(self, session: SparkSession) -> bool:
+        """Return whether the JVM of a session has ended; another pipeline may have replaced it already."""
+        with self._guard:
+            return session is not self._session or has_ended(session)
+
 
 class Pipeline:
     """Runs a plan to its end, or until it is stopped. Spark is started once the source is prepared.
@@ -182,7 +187,7 @@ class Pipeline:
                 polled = False
                 return self._follow(spark, stopping)
             except (SparkError, Py4JError, ConnectionError) as error:
-                if not has_ended(spark):
+                if not self._spark.have_lost(spark):
                     raise
                 pause_s = restarts.failed(time.monotonic()) if self._spark.are_ours else None
                 if pause_s is None or stopping():

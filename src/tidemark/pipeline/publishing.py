@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
-from tidemark.lake.pipeline_state import SlotUse
+from tidemark.lake.pipeline_state import MISSING, SlotUse
 from tidemark.lake.unmirrored import record_unmirrored
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
@@ -138,7 +138,9 @@ class SlotWatch:
                 slot = read_slot(session, self._options.names.slot)
         except SourceError:
             return
-        if slot is not None:
+        if slot is None:
+            self._use(SlotUse(self._options.names.slot, False, MISSING, None, None))
+        else:
             health, is_active = slot.health, slot.active_pid is not None
             status = health.value if health is not None else None
             self._use(SlotUse(slot.name, is_active, status, slot.retained_bytes, slot.invalidation_reason))

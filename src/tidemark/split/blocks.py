@@ -111,12 +111,13 @@ class Blocks:
         if Fields(select).enum("op") != "SETOP_NONE":
             if _is_limited(select) and not any_rows:
                 raise Unproven(_CHOSEN)
-            if not (Fields(select).enum("op") == "SETOP_UNION" and select.all):
+            is_union_all = Fields(select).enum("op") == "SETOP_UNION" and bool(select.all)
+            if not is_union_all:
                 require_one_result(select, inside)
             found = type(select)()
             found.CopyFrom(select)
-            found.larg.CopyFrom(self.query(select.larg, inside, outer, any_rows=any_rows))
-            found.rarg.CopyFrom(self.query(select.rarg, inside, outer, any_rows=any_rows))
+            found.larg.CopyFrom(self.query(select.larg, inside, outer, any_rows=any_rows and is_union_all))
+            found.rarg.CopyFrom(self.query(select.rarg, inside, outer, any_rows=any_rows and is_union_all))
         else:
             if _is_limited(select) and not any_rows:
                 self._require_order(select, inside)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import Database
-from harness.mirrored import eventually
+from harness.mirrored import eventually, pipeline_state
 from harness.shell import here
 from harness.syncing import publish
 from tests.conftest import NEWEST
@@ -23,9 +23,11 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, SourceError
 from tidemark.lake.controls import StopRequest, read_stop, request_stop
 from tidemark.lake.health import HealthLimits, lag_s, problems_of
-from tidemark.lake.pipeline_state import PipelineState, SlotUse, State, read_pipeline_state
+from tidemark.lake.pipeline_state import MISSING, SlotUse, State, read_pipeline_state
 from tidemark.lake.status import status_of
 from tidemark.pipeline.events import SyncEnded
+from tidemark.pipeline.plan import PipelineOptions
+from tidemark.pipeline.publishing import SlotWatch
 from tidemark.pipeline.recording import StateRecord
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -48,12 +50,6 @@ def running(db: Database, lake: Path, spark: SparkSession, mode: str = "logical"
         finally:
             stopped.set()
             done.exception(LIMIT_S)
-
-
-def state(lake: Path) -> PipelineState:
-    found = read_pipeline_state(lake)
-    assert found is not None
-    return found
 
 
 def until(lake: Path, wanted: State, ended: Future[SyncEnded]) -> None:
@@ -108,8 +104,8 @@ def test_a_running_mirror_is_paused_resumed_and_ended(
         assert here("stop", str(lake), "--at", str(position(db))).stdout.startswith("stop requested at ")
         assert ended.result(LIMIT_S).complete
     assert count(lake, spark) == 21
-    assert state(lake).state is State.STOPPED
-    assert state(lake).last_error is None
+    assert pipeline_state(lake).state is State.STOPPED
+    assert pipeline_state(lake).last_error is None
     assert "stopped since " in here("status", str(lake)).stdout
     assert not (lake / "_stop.json").exists()
     refused = here("stop", str(lake))
@@ -122,14 +118,14 @@ def test_an_end_at_once_is_no_error_and_a_failure_is_told(db: Database, spark: S
     publish(db, "t")
     with running(db, lake, spark) as ended:
         until(lake, State.FOLLOWING, ended)
-        slot = state(lake).slot
+        slot = pipeline_state(lake).slot
         assert slot is not None
         assert (slot.name, slot.wal_status) == (db.names.slot, "reserved")
         assert here("stop", str(lake)).returncode == ExitCode.OK
         assert not ended.result(LIMIT_S).complete
     with pytest.raises(SourceError):
         tidemark.sync(f"{db.dsn().reveal()} port=1", lake, spark=spark)
-    failed = state(lake)
+    failed = pipeline_state(lake)
     assert failed.state is State.FAILED
     assert failed.last_error is not None
     shown = here("status", str(lake)).stdout
@@ -168,6 +164,12 @@ def test_health_is_judged_by_process_lag_and_slot(db: Database, spark: SparkSess
     ]
 
 
+def test_a_slot_that_was_dropped_is_recorded_as_missing(db: Database, tmp_path: Path) -> None:
+    used: list[SlotUse] = []
+    SlotWatch(PipelineOptions(db.dsn(), tmp_path / "lake", db.names), used.append).step()
+    assert used == [SlotUse(db.names.slot, False, MISSING, None, None)]
+
+
 def test_the_record_counts_equal_errors_and_is_left_to_the_pipeline_that_runs(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -180,7 +182,7 @@ def test_the_record_counts_equal_errors_and_is_left_to_the_pipeline_that_runs(
         record.failed("folding failed")
         with StateRecord(lake) as other:
             other.failed("something else")
-        error = state(lake).last_error
+        error = pipeline_state(lake).last_error
         assert error is not None
         assert (error.message, error.count) == ("folding failed", 2)
         assert status_of(lake).is_running
