@@ -41,6 +41,7 @@ def now(mirror: Mirrored) -> str:
     return str(lsn)
 
 
+@pytest.mark.full
 def test_up_to_a_position_and_what_the_log_holds_then(mirror: Mirrored) -> None:
     mirror.database.run("insert into t values (1, 'a')", "insert into t values (2, 'b')")
     end = now(mirror)

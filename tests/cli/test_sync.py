@@ -20,7 +20,7 @@ from tidemark.errors import ExitCode
 from tidemark.lake.status import status_of
 from tidemark.pipeline.events import SyncEvent
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 TIDEMARK = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
 
@@ -45,7 +45,6 @@ def create(db: Database) -> None:
     )
 
 
-@pytest.mark.full
 def test_a_role_that_may_not_publish_says_what_the_owner_is_to_run(db: Database, tmp_path: Path) -> None:
     create(db)
     source, lake = db.dsn(MIRROR).reveal(), str(tmp_path / "lake")
@@ -168,7 +167,6 @@ def _mirrored(db: Database, spark: SparkSession, tmp_path: Path) -> None:
         require_rows(moment.table(table), *by_postgres(db, table), table)
 
 
-@pytest.mark.full
 def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     start: Start, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -224,7 +222,6 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     assert "follows the stream, and cannot be polled" in back.stderr
 
 
-@pytest.mark.full
 def test_a_mirror_whose_slot_is_lost_is_started_over_by_its_next_sync_or_by_the_one_that_runs(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

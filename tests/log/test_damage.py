@@ -175,6 +175,7 @@ def test_a_damaged_head_is_damage_also_when_nothing_follows_it(tmp_path: Path, o
             assert opening.refused({**world, small.segment: bytes(data)}, small.segment, 0)
 
 
+@pytest.mark.full
 def test_every_bit_flipped_of_a_closed_index_is_damage_for_writer_and_reader(tmp_path: Path, opening: Opening) -> None:
     small = write(tmp_path / "log", synced=True)
     for at, world in small.flipped(small.closed_index, step=3):

@@ -91,6 +91,7 @@ def test_nothing_promised_is_lost_when_the_power_fails_after_any_operation(
         require_whole(make(world), life.source, life.promised(done), life.trimmed(done))
 
 
+@pytest.mark.full
 def test_nothing_is_lost_when_the_power_fails_again_while_the_log_is_being_opened(tmp_path: Path, make: Make) -> None:
     disk = RecordingDisk()
     life = lived(tmp_path / "log", SEEDS[0], disk)
@@ -120,6 +121,7 @@ class Until(list[Operation]):
             raise Killed
 
 
+@pytest.mark.full
 def test_nothing_is_lost_when_a_process_is_killed_and_the_power_fails_while_the_next_one_opens_the_log(
     tmp_path: Path, make: Make
 ) -> None:

@@ -75,6 +75,7 @@ def require_noted(
             assert [v.row for v in found if v.lives(noted.lsn)] == there, f"{table} {key} at {noted.lsn}"
 
 
+@pytest.mark.full
 def test_a_dropped_column_whose_values_were_not_sent_again_is_not_missed(side: Lakeside) -> None:
     db = side.database
     db.run(

@@ -96,6 +96,7 @@ def test_a_query_joins_tables_as_they_were_at_one_position(side: Lakeside) -> No
     assert answers[0] != answers[-1]
 
 
+@pytest.mark.full
 def test_handles_do_not_disturb_each_other(side: Lakeside) -> None:
     mirror = side.open()
     early, late = mirror.at(side.notes[1].lsn), mirror.at(side.notes[3].lsn)
@@ -287,6 +288,7 @@ def test_the_plan_of_a_table_that_was_only_inserted_into_is_a_plain_scan(side: L
     assert frame.collect()[0][0] == "Ada"
 
 
+@pytest.mark.full
 def test_names_that_bite_are_read_by_their_names(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     tables = []
     for schema, table, columns in BITING:

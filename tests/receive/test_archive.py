@@ -38,6 +38,7 @@ def is_trimmed(mirror: Mirrored) -> bool:
     return not has_segments(mirror.options.folder, 3)
 
 
+@pytest.mark.full
 def test_the_archive_and_the_log_have_everything(db: Database, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     db.run("create table t (id int primary key, v text)", "create table u (id int primary key, v text, n numeric)")

@@ -38,6 +38,7 @@ def test_a_log_that_is_lost_is_not_begun_anew_without_a_word(mirror: Mirrored) -
     assert not list(mirror.options.folder.glob("*.segment"))
 
 
+@pytest.mark.full
 def test_a_log_that_is_removed_under_us_is_not_confirmed_from(mirror: Mirrored) -> None:
     slot = f"select confirmed_flush_lsn from pg_replication_slots where slot_name = '{mirror.options.names.slot}'"
     with receiving(mirror) as process:
@@ -65,6 +66,7 @@ def test_a_slot_moved_between_the_look_and_the_stream_is_noticed(
             process.wait()
 
 
+@pytest.mark.full
 def test_wal_that_the_server_cannot_read_ends_the_receiver_after_some_attempts(mirror: Mirrored) -> None:
     mirror.database.hide_wal()
     mirror.database.run(INSERT)
@@ -72,6 +74,7 @@ def test_wal_that_the_server_cannot_read_ends_the_receiver_after_some_attempts(m
         require_undecodable(process, mirror, "58P01")
 
 
+@pytest.mark.full
 def test_wal_that_the_server_cannot_decode_ends_the_receiver_after_some_attempts(mirror: Mirrored) -> None:
     """Such as PostgreSQL 15 with `could not map filenode`: every session of the server fails at the same change."""
     with mirror.database.connect() as running:

@@ -112,6 +112,7 @@ def test_a_transaction_that_endpos_cuts_in_two_does_not_count(mirror: Mirrored) 
     assert mirror.require_equal() >= 2
 
 
+@pytest.mark.full
 def test_streamed_transactions_around_endpos(mirror: Mirrored) -> None:
     """Three large ones, interleaved: the second is open at endpos, the first ends there, the third lies above."""
     database = mirror.database

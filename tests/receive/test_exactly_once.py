@@ -76,6 +76,7 @@ def test_streamed_or_whole_text_or_binary(db: Database, tmp_path: Path, streamin
     go_on_to_the_end(mirror)
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_row_larger_than_every_buffer_and_segment(mirror: Mirrored) -> None:
     with receiving(mirror):

@@ -80,6 +80,7 @@ def test_a_wait_that_is_stopped_leaves_no_slot(db: Database, tmp_path: Path, num
         assert slots(db) == []
 
 
+@pytest.mark.full
 def test_a_wait_that_is_killed_is_taken_up_by_the_next_start(db: Database, tmp_path: Path) -> None:
     """The server goes on creating the slot for a client that is gone, until the transactions have ended."""
     with db.connect() as writer:

@@ -209,6 +209,7 @@ def test_a_slot_that_someone_moved_ahead_has_passed_over_something(db: Database,
         refused(mirror, SlotAhead, f"slot {name} was moved to .* by another client")
 
 
+@pytest.mark.full
 def test_a_slot_dropped_while_it_is_streamed_from(mirror: Mirrored) -> None:
     with receiving(mirror) as process:
         pid, name = streaming(mirror), mirror.options.names.slot
@@ -273,6 +274,7 @@ def test_a_publication_that_leaves_something_out_is_refused_also_when_it_was_men
         mirror.options = replace(mirror.options, accept_altered_publication=False)
 
 
+@pytest.mark.full
 def test_a_publication_that_was_spoilt_and_mended_while_nobody_looked_is_refused(mirror: Mirrored) -> None:
     """pgoutput goes by the publication as it was at each change: the deletion is in no stream any more."""
     for _, spoil, mend in list(leaving_out(mirror))[:2]:
@@ -329,6 +331,7 @@ def test_a_publication_that_is_spoilt_while_we_stream_stops_us(mirror: Mirrored)
     goes_on(mirror)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("install", [each for each in installs().values() if each.major < 18][-1:], indirect=True)
 def test_an_error_that_comes_together_with_the_streams_start_is_not_left_unread(mirror: Mirrored) -> None:
     """Before 18 a change without its publication is an error of the server, for ever: libpq has it before we wait."""

@@ -52,6 +52,7 @@ def command(options: CloneOptions, capsys: pytest.CaptureFixture[str]) -> Comman
     return compare
 
 
+@pytest.mark.full
 def test_the_command_compares_at_one_lsn_while_the_clone_follows(
     source: Database, target: Database, options: CloneOptions, command: Command
 ) -> None:

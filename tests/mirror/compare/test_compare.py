@@ -53,6 +53,7 @@ def side(db: Database, spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside
         yield made
 
 
+@pytest.mark.full
 def test_both_engines_say_every_value_of_every_type_alike(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create type mood as enum ('sad', 'so so')", "create domain share as float8")
     values = {**VALUES, "mood": "'sad', 'so so'", "mood[]": "'{sad,\"so so\"}'", "share": "0.1, 'NaN'"}

@@ -93,6 +93,7 @@ def test_columns_whose_names_are_swapped_keep_their_values(db: Database, spark: 
         noted_or_refused(side, "altered more than once")
 
 
+@pytest.mark.full
 def test_columns_that_nobody_saw_do_not_lend_their_values_to_later_ones(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_table_that_is_truncated_again_and_again_holds_nobody_up(
         writer.catch_up(side.position())
 
 
+@pytest.mark.full
 def test_a_log_that_was_begun_anew_is_not_taken_for_the_one_that_was_lost(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

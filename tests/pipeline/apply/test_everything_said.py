@@ -66,6 +66,7 @@ def test_each_replica_identity_reads_back(db: Database, spark: SparkSession, tmp
         side.require_noted()
 
 
+@pytest.mark.full
 def test_a_table_without_a_key_counts_its_duplicates(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table m (a int, b float8, c text[])", "alter table m replica identity full")
     with following(lakeside(db, tmp_path, spark, "m")) as side:

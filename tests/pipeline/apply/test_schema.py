@@ -61,6 +61,7 @@ def test_a_column_dropped_and_added_again_under_its_name_is_another_column(
         side.require_noted()
 
 
+@pytest.mark.full
 @NEWEST
 def test_between_two_looks_a_definition_is_not_known_and_reads_there_are_refused(
     db: Database, spark: SparkSession, tmp_path: Path
@@ -187,6 +188,7 @@ def test_a_table_that_held_rows_before_is_refused_and_says_what_it_needs(
             mirror.table("v")
 
 
+@pytest.mark.full
 @NEWEST
 def test_a_table_waits_until_transactions_older_than_its_publication_have_ended(
     db: Database, spark: SparkSession, tmp_path: Path

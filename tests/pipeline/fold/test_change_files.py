@@ -214,6 +214,7 @@ def test_struck_nothing_is_lost_or_there_twice(side: Lakeside, point: FailPoint)
         side.require_noted()
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @NEWEST
 def test_what_was_replaced_is_deleted_by_expire_and_what_it_removed_first_is_not_brought_back(

@@ -264,6 +264,7 @@ def test_what_a_table_was_before_it_was_begun_anew_is_kept_until_vacuum_lets_it_
             side.require_noted_now()
 
 
+@pytest.mark.full
 def test_a_second_fold_loses_and_nothing_is_folded_twice(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)")
     with following(lakeside(db, tmp_path, spark, "t")) as side:

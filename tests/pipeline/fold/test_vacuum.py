@@ -94,6 +94,7 @@ def test_what_is_older_goes_and_the_window_reads_as_before(db: Database, spark: 
         assert remove_files(side, early[0].lsn).retained == third, "the window never opens again"
 
 
+@pytest.mark.full
 def test_files_that_are_joined_again_and_again_lose_the_rows_that_expired(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ from tidemark.pipeline.poll.lake_poller import lake_poller
 from tidemark.spark import TasksStopped
 from tidemark.storage.fail_points import FailPoint
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 TABLES = ("orders", "bag")
 POINTS = (
@@ -44,7 +44,6 @@ POINTS = (
     FailPoint.EVENTS_COMMITTED,
     FailPoint.CYCLE_COMMITTED,
 )
-FEW_POINTS = (FailPoint.TABLE_COMMITTED, FailPoint.CYCLE_COMMITTED)
 KILLED = ("locked:1", "file written:1", "table committed:2", "events committed:1")
 
 
@@ -83,7 +82,6 @@ def held(db: Database, tables: list[str]) -> dict[str, object]:
     return {table: by_postgres(db, table) for table in tables}
 
 
-@pytest.mark.full
 def test_the_first_poll_is_struck(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db)
     for point in (FailPoint.GENERATION_COMMITTED, FailPoint.EVENTS_COMMITTED):
@@ -94,16 +92,13 @@ def test_the_first_poll_is_struck(db: Database, tmp_path: Path, spark: SparkSess
         mirror.require_equal(*TABLES)
 
 
-def test_struck_at_every_point_the_next_poll_is_exact(
-    db: Database, tmp_path: Path, spark: SparkSession, short: bool
-) -> None:
+def test_struck_at_every_point_the_next_poll_is_exact(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db)
     lake = tmp_path / "lake"
     with polling(db, tmp_path, spark) as mirror:
         mirror.require_equal(*TABLES)
     before = held(db, list(TABLES))
-    points = FEW_POINTS if short else POINTS
-    for n, point in enumerate(points, 1):
+    for n, point in enumerate(POINTS, 1):
         tables = work(db, n)
         now = held(db, tables)
         with striking(point), polling(db, tmp_path, spark) as mirror:
@@ -112,7 +107,7 @@ def test_struck_at_every_point_the_next_poll_is_exact(
             before = now
         assert shown(lake, spark, list(before)) == before, point
     with polling(db, tmp_path, spark) as mirror:
-        mirror.require_equal(*TABLES, f"fresh{len(points)}")
+        mirror.require_equal(*TABLES, f"fresh{len(POINTS)}")
 
 
 @contextmanager
@@ -135,7 +130,6 @@ def child(connect: str, mirror: PolledMirror) -> Iterator[Callable[[str], None]]
         told.close()
 
 
-@pytest.mark.full
 def test_killed_the_lake_reads_as_before_or_as_after(
     db: Database, tmp_path: Path, spark: SparkSession, connect: str
 ) -> None:
@@ -174,7 +168,6 @@ def require_refused(
     return caught.value
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("where", ["stage", "write_changes"])
 def test_a_poll_that_loses_its_sessions_is_one_to_be_done_again(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, where: str
@@ -192,7 +185,6 @@ def test_a_poll_that_loses_its_sessions_is_one_to_be_done_again(
         mirror.require_equal(*tables)
 
 
-@pytest.mark.full
 def test_what_happens_between_the_snapshot_and_the_read_is_no_part_of_a_poll(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +211,6 @@ def test_what_happens_between_the_snapshot_and_the_read_is_no_part_of_a_poll(
         mirror.require_idle(*TABLES)
 
 
-@pytest.mark.full
 def test_one_who_is_stopped_leaves_the_lake_as_it_was(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     create(db)
     with polling(db, tmp_path, spark) as mirror:
@@ -233,7 +224,6 @@ def test_one_who_is_stopped_leaves_the_lake_as_it_was(db: Database, tmp_path: Pa
         again.require_equal(*tables)
 
 
-@pytest.mark.full
 def test_a_table_that_cannot_be_followed_is_read_whole_by_the_next_poll(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

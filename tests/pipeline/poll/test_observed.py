@@ -136,6 +136,7 @@ def test_now_and_a_snapshot_are_refused_with_the_reason(told: Told, plain: Datab
         assert "Use `latest`" in refused.stderr
 
 
+@pytest.mark.full
 def test_a_time_means_the_last_poll_up_to_it_and_back(told: Told) -> None:
     lake, (first, second, third) = str(told.lake), told.polls
     polls = read_polls(told.lake)

@@ -168,6 +168,7 @@ def continued(db: Database, folder: Path, spark: SparkSession) -> tuple[Synced, 
     return synced, len(copied)
 
 
+@pytest.mark.full
 def test_the_parts_that_are_complete_are_kept_and_the_rest_is_read_in_the_same_snapshot(
     large: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tidemark.pipeline.reporting import Reporter
 
 LIMIT_S = 300
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 
 def run_to_end(synced: Synced, until: Lsn | str) -> None:
@@ -62,7 +62,6 @@ def test_an_end_ahead_comes_after_the_copies_below_it(db: Database, spark: Spark
         assert above
 
 
-@pytest.mark.full
 def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -89,7 +88,6 @@ def test_what_would_be_copied_beyond_the_end_is_told_and_the_rest_is_exact(
         assert not list((again.options.lake / "_requests").iterdir())
 
 
-@pytest.mark.full
 def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -107,7 +105,6 @@ def test_a_table_altered_beyond_the_end_does_not_keep_it_from_ending(
         again.require_equal("t")
 
 
-@pytest.mark.full
 def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -122,7 +119,6 @@ def test_a_table_that_may_not_be_read_does_not_keep_the_others_from_their_end(
         synced.require_noted()
 
 
-@pytest.mark.full
 def test_a_copy_that_is_asked_for_and_cannot_be_is_not_waited_for(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -260,6 +260,7 @@ def told(synced: Synced, name: str) -> str:
     return f"{table.state}: {table.reason}"
 
 
+@pytest.mark.full
 def test_a_slot_that_is_blocked_gives_way_to_a_snapshot_by_its_transactions(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from harness.database import Database
 from harness.mirrored import eventually, pipeline_state
 from harness.shell import here
 from harness.syncing import publish
-from tests.conftest import NEWEST
+from tests.conftest import NEWEST, quick_only
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, SourceError
 from tidemark.lake.controls import StopRequest, read_stop, request_stop
@@ -72,7 +72,7 @@ def position(db: Database) -> Lsn:
     return Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
 
 
-@pytest.mark.parametrize("mode", ["logical", "poll"])
+@pytest.mark.parametrize("mode", quick_only(("logical", "poll"), "logical"))
 def test_a_running_mirror_is_paused_resumed_and_ended(
     db: Database, spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:

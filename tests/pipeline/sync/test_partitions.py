@@ -15,7 +15,7 @@ from tests.conftest import NEWEST
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 
 def whole(db: Database) -> tuple[Lsn, list[Row]]:

@@ -39,7 +39,7 @@ from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.storage.fail_points import FailPoint
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 TABLES = ("t", "bag", "root", "empty")
 CREATE = (
@@ -162,7 +162,6 @@ def require_started_over(db: Database, spark: SparkSession, folder: Path, before
     return again
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("broken", BREAKS)
 def test_a_mirror_that_cannot_go_on_is_started_over(
     db: Database, spark: SparkSession, tmp_path: Path, broken: str
@@ -192,7 +191,6 @@ POINTS = (
 )
 
 
-@pytest.mark.full
 def test_a_restart_that_is_cut_short_anywhere_is_carried_on_by_the_next_one(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -210,7 +208,6 @@ def test_a_restart_that_is_cut_short_anywhere_is_carried_on_by_the_next_one(
     require_started_over(db, spark, tmp_path, before)
 
 
-@pytest.mark.full
 def test_a_mirror_is_started_over_while_its_tables_are_still_copied_again(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -228,7 +225,6 @@ def test_a_mirror_is_started_over_while_its_tables_are_still_copied_again(
     require_started_over(db, spark, tmp_path, before)
 
 
-@pytest.mark.full
 def test_a_slot_whose_wal_is_gone_is_replaced(start: Start, spark: SparkSession, tmp_path: Path) -> None:
     db = create_database(start(max_slot_wal_keep_size="1MB"))
     before = mirrored(db, spark, tmp_path)
@@ -243,7 +239,6 @@ def test_a_slot_whose_wal_is_gone_is_replaced(start: Start, spark: SparkSession,
     require_started_over(db, spark, tmp_path, before)
 
 
-@pytest.mark.full
 def test_a_source_that_was_set_back_is_refused_until_its_positions_are_new(
     start: Start, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -285,7 +280,6 @@ def test_a_source_that_was_set_back_is_refused_until_its_positions_are_new(
         standby.remove()
 
 
-@pytest.mark.full
 def test_tables_that_were_altered_or_dropped_in_the_gap_are_as_they_are_now(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -330,7 +324,6 @@ def test_a_start_that_is_refused_leaves_no_slot(db: Database, spark: SparkSessio
         synced.copy_all()
 
 
-@pytest.mark.full
 def test_a_handle_that_reads_what_only_the_old_log_had_is_refused(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

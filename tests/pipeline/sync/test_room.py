@@ -32,7 +32,7 @@ from tidemark.pipeline.copy.planning import SnapshotCopy
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.schema.history import table_path
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 NAMES = ("id", "v", *OURS.names)
 Run = Callable[..., Iterator[pa.RecordBatch]]
@@ -86,7 +86,6 @@ def test_a_full_disk_is_named_and_waited_for(
         again.require_equal("t")
 
 
-@pytest.mark.full
 def test_what_a_failed_copy_has_written_goes_by_vacuum(
     db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,6 @@ def commit_of(db: Database, statement: str) -> Lsn:
     return Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
 
 
-@pytest.mark.quick
 def test_a_value_that_is_not_utf_8_ends_its_table_there_and_the_table_comes_back_without_it(
     ascii_db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
