@@ -7,7 +7,8 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from harness.database import Database
-from tidemark.schema.display import backticked, quoted, spark_name
+from tidemark.quoting import backticked
+from tidemark.schema.display import quoted, spark_name
 
 pytestmark = pytest.mark.quick
 

@@ -16,8 +16,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.cli.printing import print_objects, print_texts
 from tidemark.mirror.failures import explaining
+from tidemark.quoting import backticked
 from tidemark.reads.text import postgres_text
-from tidemark.schema.display import backticked
 from tidemark.values.cells import DecodedColumn
 from tidemark.values.output import column_strings
 

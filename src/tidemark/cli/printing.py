@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tidemark.quoting import in_quotes
+
 if TYPE_CHECKING:
     from tidemark.lake.polls import Poll
 
@@ -87,7 +89,7 @@ def _cell(value: str | None) -> str:
     if value is None:
         return ""
     if value == "" or any(char in value for char in ',"\n\r'):
-        return '"' + value.replace('"', '""') + '"'
+        return in_quotes(value, '"')
     return value
 
 

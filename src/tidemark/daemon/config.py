@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -253,5 +254,4 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, (int, float)):
         return f"{value:g}" if isinstance(value, float) else str(value)
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+    return json.dumps(str(value), ensure_ascii=False)  # its escapes are those of TOML

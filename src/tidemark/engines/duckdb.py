@@ -18,8 +18,8 @@ import pyarrow as pa
 from tidemark.engines import MOST_ROWS
 from tidemark.engines.duckdb_sql import FUNCTIONS, DuckDbPrinter, duck_type, schema_of
 from tidemark.errors import EngineRefused, InvalidValue, LakeDamaged
+from tidemark.quoting import duckdb_text
 from tidemark.reads.local import LocalRows
-from tidemark.reads.local_sql import string
 from tidemark.split.ir import Bottom, scans
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LocalDatabase:
         folder = f"{str(lake.absolute()).rstrip('/')}/"
         self._database.execute("SET TimeZone = 'UTC'")
         self._database.execute("SET parquet_metadata_cache = true")  # files of the lake never change
-        self._database.execute(f"SET allowed_directories = [{string(folder)}]")
+        self._database.execute(f"SET allowed_directories = [{duckdb_text(folder)}]")
         self._database.execute("SET enable_external_access = false")
         for name, (function, args, returned) in FUNCTIONS.items():
             types: list[Any] = [duck_type(each) for each in args]

@@ -18,8 +18,9 @@ import pyarrow as pa
 from tidemark.engines.printer import BottomPrinter
 from tidemark.engines.quotients import RESULT, quotient_scales, quotients
 from tidemark.errors import EngineRefused
+from tidemark.quoting import duckdb_text
 from tidemark.reads.local import LocalRows
-from tidemark.reads.local_sql import local_type, string
+from tidemark.reads.local_sql import local_type
 from tidemark.split import ir
 from tidemark.split.ir import Aggregate, DataType, JoinKind, Kind, Op
 from tidemark.split.quotients import MOST_TOTAL_SCALE
@@ -132,17 +133,17 @@ def _literal(value: object, type_: DataType) -> str:
     if value is None:
         text = "NULL"
     elif isinstance(value, bytes):
-        return f"from_hex({string(value.hex())})"
+        return f"from_hex({duckdb_text(value.hex())})"
     elif isinstance(value, bool):
         return str(value).upper()
     elif isinstance(value, Decimal):
-        text = string(format(value, "f"))
+        text = duckdb_text(format(value, "f"))
     elif isinstance(value, datetime):
-        text = string(_timestamp(value, type_))
+        text = duckdb_text(_timestamp(value, type_))
     elif isinstance(value, date):
-        text = string(value.isoformat())
+        text = duckdb_text(value.isoformat())
     else:
-        text = string(repr(value) if isinstance(value, float) else str(value))
+        text = duckdb_text(repr(value) if isinstance(value, float) else str(value))
     return f"CAST({text} AS {duck_type(type_)})"
 
 
@@ -207,14 +208,14 @@ def _truncated(call: ir.Call, args: Sequence[str]) -> str:
     unit = call.args[1].value if isinstance(call.args[1], ir.Literal) else None
     if not isinstance(unit, str) or unit not in _UNITS or call.args[0].type != ir.TIMESTAMP:
         raise EngineRefused("date_trunc with these arguments")
-    return f"date_trunc({string(unit)}, {args[0]})"
+    return f"date_trunc({duckdb_text(unit)}, {args[0]})"
 
 
 def _like(call: ir.Call, args: Sequence[str]) -> str:
     pattern = call.args[1].value if isinstance(call.args[1], ir.Literal) else None
     if not isinstance(pattern, str) or "\\" in pattern:
         raise EngineRefused("LIKE with such a pattern")
-    return f"({args[0]} LIKE {string(pattern)})"
+    return f"({args[0]} LIKE {duckdb_text(pattern)})"
 
 
 def _substring(call: ir.Call, args: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from tidemark.engines.printer import BottomPrinter
 from tidemark.engines.quotients import RESULT, quotient_scales, quotients
+from tidemark.quoting import backticked, spark_bytes, spark_text
 from tidemark.split import ir
 from tidemark.split.ir import Kind, Op
 
@@ -62,7 +62,6 @@ FUNCTIONS: Mapping[str, tuple[Callable[[pa.Array, pa.Array], pa.Array], str]] = 
     "tidemark_quotient": (quotients, f"decimal({RESULT.precision},{RESULT.scale})"),
     "tidemark_quotient_scale": (quotient_scales, "int"),
 }
-_SIMPLE_TEXT = re.compile(r"[A-Za-z0-9 _.,:;@#%&*()+/<>=!?|~^-]*")
 
 
 class SparkPrinter(BottomPrinter):
@@ -92,16 +91,15 @@ class SparkPrinter(BottomPrinter):
         if isinstance(value, bool):
             return "TRUE" if value else "FALSE"
         if isinstance(value, str):
-            simple = _SIMPLE_TEXT.fullmatch(value)
-            return f"'{value}'" if simple else f"CAST(X'{value.encode().hex()}' AS STRING)"
+            return spark_text(value)
         if isinstance(value, bytes):
-            return f"X'{value.hex()}'"
-        return f"CAST('{_text_of(value)}' AS {name})"
+            return spark_bytes(value)
+        return f"CAST({spark_text(_text_of(value))} AS {name})"
 
 
 def _identifier(name: str) -> str:
     """Return the name of a column in backticks; braces are doubled for Python's formatter."""
-    return "`" + name.replace("`", "``").replace("{", "{{").replace("}", "}}") + "`"
+    return backticked(name).replace("{", "{{").replace("}", "}}")
 
 
 def _text_of(value: int | float | Decimal | date | datetime) -> str:

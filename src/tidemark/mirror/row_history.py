@@ -27,6 +27,7 @@ from tidemark.errors import InvalidValue, MalformedValue
 from tidemark.lake.columns import OURS, TEXT_SUFFIX, free_name
 from tidemark.lake.identities import numbers_of
 from tidemark.lake.rows import DELETED, INSERTED, POSTIMAGE, PREIMAGE, TRUNCATED
+from tidemark.quoting import in_quotes
 from tidemark.reads.changes import celled, literal
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.shape import REMOVALS, Shape, ShownColumn
@@ -126,7 +127,7 @@ class RowHistory:
             if isinstance(value, int):
                 found[self._names[attnum].lower()] = Literal(LiteralKind.INTEGER, str(value))
             elif isinstance(value, str) and not {"'", "\\"} & set(value):
-                found[self._names[attnum].lower()] = Literal(LiteralKind.STRING, f"'{value}'")
+                found[self._names[attnum].lower()] = Literal(LiteralKind.STRING, in_quotes(value, "'"))
         return found
 
     def versions(self, spark: SparkSession, first: HistoryStart, changes: DataFrame) -> DataFrame:

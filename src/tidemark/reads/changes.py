@@ -17,10 +17,10 @@ from pyspark.sql import types as spark_types
 
 from tidemark.lake.changes import ChangeFile
 from tidemark.lake.columns import OURS, StoredColumn
+from tidemark.quoting import backticked
 from tidemark.reads.shape import Shape
 from tidemark.reads.shown import Shown, ShownTable
 from tidemark.reads.tail import change_schema
-from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 
 # Options of a read override those of the session. A missing or unreadable file must cause an error.

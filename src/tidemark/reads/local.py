@@ -19,9 +19,10 @@ from tidemark.clock import Boundary
 from tidemark.errors import EngineRefused, LakeDamaged
 from tidemark.lake.columns import StoredColumn
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, VersionFile, Versions
+from tidemark.quoting import duckdb_text
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.few import Few, FewContents, MergeLimits, contents_here, merged_here
-from tidemark.reads.local_sql import cell_values, null_of, string
+from tidemark.reads.local_sql import cell_values, null_of
 from tidemark.reads.places import positions_of
 from tidemark.reads.planning import FoundFiles, PlannedTable, TablePlanner
 from tidemark.reads.shape import COPY_AGAIN, ITS
@@ -64,7 +65,7 @@ def _guarded(column: Shown) -> str:
     value = f"v{column.attnum}"
     if not column.fallback:
         return value
-    why = string(f"column {column.name} has a value that its type cannot hold")
+    why = duckdb_text(f"column {column.name} has a value that its type cannot hold")
     return f"CASE WHEN t{column.attnum} IS NULL THEN {value} ELSE error({why}) END AS {value}"
 
 
@@ -209,7 +210,7 @@ class _RowsQuery:
         values = []
         for column in self._shape.columns:
             unsent = f"{FOLDED}{column.attnum}" in incomplete.column_names
-            why = string(f"column {column.name}: {NEVER_SENT}")
+            why = duckdb_text(f"column {column.name}: {NEVER_SENT}")
             for cell in column.cells:
                 old = f"CASE WHEN old.found IS NULL THEN error({why}) ELSE old.{cell} END"
                 chosen = f"CASE WHEN own.{FOLDED}{column.attnum} THEN {old} ELSE own.{cell} END"
@@ -235,7 +236,7 @@ class _RowsQuery:
         cells, hashed = self._cells, f"hash({self._cells})"
         texts = [f"{cell}::VARCHAR" for cell in self._float_cells()]
         groups = ", ".join([*self._shape.cells, *texts])
-        times = f"CASE WHEN sum(times) < 0 THEN error({string(_FEWER)}) ELSE sum(times) END"
+        times = f"CASE WHEN sum(times) < 0 THEN error({duckdb_text(_FEWER)}) ELSE sum(times) END"
         return (
             f"SELECT {cells} FROM (WITH fewer AS MATERIALIZED ({fewer}), "
             f"hashes AS MATERIALIZED (SELECT DISTINCT {hashed} AS hashed FROM fewer), "
@@ -302,7 +303,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _parquet(folded: Versions, files: Sequence[VersionFile]) -> str:
-    paths = ", ".join(string(folded.path(file)) for file in files)
+    paths = ", ".join(duckdb_text(folded.path(file)) for file in files)
     return f"read_parquet([{paths}], hive_partitioning = false, union_by_name = false)"
 
 

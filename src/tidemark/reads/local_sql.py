@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidemark.errors import EngineRefused
 from tidemark.lake.columns import StoredColumn
+from tidemark.quoting import double_quoted, duckdb_text
 from tidemark.reads.shown import Shown, ShownTable
 
 _MOST_DIGITS = 38
@@ -29,16 +30,6 @@ _TYPES = {
     pa.timestamp("us"): "TIMESTAMP",
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
 }
-
-
-def quoted(name: str) -> str:
-    """Return a name as a quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def string(text: str) -> str:
-    """Return a text as a literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def local_type(kind: pa.DataType) -> str:
@@ -65,8 +56,8 @@ def literal(value: pa.Scalar | None, kind: pa.DataType) -> str:
         items = ", ".join(literal(each, kind.value_type) for each in value.values)
         return f"CAST([{items}] AS {local_type(kind)})"
     if pa.types.is_binary(kind):
-        return f"from_hex({string(value.as_py().hex())})"
-    return f"CAST({string(_text(value, kind))} AS {local_type(kind)})"
+        return f"from_hex({duckdb_text(value.as_py().hex())})"
+    return f"CAST({duckdb_text(_text(value, kind))} AS {local_type(kind)})"
 
 
 def _text(value: pa.Scalar, kind: pa.DataType) -> str:
@@ -104,8 +95,8 @@ def _missing(column: Shown) -> tuple[str, str]:
 
 def _stored(home: StoredColumn, kind: pa.DataType, has_text: bool) -> tuple[str, str]:
     """Return the value of a stored column, converted to this type, and its text fallback; see `reads.changes`."""
-    value = quoted(home.name)
-    text = quoted(home.fallback_column().name) if has_text else null_of(pa.string())
+    value = double_quoted(home.name)
+    text = double_quoted(home.fallback_column().name) if has_text else null_of(pa.string())
     if home.type == kind:
         return value, text
     there = home.type

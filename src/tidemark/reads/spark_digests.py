@@ -10,10 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from pyspark.sql.types import ArrayType, DataType, DoubleType, LongType
 
+from tidemark.quoting import backticked
 from tidemark.reads.canonical import ComparedColumn
 from tidemark.reads.digests import MD5_DIGITS
 from tidemark.reads.text import postgres_text
-from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 from tidemark.values.hashes import text_hashes
 

@@ -19,8 +19,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemark.errors import InvalidValue
 from tidemark.lake.columns import TEXT_SUFFIX
+from tidemark.quoting import backticked, double_quoted
 from tidemark.reads.names import split_name
-from tidemark.schema.display import backticked, in_quotes, spark_name, type_name
+from tidemark.schema.display import spark_name, type_name
 from tidemark.schema.table import Column as TableColumn
 from tidemark.values.cells import DecodedColumn
 from tidemark.values.output import column_strings
@@ -55,7 +56,7 @@ def _refusing(rows: DataFrame, name: str, table: Key) -> Column:
 def as_text_hint(table: Key, column: str) -> str:
     """Return a hint on how to read a column as text in Python, on the command line and in SQL."""
     parts = (*(part for part in table[:1] if part != "public"), table[1], column)
-    name = ".".join(in_quotes(part, '"') if set('."') & set(part) else part for part in parts)
+    name = ".".join(double_quoted(part) if set('."') & set(part) else part for part in parts)
     return (
         f"Read the column as PostgreSQL's text: `text=[{name!r}]` in Python, `--text {name}` on the command line, "
         f"`/*+ TEXT({spark_name(parts)}) */` after SELECT in SQL."

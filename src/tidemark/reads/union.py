@@ -10,9 +10,9 @@ from pyspark.sql import types as spark_types
 
 from tidemark.errors import NotAnswerable
 from tidemark.lake.columns import TEXT_SUFFIX
+from tidemark.quoting import backticked
 from tidemark.reads.equalities import Equalities
 from tidemark.reads.shown import shown_names
-from tidemark.schema.display import backticked
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark.types import spark_type
 from tidemark.values.types import Types, decoding_of

@@ -16,13 +16,13 @@ from pyspark.sql import types as spark_types
 
 from tidemark.clock import Boundary
 from tidemark.lake.versions import BEGIN_LSN, END_LSN, INTERVAL, VersionFile, Versions
+from tidemark.quoting import backticked
 from tidemark.reads.changes import READING, plain_homes, shown_cells
 from tidemark.reads.equalities import Equalities, Literal, LiteralKind
 from tidemark.reads.places import PLACE
 from tidemark.reads.shape import Base
 from tidemark.reads.shown import ShownTable
 from tidemark.reads.visible import spark_sees
-from tidemark.schema.display import backticked
 from tidemark.spark.types import spark_type
 from tidemark.values.hashes import spark_hash
 

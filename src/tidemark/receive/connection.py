@@ -27,6 +27,7 @@ from tidemark.errors import (
 )
 from tidemark.postgres.session import Session, answered
 from tidemark.postgres.sqlstate import error_for, translated
+from tidemark.quoting import double_quoted
 from tidemark.receive.drain import Drain, Dry
 from tidemark.values.kernels import Bytes
 
@@ -51,7 +52,7 @@ class Plugin:
         """
         options = [
             ("proto_version", "2" if self.streaming else "1"),
-            ("publication_names", ", ".join(f'"{name}"' for name in self.publications)),
+            ("publication_names", ", ".join(map(double_quoted, self.publications))),
             ("messages", "true"),
         ]
         return options + [(name, "true") for name in ("streaming", "binary") if getattr(self, name)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tidemark.quoting import backticked, double_quoted
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import PgType, Table
 
@@ -58,22 +59,12 @@ def quoted(name: str) -> str:
     """An identifier, in double quotes if SQL requires them."""
     if _PLAIN.fullmatch(name) and name not in _RESERVED:
         return name
-    return in_quotes(name, '"')
-
-
-def backticked(name: str) -> str:
-    """An identifier for Spark, in backticks, which allow every character."""
-    return in_quotes(name, "`")
+    return double_quoted(name)
 
 
 def spark_name(parts: Iterable[str]) -> str:
     """A qualified name for Spark, with backticks where they may be required."""
     return ".".join(part if _PLAIN.fullmatch(part) else backticked(part) for part in parts)
-
-
-def in_quotes(name: str, mark: str) -> str:
-    """A name between quotation marks, with those inside doubled."""
-    return mark + name.replace(mark, 2 * mark) + mark
 
 
 def sql_name(table: Fingerprint | Table) -> str:

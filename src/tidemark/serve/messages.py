@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 
+from tidemark.quoting import array_element
 from tidemark.serve.wire import Body, ClientKind, SourceKind, frame
 
 _INT16, _INT32 = Struct("!H"), Struct("!I")
@@ -204,11 +205,7 @@ def read_parameter_status(body: bytes) -> tuple[str, str]:
 
 def text_array(values: Iterable[str | None]) -> bytes:
     """Return the text form of a one-dimensional array of texts."""
-    return b"{" + ",".join("NULL" if each is None else _quoted(each) for each in values).encode() + b"}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return b"{" + ",".join("NULL" if each is None else array_element(each) for each in values).encode() + b"}"
 
 
 def _numbers(values: Sequence[int]) -> bytes:

@@ -15,8 +15,9 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from tidemark.errors import Unproven
+from tidemark.quoting import postgres_text
 from tidemark.split import ir
-from tidemark.split.facts import Facts, literal
+from tidemark.split.facts import Facts
 from tidemark.split.nodes import Node, children, expression_sql, key, kind_of, strings
 from tidemark.split.typed import Typed, integer, numeric
 from tidemark.split.types import (
@@ -94,7 +95,7 @@ class Constants:
         name = b"%d:%s" % (type_, text.encode())
         if name in self.known:
             return self._typed(self.known[name])
-        self.asked[name] = f"{literal(text)}::pg_catalog.{BY_OID[type_].name}"
+        self.asked[name] = f"{postgres_text(text)}::pg_catalog.{BY_OID[type_].name}"
         return Typed(ir.Literal(False, plain(type_)), SqlType(type_))
 
     def _item(self, node: Node) -> Item:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import Unproven
+from tidemark.quoting import double_quoted, postgres_text
 from tidemark.split.parse import Name, Parsed
 
 FIRST_USER_OID = 16384
@@ -223,7 +224,7 @@ class Facts:
 def facts_query(parsed: Parsed) -> str:
     """Return the statement whose result `Facts.read` reads: one row with one text."""
     return _QUERY.format(
-        replayed=literal(REPLAYED),
+        replayed=postgres_text(REPLAYED),
         settings=_array(_SHOWN),
         operators=_array(sorted(parsed.operators)),
         functions=_array(sorted({name[-1] for name in parsed.functions})),
@@ -233,18 +234,12 @@ def facts_query(parsed: Parsed) -> str:
     )
 
 
-def literal(text: str) -> str:
-    """Return a string constant that means the same for every setting of standard_conforming_strings."""
-    inside = text.replace("'", "''")
-    return "E'" + inside.replace("\\", "\\\\") + "'" if "\\" in text else f"'{inside}'"
-
-
 def _array(items: Iterable[str]) -> str:
-    return f"ARRAY[{', '.join(map(literal, items))}]"
+    return f"ARRAY[{', '.join(map(postgres_text, items))}]"
 
 
 def _quoted(name: Name) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name)
+    return ".".join(map(double_quoted, name))
 
 
 def _function(name: Name, rows: list[list[str | bool]], path: tuple[str, ...]) -> Function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tidemark.quoting import double_quoted
 from tidemark.split import ir
 from tidemark.split.facts import Facts
 from tidemark.split.typed import Typed
@@ -95,5 +96,5 @@ def _with_type(output: Output, facts: Facts) -> str:
     if name is not None:
         text = f"{text}::{name}"
     collation = facts.collations[type_.collation].name if type_.collation not in (0, 100) else ()
-    quoted = ".".join('"' + each.replace('"', '""') + '"' for each in collation)
+    quoted = ".".join(map(double_quoted, collation))
     return f"{text} COLLATE {quoted}" if quoted else text

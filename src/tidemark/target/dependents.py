@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.errors import InvalidValue
 from tidemark.postgres.session import Session
+from tidemark.quoting import double_quoted
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Catalog, Table
 
@@ -71,17 +72,12 @@ class LeftOut:
         """
         names: dict[str, list[str]] = {}
         for schema, name in self.tables:
-            names.setdefault(schema, []).append(_quoted(name))
+            names.setdefault(schema, []).append(double_quoted(name))
         return [
-            f"{_quoted(schema)}.({'|'.join(group[start : start + _NAMES_PER_PATTERN])})"
+            f"{double_quoted(schema)}.({'|'.join(group[start : start + _NAMES_PER_PATTERN])})"
             for schema, group in names.items()
             for start in range(0, len(group), _NAMES_PER_PATTERN)
         ]
-
-
-def _quoted(name: str) -> str:
-    """Return a name in which no character has a special meaning in a pattern of pg_dump."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def selected_tables(catalog: Catalog, selection: Selection) -> frozenset[int] | None:

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemark.mirror.compare.digest import WHOLE, LocatedDigest, Range, Row
 from tidemark.mirror.compare.server_side import ComparedTable
+from tidemark.quoting import backticked
 from tidemark.reads.spark_digests import mirror_row, spark_md5, spark_sums
-from tidemark.schema.display import backticked
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from sqlglot import exp
 from tidemark.mirror.sql.catalog import NameCatalog, TableKey
 from tidemark.mirror.sql.references import Reference
 from tidemark.mirror.sql.tokens import comments, refuse, token_end
+from tidemark.quoting import backticked
 from tidemark.reads.equalities import Equalities
-from tidemark.schema.display import backticked, spark_name
+from tidemark.schema.display import spark_name
 
 Edit = tuple[int, int, str]
 
