@@ -21,6 +21,7 @@ import click
 import tidemark
 from tidemark import errors
 from tidemark.cli.main import tidemark as commands
+from tidemark.monitoring import server_metrics
 from tidemark.monitoring.metrics import COUNTERS, GAUGES, STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def cli_page() -> str:
 
 
 def metrics_page() -> str:
-    """The metrics of `tidemark sync --listen`."""
+    """The metrics of `tidemark sync --listen` and `tidemark serve --metrics`."""
     lines = [NOTICE, "# Metrics\n"]
     lines.append(
         "`tidemark sync --listen HOST:PORT` serves these at `/metrics`. Each has the label `lake` too, its path.\n"
@@ -75,6 +76,16 @@ def metrics_page() -> str:
             shown = ", ".join(f"`{label}`" for label in labels)
             lines.append(f"| `tidemark_{name}{suffix}` | {kind} | {shown} | {meaning} |")
     lines.append("| `tidemark_mirror_info` | info | `mirror`, `database` | Names of the mirror and its database. |")
+    lines.append("\n`tidemark serve --metrics HOST:PORT` serves these:\n")
+    lines.append("| metric | type | labels | meaning |\n|---|---|---|---|")
+    for server_kind, (name, labels, meaning) in (
+        ("histogram", server_metrics.STATEMENTS),
+        ("histogram", server_metrics.GATE),
+        ("histogram", server_metrics.ENGINE),
+        ("gauge", server_metrics.CONNECTIONS),
+    ):
+        shown = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `tidemark_{name}` | {server_kind} | {shown} | {meaning} |")
     lines.append("\n`process_…` are those of the Prometheus client: memory, CPU time, start time and open files.")
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from tidemark.cli.main import tidemark as commands
 from tidemark.cli.sync import sync
 from tidemark.lake.pipeline_state import State
 from tidemark.monitoring.metrics import Metrics
+from tidemark.monitoring.server_metrics import ServerMetrics
 
 pytestmark = pytest.mark.quick
 
@@ -23,7 +24,7 @@ _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"),
 
 def known_metrics() -> set[str]:
     """The names of all samples that a process can have."""
-    families = list(Metrics().registry.collect())
+    families = [*Metrics().registry.collect(), *ServerMetrics().registry.collect()]
     return {f"{family.name}{suffix}" for family in families for suffix in _SUFFIXES[family.type]}
 
 

@@ -29,6 +29,7 @@ from tidemark.lake.status import status_of
 from tidemark.monitoring import metrics as of_process
 from tidemark.monitoring.endpoint import MonitoringEndpoint
 from tidemark.monitoring.metrics import Metrics
+from tidemark.monitoring.server_metrics import ServerMetrics
 from tidemark.pipeline.recording import StateRecord
 
 pytestmark = pytest.mark.quick
@@ -141,3 +142,26 @@ def test_bad_requests_leave_the_endpoint_running(tmp_path: Path, monkeypatch: py
         eventually(lambda: answer(f"{url}/health") == (200, "ok\n"), 20)
         with pytest.raises(InvalidValue, match="cannot listen on"):
             MonitoringEndpoint(ListenAddress(host, int(port)), Metrics())
+
+
+def test_the_metrics_of_a_server_are_those_that_its_router_notes() -> None:
+    is_open, clients = [False], [0]
+    metrics = ServerMetrics(lambda: is_open[0])
+    metrics.count(lambda: clients[0])
+    with MonitoringEndpoint(ANY, metrics) as endpoint:
+        url = f"http://{endpoint.listen}"
+        assert answer(f"{url}/ready") == (503, "the engine is not ready: the source answers every statement\n")
+        is_open[0], clients[0] = True, 7
+        assert answer(f"{url}/ready") == (200, "ok\n")
+        assert answer(f"{url}/ready?max_lag=1s")[0] == 400
+        assert answer(f"{url}/health") == (200, "ok\n")
+        for route, seconds in (("mirror", 0.5), ("mirror", 0.25), ("source", 2.0)):
+            metrics.finished(route, seconds)
+        metrics.waited(0.02)
+        metrics.computed(0.4)
+        found = values(url)
+    assert found["tidemark_server_connections",] == 7
+    assert found["tidemark_server_statement_duration_seconds_count", "mirror"] == 2
+    assert found["tidemark_server_statement_duration_seconds_sum", "source"] == 2.0
+    assert found["tidemark_server_gate_wait_seconds_bucket", "0.03"] == 1
+    assert found["tidemark_server_engine_seconds_sum",] == 0.4

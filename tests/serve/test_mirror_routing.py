@@ -21,6 +21,7 @@ from harness.standby import standby_of, wait_for
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tests.serve.serving import Serving, serving
+from tidemark.monitoring.server_metrics import ServerMetrics
 from tidemark.serve.conversation import EngineKind, Setup
 from tidemark.serve.engine_client import EngineClient
 from tidemark.serve.mirror_router import MirrorRouter
@@ -50,6 +51,7 @@ class Routed:
     database: Database
     engine: EngineClient
     running: Serving
+    metrics: ServerMetrics
 
     def connect(
         self, *, direct: bool = False, user: str = OWNER, name: str = "", **options: Any
@@ -88,12 +90,13 @@ def mirrored(db: Database, spark: SparkSession, folder: Path) -> Iterator[Synced
 def before(db: Database, lake: Path, cost: float = 0.0) -> Iterator[Routed]:
     """Serve a database and its mirror with the local engine."""
     engine = EngineClient(Setup(str(lake), EngineKind.DUCKDB, db.dsn().reveal()))
-    with serving(db, MirrorRouter(engine, ServeSettings(cost=cost))) as running:
+    metrics = ServerMetrics(lambda: engine.is_open)
+    with serving(db, MirrorRouter(engine, ServeSettings(cost=cost), metrics)) as running:
         stop = asyncio.Event()
         ended = asyncio.run_coroutine_threadsafe(computing(engine, stop), running.loop)
         try:
             eventually(lambda: engine.is_open, 120)
-            yield Routed(db, engine, running)
+            yield Routed(db, engine, running, metrics)
         finally:
             running.loop.call_soon_threadsafe(stop.set)
             ended.result(30)
@@ -142,6 +145,17 @@ def test_the_mirror_answers_what_is_proven_at_the_snapshot_of_the_session(
         assert last(client).startswith("source: ")
         source.execute("insert into orders values (2000, 1, 0.5, 'new', '2026-11-01')")
         require_settings(client)
+        answered = both.metrics.registry.get_sample_value(
+            "tidemark_server_statement_duration_seconds_count", {"route": "mirror"}
+        )
+        waited, computed = (
+            both.metrics.registry.get_sample_value(f"tidemark_server_{name}_seconds_count")
+            for name in ("gate_wait", "engine")
+        )
+        assert answered is not None
+        assert waited is not None
+        assert computed is not None
+        assert waited >= computed >= answered >= len(ANSWERED) + 4
 
 
 def require_settings(client: psycopg.Connection[Any]) -> None:

@@ -62,6 +62,7 @@ def _plain_disk(disk: DiskUse) -> dict[str, Any]:
         "history_bytes": disk.history_bytes,
         "unlisted_bytes": disk.unlisted_bytes,
         "log_bytes": disk.log_bytes,
+        "free_bytes": disk.free_bytes,
         "total_bytes": disk.total_bytes,
         "history_bytes_per_day": disk.history_bytes_per_day,
         "expected_bytes": disk.expected_bytes,
@@ -166,7 +167,8 @@ def _polled(found: LakeStatus, poll: Poll) -> list[tuple[str, str]]:
 def _disk(disk: DiskUse) -> list[tuple[str, str]]:
     parts = [("current rows", disk.current_bytes), ("history", disk.history_bytes), ("log", disk.log_bytes)]
     parts += [("unlisted files", disk.unlisted_bytes)] if disk.unlisted_bytes else []
-    lines = [("Disk", f"{format_size(disk.total_bytes)}: {', '.join(f'{name} {format_size(n)}' for name, n in parts)}")]
+    used = f"{format_size(disk.total_bytes)}: {', '.join(f'{name} {format_size(n)}' for name, n in parts)}"
+    lines = [("Disk", f"{used}; {format_size(disk.free_bytes)} free")]
     if disk.retention is None:
         return lines
     keep_s, full_in_s = disk.retention.keep_s, disk.full_in_s

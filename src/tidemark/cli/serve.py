@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tidemark.addresses import ListenAddress
 from tidemark.cli.options import AddressType, DurationType, lake_argument, source_option
 from tidemark.cli.spark import spark_options
 from tidemark.errors import ExitCode, InvalidValue
+from tidemark.monitoring.endpoint import MonitoringEndpoint
+from tidemark.monitoring.server_metrics import ServerMetrics
 from tidemark.postgres.dsn import Dsn
 from tidemark.serve.conversation import EngineKind, Setup
 from tidemark.serve.engine_client import EngineClient
@@ -31,6 +34,8 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @source_option(required=True)
 @click.option("--listen", type=AddressType(), default="127.0.0.1:6432", show_default=True, metavar="HOST:PORT",
               help="Accept clients at this address.")  # fmt: skip
+@click.option("--metrics", "monitored", type=AddressType(), metavar="HOST:PORT",
+              help="Serve /metrics, /health and /ready at this address, without TLS.")  # fmt: skip
 @click.option("--tls-cert", type=_FILE, help="Offer TLS with the certificate chain in this PEM file.")
 @click.option("--tls-key", type=_FILE, help="Read the key of the certificate from this PEM file.")
 @click.option("--route", type=click.Choice([each.value for each in Route]), default="source", show_default=True,
@@ -51,9 +56,9 @@ _FILE = click.Path(exists=True, dir_okay=False)
               help="Close connections that are not authenticated in this time.")  # fmt: skip
 @spark_options
 def serve(
-    lake: Path, source: Dsn, listen: ListenAddress, tls_cert: str | None, tls_key: str | None, route: str, engine: str,
-    cost: float, prefer: str, max_statements: int, max_rows: int, max_connections: int, authentication_s: float,
-    master: str | None, remote: str | None, conf: tuple[str, ...],
+    lake: Path, source: Dsn, listen: ListenAddress, monitored: ListenAddress | None, tls_cert: str | None,
+    tls_key: str | None, route: str, engine: str, cost: float, prefer: str, max_statements: int, max_rows: int,
+    max_connections: int, authentication_s: float, master: str | None, remote: str | None, conf: tuple[str, ...],
 ) -> ExitCode:  # fmt: skip
     """Serve PostgreSQL clients from SOURCE, and from LAKE by choice.
 
@@ -77,9 +82,16 @@ def serve(
         client = EngineClient(
             Setup(str(lake), EngineKind(engine), source.reveal(), master, remote, options, max_statements, max_rows)
         )
-    router = SourceOnly() if client is None else MirrorRouter(client, defaults)
-    server = Server(listen, upstream_of(source), router, limits, listening_tls(tls_cert, tls_key))
-    return asyncio.run(_served(server, client))
+    with ExitStack() as held:
+        metrics: ServerMetrics | None = None
+        if monitored is not None:
+            metrics = ServerMetrics() if client is None else ServerMetrics(lambda: client.is_open)
+            held.enter_context(MonitoringEndpoint(monitored, metrics))
+        router = SourceOnly() if client is None else MirrorRouter(client, defaults, metrics)
+        server = Server(listen, upstream_of(source), router, limits, listening_tls(tls_cert, tls_key))
+        if metrics is not None:
+            metrics.count(lambda: server.connections)
+        return asyncio.run(_served(server, client))
 
 
 def require_lake(lake: Path) -> None:

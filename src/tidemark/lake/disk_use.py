@@ -7,6 +7,7 @@ proportion to time until the retention period has passed, and current rows and t
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +35,15 @@ class DiskUse:
     Files that no table lists have expired and are not deleted yet, or belong to earlier generations or running jobs.
 
     `covered_s` is the time that the history covers, by the clock of the writer, and `retention` what the last sync
-    recorded. Either is None if it is not known.
+    recorded. Either is None if it is not known. `free_bytes` is the free space of the file system of the lake or of
+    that of the log, whichever has less.
     """
 
     current_bytes: int
     history_bytes: int
     unlisted_bytes: int
     log_bytes: int
+    free_bytes: int
     covered_s: float | None
     retention: Retention | None
 
@@ -82,7 +85,8 @@ def disk_use(lake: Lake) -> DiskUse:
         for folder in (lake.path / table.path / CHANGES, lake.path / table.path / VERSIONS):
             unlisted += sum(file.size_bytes for file in unlisted_files(folder)) if folder.is_dir() else 0
     covered_s = _covered_s(read_times(lake.path), read_retained(lake.path))
-    return DiskUse(current, history, unlisted, _size(lake.log), covered_s, recorded_retention(lake.path))
+    free = min(shutil.disk_usage(folder).free for folder in (lake.path, lake.log) if folder.exists())
+    return DiskUse(current, history, unlisted, _size(lake.log), free, covered_s, recorded_retention(lake.path))
 
 
 def _covered_s(cycles: pa.Table, retained: Lsn) -> float | None:

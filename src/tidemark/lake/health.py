@@ -10,6 +10,7 @@ from tidemark.lake.pipeline_state import MISSING, PipelineState, State
 from tidemark.lake.status import LakeStatus
 from tidemark.units import format_duration, format_size
 
+SCARCE_BYTES = 64 << 20  # with less free space, files of the next cycle or the next segment of the log may not fit
 SILENT_S = 300.0  # a pipeline that reports nothing for this time does not progress
 _BAD = ("unreserved", "lost", MISSING)
 
@@ -60,6 +61,8 @@ def _problems(found: LakeStatus, limits: HealthLimits, now: datetime) -> Iterato
     slot = state.slot if state is not None else None
     if slot is not None and slot.wal_status in _BAD:
         yield f"replication slot {slot.name} is {slot.wal_status}"
+    if found.disk.free_bytes < SCARCE_BYTES:
+        yield f"only {format_size(found.disk.free_bytes)} of disk space are free"
     if found.restart is not None:
         yield "a restart of the mirror is requested"
 

@@ -1,7 +1,6 @@
 """The HTTP endpoint of a process: `/metrics` for Prometheus, `/health` and `/ready` for supervisors.
 
-`/health` fails if a pipeline no longer reports, so that a restart may help. `/ready` fails while a mirror is not well
-or behind: `?max_lag=60s` and `?max_bytes=1GB` are the limits of `tidemark status --check`.
+`/health` fails if a restart of the process may help, `/ready` as long as the process cannot serve what it is for.
 """
 
 from __future__ import annotations
@@ -9,33 +8,44 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from tidemark.addresses import ListenAddress
 from tidemark.errors import InvalidValue
-from tidemark.lake.health import HealthLimits, is_silent, problems_of
 from tidemark.logs import fields
-from tidemark.monitoring.metrics import Metrics
-from tidemark.units import parse_duration, parse_size
 
 Start = Callable[[str, list[tuple[str, str]]], Any]
 _LOGGER = logging.getLogger("tidemark.monitoring")
 _REQUEST_S = 10.0  # for a client that sends nothing
 
 
+class Monitored(Protocol):
+    """What a process shows at its endpoint."""
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics."""
+
+    def failures(self) -> list[str]:
+        """Return what a restart of the process may resolve."""
+
+    def problems(self, limits: Mapping[str, str]) -> list[str]:
+        """Return why the process is not ready; raise InvalidValue if a limit is not known."""
+
+
 class MonitoringEndpoint:
     """Answers requests in threads of its own while the context lasts."""
 
-    def __init__(self, listen: ListenAddress, metrics: Metrics) -> None:
-        self._statuses = metrics.statuses
-        self._metrics = make_wsgi_app(metrics.registry, disable_compression=True)
+    def __init__(self, listen: ListenAddress, monitored: Monitored) -> None:
+        self._monitored = monitored
+        self._metrics = make_wsgi_app(monitored.registry, disable_compression=True)
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         handled = type("_Server", (_Server,), {"address_family": family})
         try:
@@ -66,28 +76,14 @@ class MonitoringEndpoint:
             answered: Iterable[bytes] = self._metrics(environment, start)
             return answered
         if path == "/health":
-            return _verdict(start, self._silent())
+            return _verdict(start, self._monitored.failures())
         if path == "/ready":
+            limits = dict(parse_qsl(environment.get("QUERY_STRING", ""), keep_blank_values=True))
             try:
-                limits = _limits(environment.get("QUERY_STRING", ""))
+                return _verdict(start, self._monitored.problems(limits))
             except InvalidValue as error:
                 return _text(start, "400 Bad Request", [f"{error.message}. {error.hint}"])
-            return _verdict(start, self._problems(limits))
         return _text(start, "404 Not Found", ["use /metrics, /health or /ready"])
-
-    def _silent(self) -> list[str]:
-        found = [(lake, read()) for lake, read in list(self._statuses.items())]
-        return [f"{lake}: no report for a long time" for lake, status in found if status and is_silent(status)]
-
-    def _problems(self, limits: HealthLimits) -> list[str]:
-        problems = []
-        for lake, read in list(self._statuses.items()):
-            status = read()
-            found = [read.error] if status is None else problems_of(status, limits)
-            if status is not None and status.pipeline is not None and not status.pipeline.state.is_ready:
-                found.append(status.pipeline.state.value)
-            problems += [f"{lake}: {problem}" for problem in dict.fromkeys(found)]
-        return problems
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -103,19 +99,6 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log no requests."""
-
-
-def _limits(query: str) -> HealthLimits:
-    lag_s: float | None = None
-    lag_bytes: int | None = None
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name == "max_lag":
-            lag_s = parse_duration(value)
-        elif name == "max_bytes":
-            lag_bytes = parse_size(value)
-        else:
-            raise InvalidValue(f"unknown parameter: {name}", "Use max_lag or max_bytes.")
-    return HealthLimits(lag_s, lag_bytes)
 
 
 def _verdict(start: Start, problems: list[str]) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,8 +18,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tidemark.clock import Lsn
-from tidemark.errors import TidemarkError
-from tidemark.lake.health import lag_s
+from tidemark.errors import InvalidValue, TidemarkError
+from tidemark.lake.health import HealthLimits, is_silent, lag_s, problems_of
 from tidemark.lake.leases import oldest
 from tidemark.lake.pipeline_state import PipelineState, State
 from tidemark.lake.status import READABLE, LakeStatus, TableStatus, status_of
@@ -32,6 +32,7 @@ from tidemark.pipeline.events import (
     TableCopied,
     TableFolded,
 )
+from tidemark.units import parse_duration, parse_size
 
 STATUS_S = 5.0  # a status that is not older is used again
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -68,6 +69,7 @@ GAUGES: tuple[Described, ...] = (
     ("copies_size_bytes", (), "Bytes of pages that the copies in progress are to read."),
     ("disk_bytes", ("part",), "Disk use of current rows, history, the log, and files that no table lists."),
     ("disk_expected_bytes", (), "Forecast of disk use for the time when the history covers the retention."),
+    ("disk_free_bytes", (), "Free space of the file system of the lake or the log, whichever has less."),
     ("leases", (), "Readers that have a lease."),
     ("oldest_lease_timestamp_seconds", (), "Time at which the oldest lease was taken."),
     ("table_readable", ("table",), "1 if the table can be read up to the applied LSN."),
@@ -122,6 +124,22 @@ class Metrics:
         name = str(lake)
         self.statuses[name] = CachedStatus(lake)
         return lambda event: self._take(name, event)
+
+    def failures(self) -> list[str]:
+        """Return the pipelines that no longer report, so that a restart may help."""
+        found = [(lake, read()) for lake, read in list(self.statuses.items())]
+        return [f"{lake}: no report for a long time" for lake, status in found if status and is_silent(status)]
+
+    def problems(self, limits: Mapping[str, str]) -> list[str]:
+        """Return why mirrors are not well; `max_lag` and `max_bytes` are the limits of `tidemark status --check`."""
+        problems, parsed = [], _limits(limits)
+        for lake, read in list(self.statuses.items()):
+            status = read()
+            found = [read.error] if status is None else problems_of(status, parsed)
+            if status is not None and status.pipeline is not None and not status.pipeline.state.is_ready:
+                found.append(status.pipeline.state.value)
+            problems += [f"{lake}: {problem}" for problem in dict.fromkeys(found)]
+        return problems
 
     def _take(self, lake: str, event: SyncEvent) -> None:
         if isinstance(event, CycleApplied):
@@ -195,6 +213,7 @@ def _add_lake(found: dict[str, GaugeMetricFamily], lake: str, status: LakeStatus
     for part, size in {**parts, "unlisted": disk.unlisted_bytes}.items():
         add("disk_bytes", size, part)
     add("disk_expected_bytes", disk.expected_bytes)
+    add("disk_free_bytes", disk.free_bytes)
     add("leases", len(status.readers))
     add("oldest_lease_timestamp_seconds", oldest(status.readers) if status.readers else None)
     if status.pipeline is not None:
@@ -234,3 +253,10 @@ def _add_table(found: dict[str, GaugeMetricFamily], lake: str, table: TableStatu
     ):
         found["table_files"].add_metric((*labels, part), files)
         found["table_bytes"].add_metric((*labels, part), size)
+
+
+def _limits(given: Mapping[str, str]) -> HealthLimits:
+    if unknown := given.keys() - {"max_lag", "max_bytes"}:
+        raise InvalidValue(f"unknown parameter: {min(unknown)}", "Use max_lag or max_bytes.")
+    lag, size = given.get("max_lag"), given.get("max_bytes")
+    return HealthLimits(None if lag is None else parse_duration(lag), None if size is None else parse_size(size))

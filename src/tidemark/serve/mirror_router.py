@@ -27,6 +27,7 @@ from tidemark.serve.routing import (
     Answer,
     Decision,
     Look,
+    Observer,
     Outcome,
     OwnStatement,
     Refuse,
@@ -71,8 +72,8 @@ class _Measured:
 class MirrorRouter:
     """Routes statements to the engine process of `engine`. `defaults` are the settings of sessions that set nothing."""
 
-    def __init__(self, engine: EngineClient, defaults: ServeSettings) -> None:
-        self._engine, self._defaults = engine, defaults
+    def __init__(self, engine: EngineClient, defaults: ServeSettings, observer: Observer | None = None) -> None:
+        self._engine, self._defaults, self._observer = engine, defaults, observer
         self._memory = Memory(postgast.fingerprint)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -99,6 +100,8 @@ class MirrorRouter:
 
     def finished(self, candidate: Candidate, outcome: Outcome) -> None:
         """Note how long a statement took."""
+        if self._observer is not None:
+            self._observer.finished(outcome.route, outcome.seconds)
         record = candidate.statement.verdict
         if isinstance(record, Record):
             (record.add_mirror if outcome.route == MIRROR else record.add_source)(outcome.seconds)
@@ -119,6 +122,16 @@ class MirrorRouter:
     def begin(self, text: str) -> Conversation:
         """Begin with a statement in the engine process."""
         return self._engine.begin(text)
+
+    def waited(self, seconds: float) -> None:
+        """Note how long a statement waited for the mirror."""
+        if self._observer is not None:
+            self._observer.waited(seconds)
+
+    def computed(self, seconds: float) -> None:
+        """Note how long the engine computed for an answer."""
+        if self._observer is not None:
+            self._observer.computed(seconds)
 
     def measure(self, conversation: Conversation, record: Record, waited_s: float) -> None:
         """Let the engine finish in the background, for its time alone."""
@@ -276,6 +289,7 @@ class _Deciding:
                 conversation.tell(_text(rows) if rows else None)
             elif isinstance(message, Running):
                 waited_s = message.waited_s
+                self._router.waited(waited_s)
                 self._details |= {"boundary": message.boundary, "waited": f"{1000 * waited_s:.0f} ms"}
                 if self._explains:
                     return Relay(self._report(MIRROR, "the mirror can answer it"))
@@ -289,6 +303,7 @@ class _Deciding:
 
     def _answer(self, finished: Finished) -> Answer:
         assert self._look is not None  # noqa: S101
+        self._router.computed(finished.engine_s)
         self._details |= {
             "engine": f"{1000 * finished.engine_s:.0f} ms",
             "rows": f"{finished.rows}",

@@ -143,6 +143,19 @@ class Router(Protocol):
         """Note how long a candidate took."""
 
 
+class Observer(Protocol):
+    """Receives how long statements took, for metrics."""
+
+    def finished(self, route: str, seconds: float) -> None:
+        """A candidate has its answer."""
+
+    def waited(self, seconds: float) -> None:
+        """A candidate has waited for the mirror, which has its snapshot now."""
+
+    def computed(self, seconds: float) -> None:
+        """The engine has computed an answer."""
+
+
 class SourceOnly:
     """The router of `--route source`: every statement is relayed, and the reason can be read."""
 
