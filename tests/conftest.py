@@ -38,13 +38,25 @@ INTERPRETED = {**PLAIN, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 NEWEST = pytest.mark.parametrize("install", [list(installs().values())[-1]], indirect=True, ids=["newest"])
 
+_SYSTEM = [each for each in installs().values() if each.home == each.root]  # those of PyPI are built without TLS
+WITH_TLS = pytest.mark.parametrize(
+    "install",
+    [
+        pytest.param(each, marks=pytest.mark.skipif(not _SYSTEM, reason="no PostgreSQL with TLS"))
+        for each in [*_SYSTEM, None][:1]
+    ],
+    indirect=True,
+    ids=["with-tls"],
+)
+
 # Where tests use Spark: these workers run them, each with a JVM.
 SPARK = (
     *(f"tests/{name}/" for name in ("differential", "mirror", "pipeline", "spark", "sql_parity")),
     *(
         f"tests/{name}.py"
         for name in (
-            *("cli/test_lake_commands", "cli/test_sync", "documentation/test_transcripts", "lake/test_files"),
+            *("cli/test_lake_commands", "cli/test_sync", "lake/test_files"),
+            *("documentation/test_runbooks", "documentation/test_transcripts"),
             *("reads/test_digests", "reads/test_visible", "schema/test_display", "values/test_hashes"),
             *("target/test_copying", "target/test_copy_faults", "serve/test_mirror_routing"),
             *("daemon/test_run", "monitoring/test_endpoint"),

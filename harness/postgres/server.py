@@ -159,6 +159,21 @@ class Server:
                 rows = cursor.fetchall() if cursor.description is not None else rows
             return rows
 
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file into the data directory, readable by the server alone."""
+        copied = self.data / name
+        copied.write_bytes(source.read_bytes())
+        copied.chmod(0o600)
+        self._space.give(self.data)
+
+    def move_wal(self, folder: Path) -> None:
+        """Stop the server, move its WAL to a new directory, and start it again."""
+        self.stop()
+        shutil.move(self.data / "pg_wal", folder)
+        self._space.give(folder)
+        (self.data / "pg_wal").symlink_to(folder)
+        self.start()
+
     def program(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run one of the installation's programs as the servers' user."""
         program = self._space.reachable(self.install).program(name)

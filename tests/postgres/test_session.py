@@ -161,6 +161,8 @@ def test_each_refusal_is_told_apart(server: Server) -> None:
         nobody = refused(f"host=127.0.0.1 port={closed.getsockname()[1]} user=x password={PASSWORD}")
     assert (type(nobody), policy_of(nobody).retry) == (errors.SourceUnreachable, Retry.BACK_OFF)
     assert type(refused(f"service=no_such_service password={PASSWORD}")) is errors.SourceUnreachable
+    without_tls = refused(server.dsn(MIRROR, password=PASSWORD, sslmode="require"))
+    assert (type(without_tls), "sslrootcert" in without_tls.hint) == (errors.SourceUnreachable, True)
 
 
 @pytest.mark.parametrize(

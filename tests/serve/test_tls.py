@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from harness.database import OWNER, Database, create_database
-from harness.postgres import installs
-from tests.conftest import Start
+from tests.conftest import WITH_TLS, Start
 from tests.serve.serving import Serving, serving
 from tests.serve.test_limits import received, report_of
 from tidemark.errors import InvalidValue
@@ -19,17 +18,6 @@ from tidemark.serve.server import listening_tls
 from tidemark.serve.wire import Opening, request_packet, startup_packet
 
 pytestmark = pytest.mark.quick
-
-_SYSTEM = [each for each in installs().values() if each.home == each.root]  # those of PyPI are built without TLS
-WITH_TLS = pytest.mark.parametrize(
-    "install",
-    [
-        pytest.param(each, marks=pytest.mark.skipif(not _SYSTEM, reason="no PostgreSQL with TLS"))
-        for each in [*_SYSTEM, None][:1]
-    ],
-    indirect=True,
-    ids=["with-tls"],
-)
 
 
 def create_certificate(folder: Path) -> tuple[Path, Path]:
@@ -107,9 +95,7 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_source_is_reached_with_tls(start: Start, certificate: tuple[Path, Path], tmp_path: Path) -> None:
     private = start()
     for file in certificate:
-        copied = private.data / f"server.{file.name}"
-        copied.write_bytes(file.read_bytes())
-        copied.chmod(0o600)
+        private.put(file, f"server.{file.name}")
     private.restart(settings={"ssl": True, "ssl_cert_file": "server.cert", "ssl_key_file": "server.key"})
     database = create_database(private)
     same, other = (listening_tls(*map(str, each)) for each in (certificate, create_certificate(tmp_path)))

@@ -127,17 +127,26 @@ class SlotWatch:
     def __init__(self, options: PipelineOptions, use: Callable[[SlotUse], None]) -> None:
         self._options, self._use = options, use
         self._next = time.monotonic()
+        self._failure = ""
 
     def step(self) -> None:
-        """Read the slot, if it is time. If the source cannot be read, it is retried later."""
+        """Read the slot, if it is time. If the source cannot be read, that is logged once, and retried later.
+
+        It uses a new connection each time: those that are open do not show that a certificate has expired.
+        """
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + INTERVAL_S
         try:
             with Session.open(self._options.source, "sync") as session:
                 slot = read_slot(session, self._options.names.slot)
-        except SourceError:
+        except SourceError as error:
+            failure = " ".join(error.message.split())
+            if failure != self._failure:
+                _LOGGER.warning("cannot read the replication slot: %s", failure)
+            self._failure = failure
             return
+        self._failure = ""
         if slot is None:
             self._use(SlotUse(self._options.names.slot, False, MISSING, None, None))
         else:

@@ -181,11 +181,15 @@ class _RestartAttempt:
         """Refuse a source that is behind the lake: it would assign the same LSNs to other commits."""
         highest = max([*self._cycles_reach(), *(self._reach(each) for each in self._tables.histories.values())])
         if position < highest:
+            advance = (
+                f"DO $$BEGIN WHILE pg_current_wal_lsn() <= '{highest}' LOOP "
+                "PERFORM pg_logical_emit_message(false, 'tidemark', ''), pg_switch_wal(); END LOOP; END$$;"
+            )
             raise SourceForked(
                 f"the source is at {position}, before the last LSN in the lake ({highest}): it was restored to an "
                 "earlier state, and would assign the same LSNs to other commits",
-                "Run `SELECT pg_switch_wal();` at the source until it is past that LSN and retry the command, or run "
-                "`tidemark sync SOURCE LAKE` with another directory.",
+                f"Run `{advance}` at the source and retry the command, or run `tidemark sync SOURCE LAKE` with another "
+                "directory.",
             )
 
     def _cycles_reach(self) -> tuple[Lsn, ...]:

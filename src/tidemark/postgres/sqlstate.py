@@ -96,6 +96,9 @@ _TARGET_HINTS: Mapping[str, str] = MappingProxyType(
         "55000": "Run `tidemark doctor SOURCE TARGET` to list the requirements that the server does not meet.",
     }
 )
+_TLS = "Check the certificates of the server and of this client, and sslmode and sslrootcert of the connection string."
+_ADDRESS = "Check the host and the port, and that the server is running."
+_AGAIN = "Retry the command: the server accepts connections."
 _VERBOSE = 2  # PQERRORS_VERBOSE of libpq-fe.h
 _CODE = re.compile(r": {2}([0-9A-Z]{5}): (.*)")
 _POLL = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: select.POLLOUT}
@@ -141,8 +144,7 @@ def refusal(
         case pq.Ping.OK:
             return _refused(conninfo, doing, message, patience_s)
         case _:
-            hint = "Check the host and the port, and that the server is running."
-            return SourceUnreachable(f"{doing}: {message}", hint)
+            return SourceUnreachable(f"{doing}: {message}", _TLS if _is_about_tls(message) else _ADDRESS)
 
 
 def _refused(conninfo: str, doing: str, message: str, patience_s: float) -> SourceError:
@@ -156,10 +158,14 @@ def _refused(conninfo: str, doing: str, message: str, patience_s: float) -> Sour
             )
         codes = _CODE.findall(failure)
         if not codes:
-            return SourceUnreachable(f"{doing}: {message}", "Retry the command: the server accepts connections.")
+            return SourceUnreachable(f"{doing}: {message}", _TLS if _is_about_tls(message) else _AGAIN)
         return error_for(codes[-1][0], doing, codes[-1][1])
     finally:
         attempt.finish()
+
+
+def _is_about_tls(message: str) -> bool:
+    return "SSL" in message or "certificate" in message
 
 
 def _failure(attempt: Any, patience_s: float) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +12,7 @@ from pyspark.sql import SparkSession
 import tidemark
 from harness.database import Database
 from harness.mirrored import eventually, pipeline_state
+from harness.operating import LIMIT_S, running, until
 from harness.shell import here
 from harness.syncing import publish
 from tests.conftest import NEWEST, quick_only
@@ -23,44 +20,15 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, SourceError
 from tidemark.lake.controls import StopRequest, read_stop, request_stop
 from tidemark.lake.health import HealthLimits, lag_s, problems_of
-from tidemark.lake.pipeline_state import MISSING, SlotUse, State, read_pipeline_state
+from tidemark.lake.pipeline_state import MISSING, SlotUse, State
 from tidemark.lake.status import status_of
-from tidemark.pipeline.events import SyncEnded
+from tidemark.pipeline import publishing
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.publishing import SlotWatch
 from tidemark.pipeline.recording import StateRecord
+from tidemark.postgres.dsn import Dsn
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
-
-LIMIT_S = 120
-
-
-@contextmanager
-def running(db: Database, lake: Path, spark: SparkSession, mode: str = "logical") -> Iterator[Future[SyncEnded]]:
-    """`tidemark.sync` in a thread, until the context ends."""
-    stopped = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(
-            lambda: tidemark.sync(
-                db.dsn(), lake, mode=mode, interval=5, fold=False, spark=spark, stopping=stopped.is_set
-            )
-        )
-        try:
-            yield done
-        finally:
-            stopped.set()
-            done.exception(LIMIT_S)
-
-
-def until(lake: Path, wanted: State, ended: Future[SyncEnded]) -> None:
-    """Wait for a state, or for the end of the pipeline."""
-
-    def is_reached() -> bool:
-        found = read_pipeline_state(lake)
-        return ended.done() or (found is not None and found.state is wanted)
-
-    eventually(is_reached, LIMIT_S)
-    assert not ended.done(), ended.result()
 
 
 def count(lake: Path, spark: SparkSession) -> int:
@@ -80,7 +48,7 @@ def test_a_running_mirror_is_paused_resumed_and_ended(
     following = State.FOLLOWING if mode == "logical" else State.POLLING
     db.run("create table t (id int primary key)", "insert into t select generate_series(1, 10)")
     publish(db, "t")
-    with running(db, lake, spark, mode) as ended:
+    with running(db.dsn(), lake, spark, mode=mode, interval=5) as ended:
         until(lake, following, ended)
         eventually(lambda: lag_s(status_of(lake)) is not None, LIMIT_S)
         shown = here("status", str(lake))
@@ -116,7 +84,7 @@ def test_an_end_at_once_is_no_error_and_a_failure_is_told(db: Database, spark: S
     lake = tmp_path / "lake"
     db.run("create table t (id int primary key)")
     publish(db, "t")
-    with running(db, lake, spark) as ended:
+    with running(db.dsn(), lake, spark) as ended:
         until(lake, State.FOLLOWING, ended)
         slot = pipeline_state(lake).slot
         assert slot is not None
@@ -168,6 +136,18 @@ def test_a_slot_that_was_dropped_is_recorded_as_missing(db: Database, tmp_path: 
     used: list[SlotUse] = []
     SlotWatch(PipelineOptions(db.dsn(), tmp_path / "lake", db.names), used.append).step()
     assert used == [SlotUse(db.names.slot, False, MISSING, None, None)]
+
+
+def test_a_source_that_refuses_connections_is_logged_once(
+    db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "INTERVAL_S", 0.0)
+    unreachable = Dsn(f"{db.dsn().reveal()} port=1")
+    watch = SlotWatch(PipelineOptions(unreachable, tmp_path / "lake", db.names), lambda _: None)
+    for _ in range(3):
+        watch.step()
+    (logged,) = (record.getMessage() for record in caplog.records)
+    assert logged.startswith("cannot read the replication slot: cannot connect to ")
 
 
 def test_the_record_counts_equal_errors_and_is_left_to_the_pipeline_that_runs(
