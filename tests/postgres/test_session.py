@@ -163,6 +163,7 @@ def test_each_refusal_is_told_apart(server: Server) -> None:
     assert type(refused(f"service=no_such_service password={PASSWORD}")) is errors.SourceUnreachable
     without_tls = refused(server.dsn(MIRROR, password=PASSWORD, sslmode="require"))
     assert (type(without_tls), "sslrootcert" in without_tls.hint) == (errors.SourceUnreachable, True)
+    assert "SSL was required" in without_tls.message
 
 
 @pytest.mark.parametrize(

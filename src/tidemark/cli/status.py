@@ -39,7 +39,7 @@ def status(
     cannot be read, the reason and the SQL statement or command that fixes it are printed.
 
     With --check, a mirror is well if its sync runs, is not paused, reports its progress, is not behind by more than the
-    limits, and has a slot for which the source retains all WAL.
+    limits, has 64 MB of free disk space, and has a slot for which the source retains all WAL.
     """
     if not check and (max_lag_s is not None or max_bytes is not None):
         raise InvalidValue("--max-lag and --max-bytes are limits of --check", "Add `--check`.")

@@ -69,7 +69,7 @@ class _MirrorRun:
             with StateRecord(self._options.lake) as record:
                 Pipeline(plan_pipeline(self._options), self._sessions, record, self._emit).run(self._stopping)
         except Stopped:
-            pass
+            pass  # before it had begun, as requested
         except Exception as error:
             hint = f" ({error.hint})" if isinstance(error, TidemarkError) and error.hint else ""
             what = error.message if isinstance(error, TidemarkError) else f"unexpected {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""Whether a mirror is well: its pipeline runs, is not too far behind, and its slot is in order."""
+"""Whether a mirror is well: its pipeline runs, is not too far behind, its slot is in order, and its disk has room."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.errors import InvalidValue
 
+_TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _URI = re.compile(r"postgres(?:ql)?://")
 _HINT = (
@@ -65,10 +66,13 @@ class Dsn:
         self.__reduce__()
 
     def redact(self, text: str) -> str:
-        """Remove option values from a libpq message, which may quote them, except those that `str()` shows."""
+        """Remove option values from a libpq message, which may quote them, except those that `str()` shows.
+
+        The modes of TLS are no secrets, and words of messages: "SSL was required".
+        """
         options = conninfo_to_dict(self._text)
         for key, value in sorted(options.items(), key=lambda item: -len(str(item[1]))):
-            if key not in _SHOWN and value:
+            if key not in _SHOWN and value and not (key == "sslmode" and value in _TLS_MODES):
                 text = text.replace(str(value), "…")
         return text
 
