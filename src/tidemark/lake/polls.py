@@ -37,7 +37,11 @@ class Poll:
 
 
 class Polls:
-    """All recorded cycles, in order. They can include cycles of the stream, which are not polls."""
+    """All recorded cycles, in order. They can include cycles of the stream, which are not polls.
+
+    A mirror can change between the stream and polls repeatedly. The cycle after a poll, if it is not a poll, is that at
+    which the stream replaced polls; its tables were polled too.
+    """
 
     def __init__(self, cycles: pa.Table) -> None:
         self._cycles = cycles
@@ -63,6 +67,11 @@ class Polls:
         return times[-1].as_py() if len(times) else None
 
     @property
+    def first(self) -> Lsn | None:
+        """The LSN of the first cycle."""
+        return Lsn(int(self.positions[0])) if len(self) else None
+
+    @property
     def last(self) -> Poll | None:
         """The last poll, or None if the last cycle was not a poll."""
         return self[len(self) - 1] if len(self) else None
@@ -70,16 +79,34 @@ class Polls:
     @cached_property
     def handed_over(self) -> tuple[Lsn, datetime] | None:
         """The LSN and time at which the stream replaced polls, or None if it did not."""
-        seen = np.flatnonzero(self._cycles["snapshot"].is_valid().to_numpy()) if len(self) else np.empty(0, np.int64)
+        seen = np.flatnonzero(self._polled)
         if not len(seen) or seen[-1] + 1 == len(self):
             return None
         row = self._cycles.slice(seen[-1] + 1, 1).to_pylist()[0]
         return Lsn(row["schema_lsn"]), row["source_time"]
 
     def at(self, lsn: Lsn) -> Poll | None:
-        """Return the poll that a read at an LSN shows; None before the first poll and after the stream took over."""
-        count = int(np.searchsorted(self.positions, lsn.value, side="right"))
+        """Return the poll that a read at an LSN shows; None before the first poll, and where the stream is read."""
+        count = self._upto(lsn)
         return self[count - 1] if count else None
+
+    def polled_upto(self, lsn: Lsn) -> Lsn:
+        """Return the last position at or below an LSN whose rows were polled, zero if there is none."""
+        polled = self._polled[: self._upto(lsn)]
+        seen = np.flatnonzero(polled)
+        if not len(seen):
+            return Lsn.ZERO
+        last = min(int(seen[-1]) + 1, len(polled) - 1)
+        return Lsn(int(self.positions[last]))
+
+    @cached_property
+    def _polled(self) -> npt.NDArray[np.bool_]:
+        polled: npt.NDArray[np.bool_] = self._cycles["snapshot"].is_valid().to_numpy()
+        return polled
+
+    def _upto(self, lsn: Lsn) -> int:
+        """The number of cycles at or below an LSN."""
+        return int(np.searchsorted(self.positions, lsn.value, side="right"))
 
     def __getitem__(self, number: int) -> Poll | None:
         row = self._cycles.slice(number, 1).to_pylist()[0]

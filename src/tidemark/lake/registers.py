@@ -281,7 +281,7 @@ def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
     These are the last cycle at or below the retained LSN, those with the same LSN, and those after it. Of polls that
     found no change, the first, the last and the latest by the source's clock are kept. Of cycles of the stream that are
     older than an hour, the last of each minute is kept, and after a day the last of each hour, as only the expire job
-    needs them. The last poll and the cycle that followed it show when the stream replaced polls.
+    needs them. The last poll before the stream, and the cycle that followed it, show when the stream replaced polls.
     """
     lsns = np.maximum(cycles["schema_lsn"].to_numpy(), cycles["applied_lsn"].to_numpy())
     polled = cycles["snapshot"].is_valid().to_numpy()
@@ -293,7 +293,8 @@ def kept_cycles(cycles: pa.Table, retained: Lsn, now: datetime) -> pa.Table:
     changed = np.append(True, lsns[1:] != lsns[:-1])
     last_of_lsn = np.append(changed[1:], True)
     followed = (ages_s <= _THIN_S) | last_of_period
-    kept = np.where(polled, changed | last_of_lsn | _is_latest(cycles, changed), followed)
+    follows_poll = np.append(False, polled[:-1])
+    kept = np.where(polled, changed | last_of_lsn | _is_latest(cycles, changed), followed | follows_poll)
     highest = np.maximum.accumulate(lsns)
     last_below = max(0, int(np.searchsorted(highest, retained.value, side="right")) - 1)
     kept[: int(np.searchsorted(highest, highest[last_below], side="left"))] = False

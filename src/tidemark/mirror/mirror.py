@@ -384,7 +384,7 @@ class Mirror:
 
     def _require_stream(self) -> None:
         """Refuse a read that requires the stream if the mirror is polled."""
-        if self._opened.streamed_above is None and (poll := self._opened.last_poll) is not None:
+        if (poll := self._opened.last_poll) is not None:
             raise NotAnswerable(
                 f"the mirror is polled and cannot be read at `now` or at a snapshot; it has {poll}",
                 "Use `latest`, an LSN or a time; `tidemark sync` polls the source again.",

@@ -512,8 +512,8 @@ class Moment:
         Only differences that the log does not record are checked: polls, copies and definitions.
         """
         # A poll does not record commits, so no commit can be excluded from its rows.
-        polled = sorted(lsn for lsn in self.boundary.excluded if lsn <= (self._opened.streamed_above or Lsn.ZERO))
-        if polled:
+        excluded = self.boundary.excluded
+        if excluded and (polled := sorted(lsn for lsn in excluded if lsn <= self._opened.polled_upto(self.lsn))):
             return f"was polled with the commit at {polled[0]}, which is not visible here"
         if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):
             return f"was copied or altered up to {span.begin}, and the snapshot may be older than that"

@@ -15,9 +15,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
-from tidemark.errors import LogBehind, NotAnswerable, ReceiveFailed
+from tidemark.errors import LogBehind, NotAnswerable, ReceiveFailed, TidemarkError
 from tidemark.lake.lake import Lake
-from tidemark.lake.polls import Poll, read_polls
+from tidemark.lake.polls import Poll, Polls, read_polls
+from tidemark.log.disk import Disk
+from tidemark.log.mirror import read_mirror
 from tidemark.log.reader import LogReader
 from tidemark.mirror.times import Committed, time_of
 from tidemark.postgres.dsn import Dsn
@@ -44,7 +46,7 @@ class OpenLake:
         if not callable(spark):
             require_pinned(spark)
         self.reader = log_reader(self.lake)
-        self._streamed_from: Lsn | None = None
+        self._streamed: tuple[Lsn, Polls] | None = None
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -80,20 +82,28 @@ class OpenLake:
     @property
     def last_poll(self) -> Poll | None:
         """The last poll, or None if the mirror is not polled."""
-        return read_polls(self.lake.path).last
+        return self._polls.last
+
+    def polled_upto(self, lsn: Lsn) -> Lsn:
+        """The last position at or below an LSN whose rows were polled, zero if there is none."""
+        return self._polls.polled_upto(lsn)
 
     @property
-    def streamed_above(self) -> Lsn | None:
-        """The LSN at which streaming replaced polling, zero if the mirror was never polled.
+    def _polls(self) -> Polls:
+        """All polls. While the mirror follows the stream into the same log, it is not polled: they are read once."""
+        start = self._log_start()
+        if self._streamed is not None and self._streamed[0] == start:
+            return self._streamed[1]
+        polls = read_polls(self.lake.path)
+        self._streamed = (start, polls) if start is not None and len(polls) and polls.last is None else None
+        return polls
 
-        None while the mirror is polled or has no cycle yet. A mirror that streams does not return to polling, so the
-        polls and cycles are read only until the LSN is known.
-        """
-        if self._streamed_from is None:
-            polls = read_polls(self.lake.path)
-            if len(polls) and polls.last is None:
-                self._streamed_from = polls.handed_over[0] if polls.handed_over is not None else Lsn.ZERO
-        return self._streamed_from
+    def _log_start(self) -> Lsn | None:
+        try:
+            mirror = read_mirror(self.lake.log, Disk())
+        except TidemarkError:
+            return None
+        return mirror.start if mirror is not None else None
 
 
 def _given(session: SparkSession) -> SparkSession:

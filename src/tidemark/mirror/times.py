@@ -10,7 +10,8 @@ The time of a position is that of its last commit; `latest` is the greatest time
 
 A polled mirror has no commits, and polls take their place: the position of a time is the last poll up to which no poll
 is later by the source's clock, and the time of a position is that of the poll that a read there returns. The same holds
-for the past of a mirror that was polled and now streams.
+for the past of a mirror that was polled and now streams. A change from the stream to polling removes the log, and the
+times of its commits with it: times from then are refused, LSNs are not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from tidemark.pgoutput.messages import EPOCH
 from tidemark.reads.snapshot import LakeView
 
 _LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."
+_STREAMED = "is before the mirror changed from the stream to polling, which removed the times of commits"
+_BY_LSN = "Use a later time, or an LSN."
 _NEWER = "Use `latest`, or run `tidemark sync` and retry the command."
 
 
@@ -81,12 +84,16 @@ def lsn_of_poll(time: datetime, polls: Polls) -> Lsn:
         raise NotAnswerable(f"{_shown(time)} is before the first poll", _LATER)
     if latest[-1] < _plain(time):
         raise NotAnswerable(f"{_shown(time)} is after the last poll, {last}", _NEWER)
+    if polls[before - 1] is None:
+        raise NotAnswerable(f"{_shown(time)} {_STREAMED}", _BY_LSN)
     return Lsn(int(polls.positions[before - 1]))
 
 
 def polled_at(lsn: Lsn, polls: Polls) -> Committed:
     """Return the poll that a read at a position returns."""
     poll = polls.at(lsn)
+    if poll is None and polls.first is not None and lsn >= polls.first:
+        raise NotAnswerable(f"the time of {lsn} is not known: it {_STREAMED}", "Use a later LSN, or `latest`.")
     if poll is None:
         raise NotAnswerable(f"{lsn} is before the first poll", "Use a later LSN, or `latest`.")
     latest = polls.latest[np.searchsorted(polls.positions, lsn.value, side="right") - 1]

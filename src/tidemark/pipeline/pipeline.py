@@ -4,7 +4,7 @@
     tidemark.sync("host=db dbname=shop", "/data/lake", table=["public.*"], once=True)
 
 The options are planned first (`plan.py`: replication mode, names, checks). Then a `Pipeline` publishes, copies, follows
-the stream (`logical.py`) or polls (`poll/`), changes from polling to the stream, restarts the mirror on request, and
+the stream (`logical.py`) or polls (`poll/`), changes between them, restarts the mirror on request, and
 folds. It reports its progress as typed events (`events.py`), and logs everything else. After a stop or a crash the
 next pipeline with the same options resumes.
 """
@@ -30,12 +30,14 @@ from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent
 from tidemark.pipeline.logical import LogicalReplication, require_log, spark_ended
-from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, plan_pipeline
+from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
+from tidemark.pipeline.poll.from_stream import leave_stream
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord, publish
 from tidemark.pipeline.recording import StateRecord
 from tidemark.pipeline.reporting import Reporter
 from tidemark.pipeline.restart import restart_if_requested
+from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, WalPolicy
 from tidemark.restarts import Restarts
@@ -203,6 +205,8 @@ class Pipeline:
             self._reporter.enter(State.PAUSED if self._controls.is_paused else State.POLLING)
             self._reporter.polls(lsn, progress)
 
+        if self._plan.choice.mode is Mode.POLL and mode_of(self._options.lake) is Mode.LOGICAL:
+            leave_stream(self._options, stopping)
         polled = run_polls(self._options, spark, stopping, self._reporter.emit, watch, self._controls)
         if polled is None:
             return None

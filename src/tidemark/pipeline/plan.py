@@ -167,18 +167,31 @@ class PipelineOptions:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Options that were checked against the source and the lake. If `polled`, the pipeline begins with polls."""
+    """Options that were checked against the source and the lake. If `polled`, the pipeline begins with polls.
+
+    `present` is the mode in which the lake was last written; None if it is empty.
+    """
 
     options: PipelineOptions
     choice: Choice
-    polled: bool
+    present: Mode | None
+
+    @property
+    def polled(self) -> bool:
+        """Whether the pipeline begins with polls."""
+        return Mode.POLL in (self.choice.mode, self.present)
 
     def describe(self) -> str:
         """The plan as text: mode, SQL at the source, tables with their parts and sizes. Changes nothing."""
         lake = self.options.lake
         lines = [f"-- Mode {self.choice.mode.value}: {self.choice.why}"]
-        if read_restart(lake) is not None:
+        if not self.polled and read_restart(lake) is not None:
             lines.append(f"-- {lake} restarts: a new slot is created, and every table is copied again.")
+        if self.choice.mode is Mode.POLL and self.present is Mode.LOGICAL:
+            slot = self.options.names.slot
+            lines.append(
+                f"-- {lake} follows the stream: replication slot {slot} is dropped, and every table is copied."
+            )
         if self.polled and self.choice.mode is Mode.LOGICAL:
             lines.append(f"-- {lake} is polled once more, then follows the stream; only new tables are copied.")
         return "\n".join([*lines, *self._at_the_source()]) + "\n"
@@ -206,15 +219,14 @@ def plan_pipeline(options: PipelineOptions) -> PipelinePlan:
         with Session.open(options.source, "sync") as session:
             names = MirrorNames.of_database(session.row("select current_database()")[0])
         options = replace(options, mirror=names)
-    present = _mode_of(options.lake)
-    choice = _choice(options, present)
-    polled = Mode.POLL in (choice.mode, present)
-    if polled and options.endpos is not None:
+    present = mode_of(options.lake)
+    plan = PipelinePlan(options, choice := _choice(options, present), present)
+    if plan.polled and options.endpos is not None:
         reason = choice.why if choice.mode is Mode.POLL else f"{options.lake} was created by polling"
         raise InvalidValue(f"--endpos {options.endpos} needs mode logical: {reason}", "Use `--once`.")
-    if polled:
+    if plan.polled:
         require_interval(options.interval_s)
-    return PipelinePlan(options, choice, polled)
+    return plan
 
 
 def require_interval(interval_s: float) -> None:
@@ -247,13 +259,8 @@ def _tables(session: Session, selection: Selection, *, polled: bool) -> Iterator
 
 
 def _choice(options: PipelineOptions, present: Mode | None) -> Choice:
-    """The mode: as requested, as the lake has it, or as the source supports it. Logical mode is never changed."""
-    if present is Mode.LOGICAL:
-        if options.mode is Mode.POLL:
-            raise InvalidValue(
-                f"{options.lake} follows the stream, and cannot be polled",
-                "Use another directory for a mirror that polls, or `--mode logical`.",
-            )
+    """The mode: as requested, as the lake has it, or as the source supports it. Only a request ends the stream."""
+    if present is Mode.LOGICAL and options.mode is not Mode.POLL:
         return Choice(present, f"{options.lake} follows the stream")
     if options.mode is not None:
         return Choice(options.mode, "as requested by --mode")
@@ -261,7 +268,7 @@ def _choice(options: PipelineOptions, present: Mode | None) -> Choice:
         return choose_mode(session, options.source, options.names, options.selection, strict=present is None)
 
 
-def _mode_of(lake: Path) -> Mode | None:
+def mode_of(lake: Path) -> Mode | None:
     """The mode in which a lake was last written; None if it is empty."""
     if not (lake / NAME).exists():
         return None

@@ -116,6 +116,14 @@ def restarted(after: str, cause: str) -> Reason:
     return Reason(f"the mirror was restarted ({cause}), and changes committed after {after} are missing", COPY_AGAIN)
 
 
+def polled_since(after: str) -> Reason:
+    """The mirror changed from the stream to polling."""
+    return Reason(
+        f"the mirror is polled now, and changes committed after {after} and before the first poll are missing",
+        COPY_AGAIN,
+    )
+
+
 def not_permitted(table: Table) -> Reason | None:
     """The role of the connection cannot read all rows of the table; None if it can."""
     if not table.schema_usable:

@@ -29,8 +29,10 @@ from tidemark.errors import (
 )
 from tidemark.lake.registers import read_cycle, read_seen
 from tidemark.log.disk import Disk
+from tidemark.log.emptying import empty_log
 from tidemark.log.mirror import read_mirror
-from tidemark.log.writer import LOCK
+from tidemark.log.segment import SEGMENT, numbers
+from tidemark.log.writer import LOCK, LogLock
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.poll.poller import Polled, Poller
@@ -98,7 +100,7 @@ class Handover:
             return
         with Session.open(self._options.source, "handover") as session:
             drop_slot_when_free(session, self._options.names.slot, DROP_WAIT_S)
-        shutil.rmtree(data.decode(), ignore_errors=True)
+        _remove_log(Path(data.decode()))
         self._storage.delete(MARK)
 
     def _follows_the_stream(self) -> bool:
@@ -130,7 +132,7 @@ class Handover:
 
     def _require_nothing_there(self) -> None:
         """Raise an error if the log or the slot exists: an attempt removes only what it has created."""
-        if self._log.exists() and any(path.name != LOCK for path in self._log.iterdir()):
+        if not _is_unused(self._log):
             raise ObjectExists(
                 f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
             )
@@ -183,6 +185,26 @@ class Handover:
             if receiving.process.poll() is not None:
                 receiving.wait()
             time.sleep(_LOOK_S)
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether a directory has no log, or one that was emptied when the mirror stopped following the stream."""
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+    mirror = read_mirror(folder, Disk()) if names else None
+    return mirror.start is None and not numbers(names, SEGMENT) if mirror is not None else names <= {LOCK}
+
+
+def _remove_log(folder: Path) -> None:
+    """Remove a log. If the directory had another one before, it is emptied: the numbers of segments are not reused."""
+    mirror = read_mirror(folder, Disk()) if folder.exists() else None
+    if mirror is None or mirror.segment == 1:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    lock = LogLock(folder)
+    try:
+        empty_log(folder, Disk(), mirror.identity, mirror.name)
+    finally:
+        lock.release()
 
 
 def mark_attempt(lake: Storage, log: Path) -> None:

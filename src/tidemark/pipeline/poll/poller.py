@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, ObjectMissing, SourceBusy, TableChanged
 from tidemark.lake.registers import Cycle, Seen
-from tidemark.lake.requests import Requests
+from tidemark.lake.requests import Requests, Restart
 from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
@@ -180,6 +180,8 @@ class Poller:
         except ObjectMissing:
             seen.require_held()
             raise
+        if None in self._whole:
+            Restart.remove(self._options.lake)  # every table was copied, which is all that a restart does
         self._last, self._whole = seen, {}
         while self._asked:
             self._requests.fulfilled(self._asked.pop())
