@@ -40,6 +40,7 @@ def test_the_nearest_mark_decides(tmp_path: Path) -> None:
     assert "4 tests collected" in collected(file).stdout
 
 
+@pytest.mark.full
 def test_a_test_in_no_tier_fails_collection(tmp_path: Path) -> None:
     file = tmp_path / "test_unmarked.py"
     file.write_text("def test_something(): pass\n")

@@ -203,6 +203,7 @@ def test_a_torn_live_index_shows_a_reader_less_and_loses_nothing(tmp_path: Path,
     assert opening.rows({name: data for name, data in small.world.items() if name != small.index}) == whole
 
 
+@pytest.mark.full
 def test_a_reader_that_meets_a_damaged_block_says_so(tmp_path: Path, opening: Opening) -> None:
     small = write(tmp_path / "log", synced=True)
     for name in (small.closed_segment, small.segment):

@@ -124,7 +124,7 @@ def outcome(life: Life, expected: type[LogError]) -> str:
 @pytest.mark.parametrize(
     ("number", "written", "expected"),
     [
-        (errno.ENOSPC, 0.6, LogDiskFull),
+        pytest.param(errno.ENOSPC, 0.6, LogDiskFull, marks=pytest.mark.full),
         pytest.param(errno.ENOSPC, 0, LogDiskFull, marks=pytest.mark.full),
         pytest.param(errno.EDQUOT, 0, LogDiskFull, marks=pytest.mark.full),
         pytest.param(errno.EIO, 0.3, LogDiskFailed, marks=pytest.mark.full),

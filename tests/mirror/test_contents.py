@@ -125,7 +125,7 @@ def answers(spark: SparkSession, cases: list[Case], identity: Identity, folder: 
 @pytest.mark.parametrize(
     ("identity", "make"),
     [
-        (Identity.DEFAULT, keyed_history),
+        pytest.param(Identity.DEFAULT, keyed_history, marks=pytest.mark.full),
         pytest.param(Identity.FULL, keyed_history, marks=pytest.mark.full),
         (Identity.MULTISET, multiset_history),
         (Identity.NOTHING, insert_history),

@@ -56,6 +56,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
+@pytest.mark.full
 def test_every_row_of_the_page_holds_on_postgresql_and_on_spark(example: tuple[Database, Moment]) -> None:
     database, moment = example
     rows = ROW.findall(PAGE)

@@ -20,7 +20,7 @@ from tidemark.lake.status import TableStatus, status_of
 from tidemark.mirror.mirror import Mirror
 from tidemark.pipeline.apply.applier import StreamApplier
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 MOOD = "create type mood as enum ('sad', 'glad')"
 

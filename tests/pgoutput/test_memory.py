@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import quick_only
 from tidemark.pgoutput.frames import framed
 
 pytestmark = pytest.mark.quick
@@ -54,7 +53,8 @@ def growth_kb(folder: Path, rows: int, streamed: bool) -> int:
     return grown
 
 
-@pytest.mark.parametrize("streamed", quick_only((False, True), True))
+@pytest.mark.full
+@pytest.mark.parametrize("streamed", [False, True])
 def test_a_transaction_ten_times_as_large_takes_no_more_memory(tmp_path: Path, streamed: bool) -> None:
     small, large = (growth_kb(tmp_path, rows, streamed) for rows in (300_000, 3_000_000))
     assert large < small + 4096, f"{small} kB for 300,000 rows, {large} kB for 3,000,000"

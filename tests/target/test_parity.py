@@ -13,7 +13,7 @@ from tests.target.parity import PAIRS, compared, servers
 SNAPSHOTS = 67  # for each pair of versions
 
 
-@pytest.mark.quick
+@pytest.mark.full
 @NEWEST
 def test_a_clone_equals_its_source_at_every_lsn(server: Server, tmp_path: Path) -> None:
     found = compared(server, server, tmp_path, 3, writers=3)

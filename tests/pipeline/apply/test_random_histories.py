@@ -89,6 +89,7 @@ def _note(side: Lakeside) -> None:
         side.note(*TABLES)
 
 
+@pytest.mark.full
 def test_the_mirror_equals_postgresql_after_any_history(
     db: Database, spark: SparkSession, tmp_path: Path, short: bool
 ) -> None:

@@ -16,6 +16,7 @@ from tidemark.errors import InvalidValue, NotAnswerable
 pytestmark = pytest.mark.quick
 
 
+@pytest.mark.full
 def test_columns_added_dropped_renamed_and_widened_read_back_at_every_commit(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def test_groups_are_consecutive_files_of_the_same_columns_that_are_worth_it(
         assert max(sizes) < LIMITS_BYTES[-1]
 
 
-@pytest.mark.parametrize("largest", [20_000, 3_000_000])
+@pytest.mark.parametrize("largest", [20_000, pytest.param(3_000_000, marks=pytest.mark.full)])
 def test_a_table_keeps_few_files_and_every_change_is_rewritten_a_few_times(largest: int) -> None:
     """Many cycles, compacted after every hundred."""
     chance = random.Random(1)  # noqa: S311 - the same every time

@@ -81,6 +81,7 @@ def opened(db: Database, statement: str) -> Iterator[Any]:
         yield session
 
 
+@pytest.mark.full
 def test_a_lower_id_that_commits_later(db: Database, tmp_path: Path, spark: SparkSession) -> None:
     with beside(db, tmp_path, spark) as (naive, mirror), opened(db, "insert into t values (1, 'early')") as early:
         db.run("begin; insert into t values (2, 'prepared'); prepare transaction 'lower'")

@@ -44,7 +44,7 @@ from tidemark.pipeline.poll.snapshot_exports import SnapshotExports
 from tidemark.pipeline.poll.snapshot_session import open_poll_snapshot
 from tidemark.postgres.capability import Mode
 
-pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
+pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 
 @dataclass(frozen=True)

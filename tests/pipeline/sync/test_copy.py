@@ -43,6 +43,7 @@ def test_every_type_is_copied_as_postgresql_prints_it(db: Database, spark: Spark
         assert synced.require_noted() == 2
 
 
+@pytest.mark.full
 def test_all_kinds_of_tables_are_copied_and_followed(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run(
         "create table keyed (id int primary key, v text)",

@@ -19,6 +19,7 @@ from tidemark.pipeline.plan import PipelineOptions
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
 
+@pytest.mark.full
 def test_history_expires_while_the_mirror_runs(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     db.run("create table t (id int primary key, v text)", "insert into t select i, 'v' from generate_series(1, 50) i")
     with syncing(db, tmp_path, spark, "t", keep_s=2.0) as synced:
