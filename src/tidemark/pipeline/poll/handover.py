@@ -189,9 +189,9 @@ class Handover:
 
 def _is_unused(folder: Path) -> bool:
     """Whether a directory has no log, or one that was emptied when the mirror stopped following the stream."""
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
     mirror = read_mirror(folder, Disk()) if names else None
-    return mirror.start is None and not numbers(names, SEGMENT) if mirror is not None else names <= {LOCK}
+    return mirror.start is None and not numbers(names, SEGMENT) if mirror is not None else names in ([], [LOCK])
 
 
 def _remove_log(folder: Path) -> None:
