@@ -141,8 +141,9 @@ def _ago(time: datetime, now: datetime) -> str:
 def _progress(found: LakeStatus, receiver: Position | None) -> list[tuple[str, str]]:
     received = receiver.received if receiver else found.received_lsn
     lag, writer = _lag(found, received), str(found.writer) if found.writer else "not running"
+    is_left = found.pipeline is not None and found.pipeline.state is State.POLLING
     lines = [
-        ("Mode", "logical decoding"),
+        ("Mode", "polling: the first poll copies every table" if is_left else "logical decoding"),
         ("Receiver", receiver.state if receiver else "not running"),
         ("Writer", writer),
         ("Received LSN", _text(received) or "unknown"),

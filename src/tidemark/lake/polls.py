@@ -57,8 +57,9 @@ class Polls:
 
     @cached_property
     def latest(self) -> npt.NDArray[np.datetime64]:
-        """The running maximum of the cycles' source times, because a clock may be set back."""
-        return np.fmax.accumulate(self._cycles["source_time"].to_numpy())
+        """The running maximum of the cycles' source times, because a clock may be set back; the first may have none."""
+        times = self._cycles["source_time"].to_numpy()
+        return np.fmax.accumulate(np.where(np.isnat(times), np.datetime64("0001-01-01", "us"), times))
 
     @property
     def seen_at(self) -> datetime | None:

@@ -75,7 +75,7 @@ def open_source(
     try:
         may_replicate, in_recovery = session.row(_MAY_REPLICATE)
         mirror = read_mirror(lake.log, Disk())
-        if mirror is not None:
+        if mirror is not None and mirror.start is not None:  # otherwise the mirror is polled
             durable = reader.received if reader is not None else Lsn.ZERO
             found = locate(session, dsn, may_replicate=may_replicate)
             check_same(mirror.identity, replace(found, position=durable) if in_recovery else found, durable)

@@ -30,7 +30,7 @@ from tidemark.pgoutput.messages import EPOCH
 from tidemark.reads.snapshot import LakeView
 
 _LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."
-_STREAMED = "is before the mirror changed from the stream to polling, which removed the times of commits"
+_STREAMED = "is before the first poll that followed the stream; the times of earlier commits were removed with the log"
 _BY_LSN = "Use a later time, or an LSN."
 _NEWER = "Use `latest`, or run `tidemark sync` and retry the command."
 
@@ -127,6 +127,8 @@ def time_of(lsn: Lsn, view: LakeView) -> Committed:
     handed, time = polls.handed_over
     if lsn < handed:
         return polled_at(lsn, polls)
+    if not _has_all_since(handed, view):
+        return committed_at(lsn, _commits(view))
     commits = _commits(view)
     first = commits.first(handed)  # the last poll includes the commits before
     if first is None or lsn < first.lsn:
@@ -143,6 +145,8 @@ def _position_at(time: datetime, view: LakeView) -> Lsn:
     handed, since = polls.handed_over
     if time < since:
         return lsn_of_poll(time, polls)
+    if not _has_all_since(handed, view):
+        return lsn_at(time, _commits(view), view.answerable, polls.seen_at)
     commits = _commits(view)
     first = commits.first(handed)
     if first is None or time < _time(first.micros):
@@ -157,6 +161,11 @@ def _commits(view: LakeView) -> CommitIndex:
             "Use an LSN or `latest`, or run the command on the host of the log.",
         )
     return view.reader.index
+
+
+def _has_all_since(lsn: Lsn, view: LakeView) -> bool:
+    """Whether the log has every commit since a position, or a new one was begun since then."""
+    return view.log_start is not None and view.log_start <= lsn
 
 
 def _shown(time: datetime) -> str:

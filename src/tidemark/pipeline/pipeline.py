@@ -205,13 +205,25 @@ class Pipeline:
             self._reporter.enter(State.PAUSED if self._controls.is_paused else State.POLLING)
             self._reporter.polls(lsn, progress)
 
-        if self._plan.choice.mode is Mode.POLL and mode_of(self._options.lake) is Mode.LOGICAL:
+        if mode_of(self._options.lake) is Mode.LOGICAL:
+            if self._options.mode is not Mode.POLL:
+                return None  # another process has changed it
+            self._wait_while_paused(stopping)
             leave_stream(self._options, stopping)
         polled = run_polls(self._options, spark, stopping, self._reporter.emit, watch, self._controls)
         if polled is None:
             return None
         complete = not stopping()
         return self._ended(SyncEnded(complete, polled.lsn, None), polled.failure if complete else None)
+
+    def _wait_while_paused(self, stopping: Stopping) -> None:
+        while self._controls.is_paused:
+            if stopping():
+                raise Stopped("stopped while paused; nothing was changed")
+            self._reporter.enter(State.PAUSED)
+            self._record.use(None)
+            self._controls.step()
+            time.sleep(_LOOK_S)
 
     def _follow(self, spark: SparkSession, stopping: Stopping) -> SyncEnded:
         """Follow the stream until the end; a requested restart of the mirror is executed on the way."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemark.clock import Lsn
-from tidemark.errors import LogInUse, ObjectExists, Stopped
+from tidemark.errors import LogInUse, ObjectExists, Stopped, TidemarkError
 from tidemark.lake.commits import applied, is_there, opened
 from tidemark.lake.copy_records import remove_records
 from tidemark.lake.lake import Lake
@@ -29,6 +29,7 @@ from tidemark.lake.requests import Restart
 from tidemark.log.archive import parse_archive, store_segment, unarchived
 from tidemark.log.disk import Disk
 from tidemark.log.emptying import empty_log
+from tidemark.log.recovery import last_position
 from tidemark.log.writer import LogLock
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.identity import Identity
@@ -94,10 +95,17 @@ class StreamEnd:
 
     @property
     def highest(self) -> Lsn:
-        """The highest LSN in the lake."""
+        """The highest LSN that the lake has, or that a read could use: the log is read too."""
         last = self.cycles.last
         reached = (self._reach(each) for each in self.tables.histories.values())
-        return max([last.applied_lsn, last.schema_lsn, read_retained(self.lake.path), *reached])
+        return max([last.applied_lsn, last.schema_lsn, read_retained(self.lake.path), self._received, *reached])
+
+    @property
+    def _received(self) -> Lsn:
+        try:
+            return last_position(self.lake.log, self.disk) or Lsn.ZERO
+        except TidemarkError:
+            return Lsn.ZERO  # a damaged log cannot be read
 
     def require_slot_is_ours(self, session: Session) -> None:
         """Refuse a slot of another database."""

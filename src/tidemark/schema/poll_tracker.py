@@ -165,7 +165,7 @@ class PollTracker(SchemaTracker):
             return
         if history is None or not history.live:
             waiting = self._event(TableEventKind.WAITING, new, here, FIRST_POLL)
-            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), "new table")
+            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), whole or "new table")
             return
         if history.last.lsn > here.applied:
             whole = whole or "the previous poll was interrupted"

@@ -119,7 +119,8 @@ def restarted(after: str, cause: str) -> Reason:
 def polled_since(after: str) -> Reason:
     """The mirror changed from the stream to polling."""
     return Reason(
-        f"the mirror is polled now, and changes committed after {after} and before the first poll are missing",
+        f"the mirror changed from the stream to polling, and changes committed after {after} and before the "
+        "next copy of the table are missing",
         COPY_AGAIN,
     )
 

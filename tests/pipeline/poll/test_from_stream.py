@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST, Start
 from tests.striking import striking
 from tidemark.clock import Lsn
-from tidemark.errors import NotAnswerable, NotPermitted
+from tidemark.errors import InvalidValue, NotAnswerable, NotPermitted, NotTheSameSource
 from tidemark.lake.lake import Lake
 from tidemark.lake.polls import read_polls
-from tidemark.lake.requests import read_restart
+from tidemark.lake.requests import read_restart, request_restart
 from tidemark.lake.status import status_of
 from tidemark.mirror.mirror import Mirror
 from tidemark.pipeline.pipeline import sync
@@ -85,8 +85,9 @@ def test_a_mirror_changes_from_the_stream_to_polls_and_back_twice(
 ) -> None:
     side = streamed(db, tmp_path, spark)
     lake = side.options.lake
-    last, streamed_at = side.notes[-1].lsn, datetime.now(UTC)
     with tidemark.open(lake, spark, source=db.dsn(MIRROR)) as mirror:
+        last = side.notes[-1].lsn
+        streamed_at = require_time(mirror, last)
         assert mirror.at("now").lsn >= last, "the handle has seen the stream"
         for turn in (3, 6):
             last, streamed_at = change_and_return(mirror, side, turn, last, streamed_at)
@@ -110,11 +111,11 @@ def change_and_return(
         mirror.at("now")
     gap = Lsn(first.value - 1)
     for table in TABLES:
-        with pytest.raises(NotAnswerable, match="the mirror is polled now, and changes committed after"):
+        with pytest.raises(NotAnswerable, match="the mirror changed from the stream to polling"):
             mirror.at(gap).table(table)
-    for time in (streamed_at, mirror.at(last).time):
-        with pytest.raises(NotAnswerable, match="changed from the stream to polling"):
-            mirror.at(time or streamed_at)
+    assert mirror.at(last).time is None
+    with pytest.raises(NotAnswerable, match="before the first poll that followed the stream"):
+        mirror.at(streamed_at)
     work(db, turn + 1)
     polled = run(db, tmp_path, spark, "poll")
     side.notes.append(noted(db, polled))
@@ -135,16 +136,26 @@ def change_and_return(
     now = mirror.at("now")
     for table in TABLES:
         require_read(now, table, *by_postgres(db, table))
-    return side.notes[-1].lsn, datetime.now(UTC)
+    last = side.notes[-1].lsn
+    return last, require_time(mirror, last)
 
 
-POINTS = (
-    FailPoint.RESTART_DECIDED,
-    FailPoint.EVENTS_COMMITTED,
-    FailPoint.LOG_EMPTIED,
-    FailPoint.CYCLE_COMMITTED,
-    FailPoint.WRITTEN,
-    FailPoint.ALL_COMMITTED,
+def require_time(mirror: Mirror, lsn: Lsn) -> datetime:
+    """The time of a position, at which the mirror can be read."""
+    time = mirror.at(lsn).time
+    assert time is not None
+    mirror.at(time).close()
+    return time
+
+
+POINTS = (  # and how often each is reached
+    (FailPoint.RESTART_DECIDED, 1),
+    (FailPoint.EVENTS_COMMITTED, 1),
+    (FailPoint.LOG_EMPTIED, 1),
+    (FailPoint.CYCLE_COMMITTED, 1),
+    (FailPoint.WRITTEN, 1),
+    (FailPoint.ALL_COMMITTED, 1),
+    (FailPoint.CYCLE_COMMITTED, 2),
 )
 
 
@@ -153,9 +164,9 @@ def test_wherever_the_change_ends_the_next_sync_polls_or_restarts(
     db: Database, tmp_path: Path, spark: SparkSession, then: str
 ) -> None:
     side = streamed(db, tmp_path, spark)
-    for turn, point in enumerate(POINTS, 3):
+    for turn, (point, times) in enumerate(POINTS, 3):
         work(db, turn)
-        with striking(point):
+        with striking(point, times):
             sync(db.dsn(MIRROR), side.options.lake, name=db.name, mode="poll", once=True, spark=spark)
         assert read_restart(side.options.lake) is not None
         assert side.require_noted_here(), f"history is readable after it ended at: {point.value}"
@@ -208,6 +219,45 @@ def test_a_slot_that_the_role_cannot_drop_is_named_and_nothing_changes(
     run(db, tmp_path, spark)  # it follows the stream as before
     db.admin(f"select pg_drop_replication_slot('{db.names.slot}')")
     run(db, tmp_path, spark, "poll", reader)
+
+
+def test_a_standby_and_another_name_are_refused(start: Start, tmp_path: Path, spark: SparkSession) -> None:
+    primary = start()
+    db = create_database(primary)
+    side = streamed(db, tmp_path, spark)
+    standby = primary.standby()
+    before = Lake.open(side.options.lake).cycle()
+    try:
+        copied = Database(standby, db.name)
+        with pytest.raises(InvalidValue, match="SOURCE is a standby"):
+            sync(copied.dsn(MIRROR), side.options.lake, name=db.name, mode="poll", once=True, spark=spark)
+        with pytest.raises(NotTheSameSource, match="not of 'other'"):
+            sync(db.dsn(MIRROR), side.options.lake, name="other", mode="poll", once=True, spark=spark)
+        assert Lake.open(side.options.lake).cycle() == before
+        assert read_restart(side.options.lake) is None
+        assert db.run(SLOTS) == [(db.names.slot,)]
+    finally:
+        standby.remove()
+
+
+def test_times_of_a_stream_that_another_log_has_replaced_are_refused(
+    db: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    side = streamed(db, tmp_path, spark)
+    lake = side.options.lake
+    run(db, tmp_path, spark, "poll")
+    run(db, tmp_path, spark)
+    work(db, 3)
+    run(db, tmp_path, spark)
+    with tidemark.open(lake, spark) as mirror:
+        lsn = mirror.at().lsn
+        streamed_at = require_time(mirror, lsn)
+        request_restart(lake)
+        work(db, 4)
+        run(db, tmp_path, spark)
+        assert mirror.at(lsn).time is None
+        with pytest.raises(NotAnswerable, match="is before the first commit"):
+            mirror.at(streamed_at)
 
 
 def test_the_plan_names_what_is_lost(db: Database, tmp_path: Path, spark: SparkSession) -> None:

@@ -86,8 +86,8 @@ class Handover:
         """Remove what an unfinished attempt left behind; log a warning if that is not possible now."""
         try:
             self.discard()
-        except SourceError as error:
-            slot, message = self._options.names.slot, "could not drop replication slot %s, will retry: %s"
+        except (SourceError, LogError) as error:
+            slot, message = self._options.names.slot, "could not remove replication slot %s and its log, will retry: %s"
             _LOGGER.warning(message, slot, error.message, extra=fields(slot=slot))
 
     def discard(self) -> None:
@@ -132,7 +132,7 @@ class Handover:
 
     def _require_nothing_there(self) -> None:
         """Raise an error if the log or the slot exists: an attempt removes only what it has created."""
-        if not _is_unused(self._log):
+        if not _is_unused(self._log, self._options.names.mirror):
             raise ObjectExists(
                 f"cannot create a log in {self._log}: the directory is not empty", "Use another directory with `--log`."
             )
@@ -187,11 +187,14 @@ class Handover:
             time.sleep(_LOOK_S)
 
 
-def _is_unused(folder: Path) -> bool:
-    """Whether a directory has no log, or one that was emptied when the mirror stopped following the stream."""
+def _is_unused(folder: Path, name: str) -> bool:
+    """Whether a directory has no log, or one that was emptied when this mirror stopped following the stream."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     mirror = read_mirror(folder, Disk()) if names else None
-    return mirror.start is None and not numbers(names, SEGMENT) if mirror is not None else names in ([], [LOCK])
+    if mirror is None:
+        return names in ([], [LOCK])
+    is_emptied = mirror.start is None and mirror.segment > 1 and not numbers(names, SEGMENT)
+    return is_emptied and mirror.name == name
 
 
 def _remove_log(folder: Path) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import LakeInUse, ObjectMissing, SourceBusy, TableChanged
 from tidemark.lake.registers import Cycle, Seen
-from tidemark.lake.requests import Requests, Restart
+from tidemark.lake.requests import Requests, Restart, read_restart
 from tidemark.logs import fields
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.poll.cycle import PollResult, Setting, Task, run_cycle
@@ -139,14 +139,18 @@ class Poller:
     def _require_own(self, seen: PollSnapshot) -> None:
         """Raise an error for another source, and for a standby that lags, which is retried.
 
-        All tables are copied if `xmin` does not show what changed: after logical decoding, a restore of the source to
-        an earlier state, a timeline change, or 2^32 transactions since the last poll.
+        All tables are copied if `xmin` does not show what changed: after logical decoding, whose end is recorded as a
+        restart, a restore of the source to an earlier state, a timeline change, or 2^32 transactions since the last
+        poll.
         """
         identity, last = seen.identity, self.seen
         self._sink.require_own(identity)
+        restart = read_restart(self._options.lake)
+        if restart is not None:
+            self._whole[None] = "the mirror follows the stream no longer"
         if last is None:
-            if self.cycle.applied_lsn > Lsn.ZERO:
-                self._whole[None] = "the mirror used logical decoding before"
+            if self.cycle.applied_lsn > Lsn.ZERO and (restart is None or restart.after is None):
+                raise LakeInUse(f"{self._options.lake} follows the stream", "Retry the command.")
             return
         why = seen.unfollowable(last)
         if why is not None:
