@@ -178,7 +178,7 @@ def test_the_catalog_leads_to_the_table_that_has_a_name_after_renames_swaps_and_
     with syncing(db, tmp_path, spark, *tables, folds=False) as synced:
         synced.copy_all()
         require_catalog(synced, *tables)
-        synced.note(*tables)
+        synced.until_known(synced.note(*tables))
         db.run(
             "alter table orders rename to old_orders; alter table other rename to orders",
             "insert into orders values (1000, 'after the swap')",
