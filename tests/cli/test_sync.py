@@ -219,7 +219,7 @@ def test_a_source_without_logical_decoding_is_polled_until_it_is_able(
     assert status_of(lake).last_poll is None
     back = run("sync", source, str(lake), "--mode", "poll", "--dry-run")
     assert back.returncode == ExitCode.OK, back.stderr
-    assert "is dropped, and every table is copied" in back.stdout
+    assert "are removed, and every table is copied" in back.stdout
 
 
 def test_a_mirror_whose_slot_is_lost_is_started_over_by_its_next_sync_or_by_the_one_that_runs(

@@ -164,7 +164,7 @@ def _commits(view: LakeView) -> CommitIndex:
 
 
 def _has_all_since(lsn: Lsn, view: LakeView) -> bool:
-    """Whether the log has every commit since a position, or a new one was begun since then."""
+    """Whether the log has every commit since a position: no other log was begun above it."""
     return view.log_start is not None and view.log_start <= lsn
 
 

@@ -4,9 +4,9 @@
     tidemark.sync("host=db dbname=shop", "/data/lake", table=["public.*"], once=True)
 
 The options are planned first (`plan.py`: replication mode, names, checks). Then a `Pipeline` publishes, copies, follows
-the stream (`logical.py`) or polls (`poll/`), changes between them, restarts the mirror on request, and
-folds. It reports its progress as typed events (`events.py`), and logs everything else. After a stop or a crash the
-next pipeline with the same options resumes.
+the stream (`logical.py`) or polls (`poll/`), changes between them, restarts the mirror on request, and folds. It
+reports its progress as typed events (`events.py`), and logs everything else. After a stop or a crash the next pipeline
+with the same options resumes.
 """
 
 from __future__ import annotations
@@ -217,6 +217,7 @@ class Pipeline:
         return self._ended(SyncEnded(complete, polled.lsn, None), polled.failure if complete else None)
 
     def _wait_while_paused(self, stopping: Stopping) -> None:
+        """Wait until the mirror is resumed; the state is reported meanwhile."""
         while self._controls.is_paused:
             if stopping():
                 raise Stopped("stopped while paused; nothing was changed")

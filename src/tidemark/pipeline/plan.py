@@ -190,7 +190,8 @@ class PipelinePlan:
         if self.choice.mode is Mode.POLL and self.present is Mode.LOGICAL:
             slot = self.options.names.slot
             lines.append(
-                f"-- {lake} follows the stream: replication slot {slot} is dropped, and every table is copied."
+                f"-- {lake} follows the stream: replication slot {slot} and the log with its commit times are removed, "
+                "and every table is copied."
             )
         if self.polled and self.choice.mode is Mode.LOGICAL:
             lines.append(f"-- {lake} is polled once more, then follows the stream; only new tables are copied.")

@@ -165,7 +165,8 @@ class PollTracker(SchemaTracker):
             return
         if history is None or not history.live:
             waiting = self._event(TableEventKind.WAITING, new, here, FIRST_POLL)
-            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), whole or "new table")
+            why = whole or ("new table" if history is None else "it could not be read before")
+            plan.copied[oid] = (TableHistory((*(history.events if history else ()), waiting)), why)
             return
         if history.last.lsn > here.applied:
             whole = whole or "the previous poll was interrupted"

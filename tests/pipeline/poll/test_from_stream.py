@@ -14,6 +14,7 @@ from harness.database import MIRROR, PASSWORD, Database, create_database
 from harness.lake import Noted, by_postgres, require_read
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST, Start
+from tests.pipeline.sync.history import CREATE, work
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue, NotAnswerable, NotPermitted, NotTheSameSource
@@ -30,33 +31,13 @@ from tidemark.storage.fail_points import FailPoint
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 TABLES = ("t", "bag", "root")
-CREATE = (
-    "create table t (id int primary key, v text)",
-    "insert into t select i, md5(i::text) from generate_series(1, 500) i",
-    "create table bag (n int)",
-    "alter table bag replica identity full",
-    "insert into bag select i % 5 from generate_series(1, 50) i",
-    "create table root (id int primary key, v text) partition by range (id)",
-    "create table leaf partition of root for values from (0) to (1000)",
-    "insert into root select i, 'leaf' from generate_series(1, 20) i",
-)
 SLOTS = "select slot_name from pg_replication_slots where database = current_database()"
-
-
-def work(db: Database, turn: int) -> None:
-    db.run(
-        f"update t set v = 'turn {turn}' where id % 7 = {turn % 7}",
-        f"delete from t where id = {turn + 1}",
-        f"insert into bag values ({turn}), ({turn})",
-        "delete from bag where ctid = (select ctid from bag where n = 2 limit 1)",
-        f"insert into root values ({100 + turn}, 'turn {turn}')",
-    )
 
 
 def streamed(db: Database, folder: Path, spark: SparkSession) -> Synced:
     """A mirror that follows the stream, with some history, stopped."""
     db.run(*CREATE)
-    with syncing(db, folder, spark, "t", "bag", "leaf") as synced:
+    with syncing(db, folder, spark, "t", "bag", "leaf", "empty") as synced:
         synced.copy_all()
         synced.note(*TABLES)
         for turn in (1, 2):
@@ -267,5 +248,7 @@ def test_the_plan_names_what_is_lost(db: Database, tmp_path: Path, spark: SparkS
         chosen = PipelineOptions.of(db.dsn(MIRROR), side.options.lake, name=db.name, **options)
         return plan_pipeline(chosen).describe()
 
-    assert f"replication slot {MirrorNames(db.name).slot} is dropped, and every table is copied" in plan(mode="poll")
-    assert "is dropped" not in plan()
+    assert f"replication slot {MirrorNames(db.name).slot} and the log with its commit times are removed" in plan(
+        mode="poll"
+    )
+    assert "are removed" not in plan()

@@ -16,6 +16,7 @@ from harness.lake import by_postgres, require_rows
 from harness.mirrored import connected
 from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST, Start
+from tests.pipeline.sync.history import CREATE, work
 from tests.striking import striking
 from tidemark.clock import Lsn
 from tidemark.errors import (
@@ -42,17 +43,6 @@ from tidemark.storage.fail_points import FailPoint
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
 TABLES = ("t", "bag", "root", "empty")
-CREATE = (
-    "create table t (id int primary key, v text)",
-    "insert into t select i, md5(i::text) from generate_series(1, 500) i",
-    "create table bag (n int)",
-    "alter table bag replica identity full",
-    "insert into bag select i % 5 from generate_series(1, 50) i",
-    "create table root (id int primary key, v text) partition by range (id)",
-    "create table leaf partition of root for values from (0) to (1000)",
-    "insert into root select i, 'leaf' from generate_series(1, 20) i",
-    "create table empty (id int primary key)",
-)
 PUBLISHED = ("t", "bag", "leaf", "empty")
 
 
@@ -63,16 +53,6 @@ def options_of(db: Database, folder: Path) -> PipelineOptions:
 def restart(db: Database, folder: Path) -> bool:
     options = options_of(db, folder)
     return restart_if_requested(options) is not None
-
-
-def work(db: Database, turn: int) -> None:
-    db.run(
-        f"update t set v = 'turn {turn}' where id % 7 = {turn % 7}",
-        f"delete from t where id = {turn + 1}",
-        f"insert into bag values ({turn}), ({turn})",
-        "delete from bag where ctid = (select ctid from bag where n = 2 limit 1)",
-        f"insert into root values ({100 + turn}, 'turn {turn}')",
-    )
 
 
 def drop_slot(db: Database, _: Path) -> None:

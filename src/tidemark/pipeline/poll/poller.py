@@ -147,7 +147,7 @@ class Poller:
         self._sink.require_own(identity)
         restart = read_restart(self._options.lake)
         if restart is not None:
-            self._whole[None] = "the mirror follows the stream no longer"
+            self._whole[None] = "the mirror followed the stream before"
         if last is None:
             if self.cycle.applied_lsn > Lsn.ZERO and (restart is None or restart.after is None):
                 raise LakeInUse(f"{self._options.lake} follows the stream", "Retry the command.")
