@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from harness.database import OWNER, PASSWORD, Database
 from tidemark.addresses import ListenAddress
@@ -55,6 +56,7 @@ class Rewriting:
     slow_s: float = 0.0
     notice: str = ""
     working: threading.Event = field(default_factory=threading.Event)
+    guards: ClassVar[bool] = False
 
     def considers(self, statement: Statement, _: Session) -> bool:
         return statement.text in self.rewrites or statement.text in self.refused
@@ -71,6 +73,9 @@ class Rewriting:
         looks = OwnStatement(rewrite.looks, bound.parameters, look.parameter_types, bound.formats)
         (((arrays),),) = await routed.run(looks)
         return Answer(rewrite.answer, rewrite.types, arrays, Report(MIRROR, "rewritten"), notice=self.notice)
+
+    async def admit(self, _: RoutedSession) -> Relay:
+        raise AssertionError("a router that does not guard is not asked")
 
     async def explain(self, candidate: Candidate, routed: RoutedSession) -> Sequence[str]:
         await routed.look(OwnStatement(candidate.text if candidate.text == b"fails" else b"SELECT 1"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.serve.learning import AGAIN_S, REMEASURED, RETRIED, Choice, Memory, Record
+from tidemark.serve.learning import AGAIN_S, PAUSE_S, REMEASURED, RETRIED, Choice, Memory, Record
 
 pytestmark = pytest.mark.quick
 COST = 1000.0
@@ -29,16 +29,42 @@ def record(source_s: float | None = None, mirror_s: float | None = None, cost: f
     ],
 )
 def test_the_faster_route_is_taken(given: Record, threshold: float, offloads: bool, choice: Choice) -> None:
-    assert given.choice(threshold, offloads=offloads) is choice
+    assert given.choice(threshold, 0.0, offloads=offloads) is choice
 
 
 def test_the_slower_route_is_timed_again_now_and_then() -> None:
     slow, fast = record(source_s=1.0, mirror_s=2.0), record(source_s=1.0, mirror_s=0.1)
-    choices = [slow.choice(COST, offloads=False) for _ in range(REMEASURED * 2)]
+    choices = [slow.choice(COST, 0.0, offloads=False) for _ in range(REMEASURED * 2)]
     assert choices.count(Choice.MEASURE) == 2
     assert Choice.MIRROR not in choices
-    choices = [fast.choice(COST, offloads=False) for _ in range(RETRIED)]
+    choices = [fast.choice(COST, 0.0, offloads=False) for _ in range(RETRIED)]
     assert choices.count(Choice.SOURCE) == 1
+
+
+def test_after_a_failure_the_source_answers_for_a_while_and_longer_after_each() -> None:
+    fast = record(source_s=1.0, mirror_s=0.1)
+    pauses = []
+    now = 1000.0
+    for _ in range(12):
+        fast.add_failure(now)
+        pauses.append(fast.paused_until - now)
+        assert fast.choice(COST, fast.paused_until - 0.1, offloads=True) is Choice.SOURCE
+        assert fast.choice(0.0, now, offloads=False) is Choice.MIRROR
+        now = fast.paused_until
+        assert fast.choice(COST, now, offloads=True) is Choice.MIRROR
+    assert pauses[:3] == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S]
+    assert max(pauses) == AGAIN_S
+    fast.add_mirror(0.1)
+    fast.add_failure(now)
+    assert fast.paused_until == now + PAUSE_S
+
+
+def test_the_mirror_may_be_late_by_a_multiple_of_the_time_of_the_source() -> None:
+    assert record(source_s=0.01).late_s(COST, offloads=False) == 1.0
+    assert record(source_s=10.0).late_s(COST, offloads=False) == 30.0
+    patient = [record().late_s(COST, offloads=False), record(source_s=1.0).late_s(COST, offloads=True)]
+    assert {*patient, record(source_s=1.0).late_s(0.0, offloads=False)} == {60.0}
+    assert [record(source_s=seconds).wait_s for seconds in (0.01, 1.0, 100.0)] == [0.1, 0.2, 1.0]
 
 
 def test_a_verdict_is_checked_again_after_a_while() -> None:

@@ -20,10 +20,13 @@ from harness.mirrored import eventually
 from harness.standby import standby_of, wait_for
 from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
+from tests.serve.raw import Raw, error_of, kinds
 from tests.serve.serving import Serving, serving
 from tidemark.monitoring.server_metrics import ServerMetrics
+from tidemark.serve import messages
 from tidemark.serve.conversation import EngineKind, Setup
 from tidemark.serve.engine_client import EngineClient
+from tidemark.serve.messages import SYNC, BindMessage
 from tidemark.serve.mirror_router import MirrorRouter
 from tidemark.serve.session_settings import ServeSettings
 
@@ -145,6 +148,7 @@ def test_the_mirror_answers_what_is_proven_at_the_snapshot_of_the_session(
         assert last(client).startswith("source: ")
         source.execute("insert into orders values (2000, 1, 0.5, 'new', '2026-11-01')")
         require_settings(client)
+        require_pipelines(both)
         answered = both.metrics.registry.get_sample_value(
             "tidemark_server_statement_duration_seconds_count", {"route": "mirror"}
         )
@@ -187,6 +191,35 @@ def require_settings(client: psycopg.Connection[Any]) -> None:
     assert lines[0] == "Route: mirror"
 
 
+def require_pipelines(both: Routed) -> None:
+    """With tidemark.at, the source answers nothing that is not one statement alone; a BEGIN may come with it."""
+    count = b"select count(*) from orders"
+    begin = [messages.parse(b"", b"BEGIN"), messages.bind(BindMessage(b"", b"", (), (), ())), messages.execute(b"")]
+    one = [messages.parse(b"", count), messages.bind(BindMessage(b"", b"", (), (), ())), messages.execute(b"")]
+    for options in ("", "-c tidemark.at=latest"):
+        client = Raw(both.running.port, both.database.name, options=options)
+        answer = client.ask(*begin, *one, SYNC)
+        assert kinds(answer) == "12C12DCZ", answer
+        client.ask(messages.query(b"commit"))
+        (report,) = [body for kind, body in client.ask(messages.query(b"show tidemark.last")) if kind == ord("D")]
+        assert b"mirror: " in report, report
+        for pipeline, sqlstate in (
+            ([*one, *one, SYNC], "0A000"),
+            ([messages.query(b"select 1; select count(*) from orders")], "0A000"),
+            ([messages.query(b"begin; select count(*) from orders; commit")], "25006"),
+        ):
+            answer = client.ask(*pipeline)
+            if options:
+                assert (kinds(answer), error_of(answer)) == ("EZ", sqlstate)
+            else:
+                assert "E" not in kinds(answer)
+        client.ask(messages.query(b"reset tidemark.at"))
+        assert "E" not in kinds(client.ask(*one, *one, SYNC)) or options
+        answer = client.ask(messages.query(b"set tidemark.at = 'latest'"), *one, *one, SYNC, readies=2)
+        assert (kinds(answer), error_of(answer)) == ("CZEZ", "0A000")
+        client.close()
+
+
 def test_rights_are_those_of_the_client(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     with routed(db, spark, tmp_path) as both:
         role = f"nobody_{db.name}"
@@ -216,6 +249,45 @@ def test_without_its_engine_the_server_relays_and_the_engine_comes_back(
         eventually(lambda: both.engine.is_open, 120)
         assert client.execute(statement).fetchall() == expected
         assert last(client).startswith("mirror: ")
+
+
+def test_a_source_answers_in_place_of_an_engine_that_hangs(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+    with routed(db, spark, tmp_path) as both, both.connect() as client:
+        statement = ANSWERED[1]
+        expected = client.execute(statement).fetchall()
+        assert last(client).startswith("mirror: ")
+        (engine,) = [pid for pid in children() if "engine_process" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            assert client.execute(statement).fetchall() == expected
+            assert last(client).startswith("source: the engine does not respond"), last(client)
+            client.execute("set tidemark.route = 'mirror'")
+            with pytest.raises(psycopg.errors.CannotConnectNow, match="the engine does not respond"):
+                client.execute(statement)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        assert client.execute(statement).fetchall() == expected
+
+
+def test_a_mirror_that_lags_is_not_waited_for_again_and_again(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run(*TABLES)
+    with mirrored(db, spark, tmp_path) as synced:
+        lake = synced.options.lake
+    with before(db, lake, cost=0.5) as both, both.connect() as client:
+        db.run("insert into orders values (1000, 1, 0.5, 'new', '2026-11-01')")
+        reasons = []
+        for _ in range(6):
+            assert client.execute(ANSWERED[0]).fetchone() == (301,)
+            reasons.append(last(client))
+        assert reasons[1].startswith("source: the engine is measured meanwhile"), reasons
+
+        def has_stopped_waiting() -> bool:
+            client.execute(ANSWERED[0])
+            return "a short time ago" in last(client)
+
+        eventually(has_stopped_waiting, 30)
 
 
 def children() -> list[int]:

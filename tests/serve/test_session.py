@@ -10,7 +10,7 @@ from tidemark.errors import MalformedMessage
 from tidemark.serve import messages, session
 from tidemark.serve.messages import FLUSH, SYNC, BindMessage
 from tidemark.serve.session import HELD_LIMIT, Session
-from tidemark.serve.statements import Candidate
+from tidemark.serve.statements import Candidate, Statement
 from tidemark.serve.wire import ClientKind, SourceKind, frame
 
 pytestmark = pytest.mark.quick
@@ -37,9 +37,9 @@ MESSAGES = (
 )
 
 
-def started(considers: bool = True) -> Session:
+def started(considers: bool = True, guards: bool = False) -> Session:
     """A session whose source is ready."""
-    made = Session(lambda _, __: considers)
+    made = Session(lambda _, __: considers, guards=guards)
     assert made.from_source(READY) == READY
     assert made.is_quiet
     return made
@@ -53,7 +53,10 @@ def fed(machine: Session, *pieces: bytes) -> tuple[bytes, list[Candidate]]:
         relayed += out
         while candidate is not None:
             candidates.append(candidate)
-            machine.expect(candidate)
+            if candidate.is_check:
+                machine.admit()
+            else:
+                machine.expect(candidate)
             relayed += candidate.prefix + candidate.rest
             out, candidate = machine.from_client(b"")
             relayed += out
@@ -243,13 +246,121 @@ def test_a_malformed_message_is_refused(wrong: bytes) -> None:
         started().from_client(wrong)
 
 
+BEGIN = (messages.parse(b"b", b"BEGIN"), messages.bind(BindMessage(b"", b"b", (), (), ())), messages.execute(b""))
+
+
+def test_a_begin_in_the_same_exchange_belongs_to_what_comes_before_the_statement() -> None:
+    machine = started()
+    machine.statements[b"s"] = Statement(b"select 1")
+    out, candidate = machine.from_client(b"".join([*BEGIN, BIND, DESCRIBE_P, EXECUTE, SYNC]))
+    assert out == b""
+    assert candidate is not None
+    assert (candidate.begins_block, candidate.prefix) == (True, b"".join(BEGIN))
+    unnamed = [messages.parse(b"", b"BEGIN"), messages.bind(BindMessage(b"", b"", (), (), ())), messages.execute(b"")]
+    _, (candidate,) = fed(started(), b"".join([*unnamed, messages.parse(b"", b"select 3"), *unnamed[1:], SYNC]))
+    assert (candidate.begins_block, candidate.text) == (True, b"select 3")
+    assert fed(started(), b"".join([PARSE, BIND, EXECUTE, *BEGIN, SYNC]))[1] == []
+
+
+LARGE = messages.query(b"select '" + b"x" * HELD_LIMIT + b"'")
+UNFIT = [
+    [PARSE, BIND, EXECUTE, EXECUTE, SYNC],
+    [PARSE, BIND, EXECUTE, BIND, EXECUTE, SYNC],
+    [PARSE, BIND, EXECUTE, FLUSH],
+    [PARSE, BIND, FLUSH],
+    [PARSE, DESCRIBE_S, FLUSH, QUERY],
+    [frame(ClientKind.FUNCTION_CALL, b"x")],
+    [LARGE[:5000]],
+]
+
+
+@pytest.mark.parametrize("sent", UNFIT)
+def test_what_is_no_candidate_is_held_until_it_is_admitted_in_a_guarded_session(sent: list[bytes]) -> None:
+    machine = started(guards=True)
+    whole = b"".join(sent)
+    out, candidate = machine.from_client(whole)
+    assert candidate is not None
+    assert candidate.is_check
+    assert out + machine._pending == whole
+    assert b"D" not in out[:1] + out[-4:]
+    machine.admit()
+    rest, candidate = machine.from_client(b"")
+    assert (out + rest, candidate) == (whole, None)
+
+
+def test_a_guarded_session_holds_further_messages_until_the_source_has_answered() -> None:
+    machine = started(guards=True)
+    relayed, (first,) = fed(machine, QUERY + PARSE + BIND)
+    assert (relayed, first.text, machine.is_waiting) == (QUERY, b"select 2", True)
+    assert fed(machine, EXECUTE + SYNC) == (b"", [])
+    machine.from_source(READY)
+    _, (second,) = fed(machine, b"")
+    assert (second.text, second.prefix) == (b"select 1", PARSE)
+
+
+@pytest.mark.parametrize(
+    ("sent", "failing"),
+    [
+        (UNFIT[0], messages.parse(b"_tidemark_refused", b"_tidemark_refused") + b"".join(UNFIT[0])),
+        ([frame(ClientKind.FUNCTION_CALL, b"x")], messages.query(b"_tidemark_refused")),
+    ],
+)
+def test_rejected_messages_fail_at_the_source_and_the_client_gets_the_reason(sent: list[bytes], failing: bytes) -> None:
+    machine = started(guards=True)
+    machine.from_client(b"".join(sent))
+    reason = messages.error("0A000", "the reason")
+    machine.reject(reason)
+    assert machine.from_client(b"") == (failing, None)
+    failed = messages.error("42601", 'syntax error at or near "_tidemark_refused"')
+    assert machine.from_source(failed + READY) == reason + READY
+    assert machine.is_quiet
+    assert machine.from_source(failed) == failed
+
+
+def test_the_rest_of_a_large_rejected_query_is_dropped() -> None:
+    machine = started(guards=True)
+    machine.from_client(LARGE[:1000])
+    machine.reject(messages.error("0A000", "the reason"))
+    failing = messages.query(b"_tidemark_refused")
+    assert [machine.from_client(piece)[0] for piece in (b"", LARGE[1000:5000], LARGE[5000:] + SYNC)] == [
+        failing,
+        b"",
+        SYNC,
+    ]
+
+
+def test_a_setting_that_is_changed_in_a_pipeline_is_rejected() -> None:
+    setting = messages.parse(b"x", b"set tidemark.at = '-1h'")
+    pipeline = setting + messages.bind(BindMessage(b"", b"x", (), (), ())) + messages.execute(b"")
+    for certain in (False, True):
+        machine = started(guards=True)
+        machine.is_answered_by_source = machine.has_default_settings = certain
+        relayed, candidates = fed(machine, pipeline + PARSE + BIND + EXECUTE + SYNC)
+        assert candidates == []
+        assert b"_tidemark_refused" in relayed
+        late = started(guards=True)
+        late.is_answered_by_source = certain
+        relayed, _ = fed(late, PARSE + BIND + EXECUTE + FLUSH, pipeline + SYNC)
+        assert b"_tidemark_refused" in relayed
+    named = messages.parse(b"x", b"select * from tidemark_events")
+    assert b"_tidemark_refused" not in fed(started(guards=True), named + BIND + EXECUTE + EXECUTE + SYNC)[0]
+
+
+@pytest.mark.parametrize("is_copying", [False, True])
+def test_a_guarded_session_does_not_wait_for_a_source_that_waits_for_the_client(is_copying: bool) -> None:
+    machine = started(guards=True)
+    fed(machine, PARSE + BIND + EXECUTE + FLUSH)
+    machine.from_source(frame(SourceKind.COPY_IN, b"\0\0\0") if is_copying else messages.error("22012", "x"))
+    assert fed(machine, PARSE + SYNC)[0] == PARSE + SYNC
+
+
 @given(st.lists(st.sampled_from(MESSAGES), max_size=12), st.data())
 def test_pieces_make_no_difference(sent: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     pieces = [whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    considered = data.draw(st.booleans())
-    one, many = started(considered), started(considered)
+    considered, guards = data.draw(st.booleans()), data.draw(st.booleans())
+    one, many = started(considered, guards), started(considered, guards)
     expected, found = fed(one, whole), fed(many, *pieces)
     assert found[0] + many._pending == expected[0] + one._pending
     assert [(each.text, each.rest) for each in found[1]] == [(each.text, each.rest) for each in expected[1]]

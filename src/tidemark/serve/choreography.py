@@ -38,7 +38,7 @@ from tidemark.serve.wire import HEADER_BYTES, SourceKind
 _LOGGER = logging.getLogger(__name__)
 _IDLE = ord("I")
 _TEXT_ARRAY = 1009
-_CANCELLED, _CANNOT = "57014", "0A000"
+_CANCELLED, _CANNOT, _INTERNAL = "57014", "0A000", "XX000"
 
 Taker = Callable[[int, bytes], bytes]
 
@@ -132,21 +132,23 @@ class Routing:
 
     # What the router calls
 
-    async def look(self, *statements: OwnStatement) -> Look:
+    async def look(self, *statements: OwnStatement, describes: bool = True) -> Look:
         """Open the block, and run statements in it; see `RoutedSession`."""
         if self._look is not None:
             raise NotAnswerable("the block of this statement is open already: use run")
+        if self._changes_status and not self._has_prefix:
+            await self._described(b"")
         begin = own.BEGIN_ON_STANDBY if self.state.parameters.get("in_hot_standby") == "on" else own.BEGIN
         first = (begin if self._began_in == _IDLE else own.SAVEPOINT, own.STAY)
         name = b"" if self._candidate.is_simple else self._candidate.bind.statement
         check = (own.text_of(name),) if name else ()
-        found = await self._described(own.run(*first, *statements, *check))
+        found = await self._described(own.run(*first, *statements, *check), describes=describes)
         self._has_savepoint = self._began_in != _IDLE and len(found.results) > 0
         found.require()
         results = found.results[len(first) :]
         if check and results.pop() != [(self._candidate.statement.source_text,)]:
             raise NotAnswerable("the prepared statement was replaced")
-        return Look(results, found.parameter_types, found.fields or ())
+        return Look(results, found.parameter_types, found.fields or (), self._began_in == _IDLE)
 
     async def run(self, *statements: OwnStatement) -> list[Rows]:
         """Run statements in the block."""
@@ -165,14 +167,19 @@ class Routing:
                 raise
             decision = self._cancelled()
         except Exception as error:
-            _LOGGER.debug("routing failed, the source answers: %s", error, exc_info=True)
-            decision = Relay(Report(SOURCE, _reason(error)))
+            _LOGGER.debug("routing failed: %s", error, exc_info=True)
+            reason = _reason(error)
+            decision = Relay(Report(SOURCE, reason))
+            if self._candidate.is_check:
+                decision = Refuse(_INTERNAL, reason, Report(REFUSED, reason))
         if self._is_cancelled:
             decision = self._cancelled()
         await self._perform(decision)
 
     async def _decide(self) -> Decision:
         candidate = self._candidate
+        if candidate.is_check:
+            return await self._router.admit(self)
         if candidate.statement.kind is None:
             return await self._router.decide(candidate, self)
         if candidate.statement.kind is OwnKind.SHOW:
@@ -196,7 +203,9 @@ class Routing:
         return Refuse(_CANCELLED, text, Report(REFUSED, "cancelled by the client"))
 
     async def _perform(self, decision: Decision) -> None:
-        if self._prefix_failed:
+        if self._candidate.is_check:
+            await self._check(decision)
+        elif self._prefix_failed:
             await self._end_block()
             self._end(Report(SOURCE, "the source reported an error"), SOURCE)
             self._port.to_client(messages.ready(self.state.status))
@@ -206,6 +215,16 @@ class Routing:
             await self._refuse(decision)
         else:
             await self._relay(decision.report, decision.notice)
+
+    async def _check(self, decision: Decision) -> None:
+        """Let the session relay what it holds, or reject it: without an error, if the exchange has failed already."""
+        await self._end_block()
+        if isinstance(decision, Refuse):
+            self._port.last = decision.report
+            error = messages.error(decision.sqlstate, decision.message, hint=decision.hint)
+            self.state.reject(b"" if self._prefix_failed else error)
+        else:
+            self.state.admit()
 
     async def _answer(self, answer: Answer) -> None:
         candidate = self._candidate
@@ -293,14 +312,22 @@ class Routing:
 
     # Blocks and exchanges
 
-    async def _described(self, statements: bytes) -> own.Results:
+    @property
+    def _changes_status(self) -> bool:
+        """Whether what runs before the candidate may begin or end a block, so that it must run alone first."""
+        return self._candidate.begins_block or (self._candidate.is_check and self._candidate.is_open)
+
+    async def _described(self, statements: bytes, *, describes: bool = True) -> own.Results:
         """Run the client's messages before Bind, then statements of the server, then describe the client's."""
         candidate, takers, sent = self._candidate, list[Taker](), b""
         if not self._has_prefix and (candidate.prefix or candidate.is_open):
             sent, takers = candidate.prefix + SYNC, [self._take_prefix]
         self._has_prefix = True
         self._look = found = own.Results()
-        await self._exchange(sent + statements + own.describe(candidate) + SYNC, *takers, found.take)
+        described = own.describe(candidate) if describes and not candidate.is_check else b""
+        await self._exchange(sent + statements + described + SYNC, *takers, found.take)
+        if self._changes_status and not statements:
+            self._began_in = self.state.status
         return found
 
     def _take_prefix(self, kind: int, frame: bytes) -> bytes:

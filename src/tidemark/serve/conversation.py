@@ -40,10 +40,11 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A statement. Its `repr` omits the text."""
+    """A statement, and how long it may wait for the log if the source can answer. Its `repr` omits the text."""
 
     number: int
     statement: str = field(repr=False)
+    wait_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,13 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Proven:
+    """The mirror can answer the statement; the wait for its boundary begins."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """The engine begins to compute, at this boundary; the wait for it is over."""
 
@@ -123,7 +131,7 @@ class Refused:
 
 
 ToEngine: TypeAlias = Setup | Start | Told | Cancel
-ToServer: TypeAlias = Opened | Ask | Running | Finished | Refused
+ToServer: TypeAlias = Opened | Ask | Proven | Running | Finished | Refused
 
 
 def packed(message: ToEngine | ToServer) -> bytes:

@@ -22,6 +22,7 @@ from tidemark.serve.conversation import (
     Finished,
     Frames,
     Opened,
+    Proven,
     Refused,
     RefusedBy,
     Running,
@@ -34,7 +35,7 @@ from tidemark.serve.conversation import (
 
 _LOGGER = logging.getLogger(__name__)
 _ENDING_S = 5.0
-FromEngine = Ask | Running | Finished | Refused
+FromEngine = Ask | Proven | Running | Finished | Refused
 
 
 class Conversation:
@@ -81,7 +82,7 @@ class EngineClient(asyncio.Protocol):
         self.is_open = False
         self.has_failed = False
 
-    def begin(self, statement: str) -> Conversation:
+    def begin(self, statement: str, wait_s: float) -> Conversation:
         """Begin with a statement; raise EngineRefused if the process is not ready, or busy."""
         if not self.is_open:
             raise EngineRefused("the engine has failed" if self.has_failed else "the engine is not started yet")
@@ -89,7 +90,7 @@ class EngineClient(asyncio.Protocol):
             raise EngineRefused(f"the engine computes {self._setup.statements} statements already")
         conversation = Conversation(self, next(self._numbers))
         self._conversations[conversation.number] = conversation
-        self.send(Start(conversation.number, statement))
+        self.send(Start(conversation.number, statement, wait_s))
         return conversation
 
     def send(self, message: ToEngine) -> None:
@@ -156,7 +157,7 @@ class EngineClient(asyncio.Protocol):
             if isinstance(message, Opened):
                 self.is_open = True
                 _LOGGER.info("the engine is ready")
-            elif isinstance(message, Ask | Running | Finished | Refused):
+            elif isinstance(message, Ask | Proven | Running | Finished | Refused):
                 conversation = self._conversations.get(message.number)
                 if conversation is not None:
                     conversation.take(message)

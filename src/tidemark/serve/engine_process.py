@@ -35,6 +35,7 @@ from tidemark.serve.conversation import (
     Finished,
     Frames,
     Opened,
+    Proven,
     Refused,
     RefusedBy,
     Running,
@@ -51,7 +52,7 @@ from tidemark.units import parse_duration
 
 _LOGGER = logging.getLogger(__name__)
 _RECEIVED_BYTES = 1 << 16
-WAIT_S, SHORT_WAIT_S = 10.0, 1.0  # the source can answer in the second case
+WAIT_S = 10.0  # for the log, if the source must not answer
 
 
 class _Cancelled(Exception):
@@ -129,8 +130,9 @@ class _Statement:
 
     def _compute(self, run: Run) -> None:
         if self._moment is None:
+            self._process.send(Proven(self._start.number))
             begin = time.monotonic()
-            self._moment = self._held.enter_context(self._process.moment(run.facts))
+            self._moment = self._held.enter_context(self._process.moment(run.facts, self._start.wait_s))
             waited_s = time.monotonic() - begin
             self._process.send(Running(self._start.number, str(self._moment.boundary), waited_s))
         for part in run.parts:
@@ -198,13 +200,13 @@ class EngineProcess:
         with self._sending, suppress(OSError):
             self._connection.sendall(packed(message))
 
-    def moment(self, facts: Facts) -> Moment:
+    def moment(self, facts: Facts, short_wait_s: float) -> Moment:
         """Return the mirror at the position that the session has set, or at its own snapshot."""
         assert self._mirror is not None  # noqa: S101
         self._mirror.require_database(facts.system_identifier, facts.database_oid)
         tables = [f"{quoted(each.schema)}.{quoted(each.name)}" for each in facts.relations.values() if each is not None]
         position, must = facts.settings["tidemark.at"], facts.settings["tidemark.route"] == "mirror"
-        wait_s = parse_duration(facts.settings["tidemark.wait"] or (WAIT_S if position or must else SHORT_WAIT_S))
+        wait_s = parse_duration(facts.settings["tidemark.wait"] or (WAIT_S if position or must else short_wait_s))
         if position:
             return self._mirror.at(position, tables=tables, wait=wait_s)
         self._mirror.require_timeline(facts.timeline)

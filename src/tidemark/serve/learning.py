@@ -2,7 +2,8 @@
 
 A statement below the cost threshold goes to the source and is not checked again for a while. Otherwise its first
 execution goes to the source and is timed; during the second one the engine computes the answer too, and the client does
-not wait for it. From then on the faster route is taken, and the other one is timed again from time to time.
+not wait for it. From then on the faster route is taken, and the other one is timed again from time to time. After the
+mirror could not answer, or was late, the source answers alone for a while, twice as long after each failure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ REMEASURED, RETRIED = 50, 200  # executions until the slower route is timed agai
 _WEIGHT = 0.3  # of the last time in the average
 MOST = 10_000
 MARGIN = 0.9  # the mirror must be faster by a tenth
+PAUSE_S = 5.0  # after the first failure of the mirror
+_LATE = 3.0  # times the source's time: the mirror is late
+_LATE_LEAST_S, _LATE_UNKNOWN_S = 1.0, 60.0
+_WAIT, _WAIT_LEAST_S, _WAIT_MOST_S = 0.2, 0.1, 1.0  # of the source's time: the wait for the log
 
 
 class Choice(Enum):
@@ -37,6 +42,8 @@ class Record:
     mirror_s: float | None = None
     executions: int = 0
     checked_at: float = float("-inf")
+    failures: int = 0
+    paused_until: float = float("-inf")
 
     def is_settled(self, threshold: float, now: float) -> bool:
         """Return whether the source answers and nothing needs to be checked."""
@@ -44,12 +51,12 @@ class Record:
             return False
         return bool(self.unproven) or (self.cost is not None and self.cost < threshold)
 
-    def choice(self, threshold: float, *, offloads: bool) -> Choice:
+    def choice(self, threshold: float, now: float, *, offloads: bool) -> Choice:
         """Choose the route of the next execution, for a statement that was not found unproven."""
         self.executions += 1
         if threshold <= 0:
             return Choice.MIRROR
-        if self.cost is not None and self.cost < threshold:
+        if (self.cost is not None and self.cost < threshold) or now < self.paused_until:
             return Choice.SOURCE
         if offloads:
             return Choice.MIRROR
@@ -68,6 +75,23 @@ class Record:
     def add_mirror(self, seconds: float) -> None:
         """Add a time of the mirror."""
         self.mirror_s = _averaged(self.mirror_s, seconds)
+        self.failures = 0
+
+    def add_failure(self, now: float) -> None:
+        """Note that the mirror could not answer, or was late, for a reason that may pass."""
+        self.paused_until = now + min(PAUSE_S * 2**self.failures, AGAIN_S)
+        self.failures = min(self.failures + 1, 20)
+
+    def late_s(self, threshold: float, *, offloads: bool) -> float:
+        """After which time the source answers instead of the mirror: later, if the mirror is to relieve it."""
+        if self.source_s is None or offloads or threshold <= 0:
+            return _LATE_UNKNOWN_S
+        return max(_LATE_LEAST_S, _LATE * self.source_s)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the mirror may wait for the log if the source can answer."""
+        return _WAIT_MOST_S if self.source_s is None else min(max(_WAIT_LEAST_S, _WAIT * self.source_s), _WAIT_MOST_S)
 
 
 def _averaged(before: float | None, seconds: float) -> float:

@@ -87,7 +87,7 @@ class ClientRelay:
         self._server = server
         self.client = client
         self.source: Leg | None = None
-        self.session = Session(server.router.considers)
+        self.session = Session(server.router.considers, guards=server.router.guards)
         self.routing: Routing | None = None
         self.last: Report = NOTHING_YET
         self.packet: StartupPacket | None = None
@@ -283,6 +283,8 @@ class ClientRelay:
             source.write(out)
         if candidate is not None:
             self._route(candidate)
+        elif session.is_waiting and session.pending_bytes > HELD_LIMIT:
+            self.client.pause(Pause.HOLDING)
 
     def _source_data(self, data: bytes) -> None:
         try:
@@ -297,6 +299,9 @@ class ClientRelay:
             self.client.write(out)
         if self._considered is not None and self.session.is_quiet:
             self._finish()
+        if self.session.is_waiting and self.session.is_quiet:
+            self.client.resume(Pause.HOLDING)
+            self._client_data(b"")
 
     def _routed_data(self, routing: Routing, data: bytes) -> None:
         for kind, message in self.session.frames_from_source(data, lambda: routing.is_expecting):
@@ -316,8 +321,8 @@ class ClientRelay:
                 _LOGGER.error("routing failed", exc_info=error)
                 self.refuse("XX000", "an internal error of the server")
             return
-        if self.session.is_quiet:
-            self._considered = None
+        if self._considered is not None:  # if the source answers, its time begins now
+            self._considered = None if self.session.is_quiet else (self._considered[0], time.monotonic())
         self._source_data(b"")
         self.client.resume(Pause.HOLDING)
         self._client_data(b"")
@@ -326,7 +331,7 @@ class ClientRelay:
         if self._considered is not None:
             candidate, begin = self._considered
             self._considered = None
-            if candidate.statement.kind is None:
+            if candidate.statement.kind is None and not candidate.is_check:
                 self._server.router.finished(candidate, Outcome(SOURCE, time.monotonic() - begin))
 
     def to_client(self, data: bytes) -> None:

@@ -4,6 +4,7 @@
         def considers(statement, session) -> bool            # cheap, for every statement; False relays it at once
         async def decide(candidate, routed) -> Decision      # Relay, Answer or Refuse
         async def explain(candidate, routed) -> [line]       # EXPLAIN (TIDEMARK)
+        async def admit(routed) -> Relay | Refuse            # may the source execute what is no candidate?
         def finished(candidate, outcome) -> None             # how long it took
 
 The router runs statements of its own in the client's session by `routed.look` and `routed.run`. If it raises an error,
@@ -37,11 +38,15 @@ class OwnStatement:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the first statements of the server returned, and how the source describes the client's statement."""
+    """What the first statements of the server returned, and how the source describes the client's statement.
+
+    Settings that were read outside of a block (`is_outside`) last until the client changes them.
+    """
 
     results: list[Rows]
     parameter_types: tuple[int, ...]
     fields: tuple[FieldDescription, ...]
+    is_outside: bool
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,10 @@ class RoutedSession(Protocol):
     def startup(self) -> Mapping[str, str]:
         """The parameters with which the client started the session, such as `user` and `database`."""
 
-    async def look(self, *statements: OwnStatement) -> Look:
+    async def look(self, *statements: OwnStatement, describes: bool = True) -> Look:
         """Open a read-only block, or a savepoint in the client's block, and run statements, in one round trip.
+
+        The client's statement is described too, which fails for a string of several statements.
 
         In autocommit the block is REPEATABLE READ, so the answer is at the snapshot of these statements.
         """
@@ -130,11 +137,18 @@ class RoutedSession(Protocol):
 class Router(Protocol):
     """Decides which statements the mirror answers."""
 
+    @property
+    def guards(self) -> bool:
+        """Whether sessions may have settings with which the source must not answer; see `Session.is_guarded`."""
+
     def considers(self, statement: Statement, session: Session, /) -> bool:
         """Return whether `decide` must be called; cheap, because every statement passes here."""
 
     async def decide(self, candidate: Candidate, routed: RoutedSession, /) -> Decision:
         """Decide; may take as long as the answer of the mirror takes. Cancelled by the client's cancel request."""
+
+    async def admit(self, routed: RoutedSession, /) -> Relay | Refuse:
+        """Decide whether the source may execute messages that are no candidate, such as a pipeline."""
 
     async def explain(self, candidate: Candidate, routed: RoutedSession, /) -> Sequence[str]:
         """Return the lines of EXPLAIN (TIDEMARK) for a statement, without its answer."""
@@ -160,12 +174,17 @@ class SourceOnly:
     """The router of `--route source`: every statement is relayed, and the reason can be read."""
 
     report = Report(SOURCE, "the server was started with --route source")
+    guards = False
 
     def considers(self, _: Statement, __: Session, /) -> bool:
         """Return False."""
         return False
 
     async def decide(self, _: Candidate, __: RoutedSession, /) -> Decision:
+        """Relay."""
+        return Relay(self.report)
+
+    async def admit(self, _: RoutedSession, /) -> Relay | Refuse:
         """Relay."""
         return Relay(self.report)
 

@@ -61,6 +61,11 @@ class ServeSettings:
         """Whether the source must not answer instead."""
         return bool(self.at) or self.route is Route.MIRROR
 
+    @property
+    def why_must(self) -> str:
+        """The setting because of which the source must not answer."""
+        return "tidemark.at is set" if self.at else "tidemark.route is mirror"
+
 
 def _chosen(name: str, value: str, allowed: list[str]) -> str:
     if value not in allowed:

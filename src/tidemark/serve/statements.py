@@ -10,8 +10,10 @@ from functools import cached_property
 from tidemark.serve.messages import BindMessage, parse, query, read_bind, read_parse
 
 MENTION = b"tidemark"
+SETTING = re.compile(rb'tidemark"?\s*\.\s*"?(?:route|at|cost|wait|notice|prefer)\b', re.IGNORECASE)
 _SHOW = re.compile(rb"\s*show\s+tidemark\s*\.\s*last\s*;?\s*", re.IGNORECASE)
 _EXPLAIN = re.compile(rb"\s*explain\s*\(\s*tidemark\s*\)\s*(.+)", re.IGNORECASE | re.DOTALL)
+_BEGIN = re.compile(rb"\s*(?:begin|start\s+transaction)\b[^;]*;?\s*", re.IGNORECASE)
 _PLACEHOLDER = (
     b"SELECT 'not available in a pipeline or a string of statements: run it alone'::pg_catalog.text AS \"%s\""
 )
@@ -36,6 +38,11 @@ class Statement:
         if MENTION in text.lower():
             self._recognize()
 
+    @property
+    def begins_block(self) -> bool:
+        """Whether it is a BEGIN, which returns no rows and reads nothing."""
+        return _BEGIN.fullmatch(self.text) is not None
+
     def _recognize(self) -> None:
         if _SHOW.fullmatch(self.text):
             self.kind = OwnKind.SHOW
@@ -45,12 +52,16 @@ class Statement:
             self.source_text = _PLACEHOLDER % self.kind.value
 
 
+_CHECK = Statement(b"")
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A statement that may be answered: a simple query, or what a client sends to execute a prepared statement.
 
     `prefix` are the messages before Bind, such as Parse; `rest` begins with Bind, or is the Query. `is_open` means that
-    messages of the same exchange were relayed before, without a Sync.
+    messages of the same exchange were relayed before, without a Sync, and `begins_block` that `prefix` has a BEGIN.
+    A check has no messages of its own: the session holds them until the router has admitted them.
     """
 
     statement: Statement
@@ -60,6 +71,17 @@ class Candidate:
     row_limit: int = 0
     is_described: bool = False
     is_open: bool = False
+    begins_block: bool = False
+
+    @property
+    def is_check(self) -> bool:
+        """Whether the router is to decide only about admitting what the session holds."""
+        return self.statement is _CHECK
+
+    @property
+    def mentions(self) -> bool:
+        """Whether the statement itself may change settings of the server."""
+        return any(MENTION in each.lower() for each in (self.text, self.prefix, self.rest))
 
     @property
     def is_simple(self) -> bool:
@@ -75,6 +97,11 @@ class Candidate:
     def bind(self) -> BindMessage:
         """The parameters and formats; those of a simple query are empty."""
         return BindMessage(b"", b"", (), (), ()) if self.bind_body is None else read_bind(self.bind_body)
+
+
+def check(*, is_open: bool = False) -> Candidate:
+    """Return a candidate that stands for messages which the session holds until the router has admitted them."""
+    return Candidate(_CHECK, b"", b"", is_open=is_open)
 
 
 def rewritten_parse(body: bytes, statement: Statement) -> bytes:
