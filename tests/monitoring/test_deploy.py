@@ -11,7 +11,6 @@ import pytest
 
 from tests.documentation.reference import ROOT
 from tidemark.cli.main import tidemark as commands
-from tidemark.cli.sync import sync
 from tidemark.lake.pipeline_state import State
 from tidemark.monitoring.metrics import Metrics
 from tidemark.monitoring.server_metrics import ServerMetrics
@@ -48,18 +47,32 @@ def test_the_dashboard_shows_each_kind_of_metric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "pattern"),
+    ("path", "pattern", "command", "listens"),
     [
-        ("systemd/tidemark@.service", r"^ExecStart=\S+/tidemark (.*)$"),
-        ("kubernetes/tidemark.yaml", r"^ +args: \[(.*)\]$"),
+        ("systemd/tidemark@.service", r"^ExecStart=\S+/tidemark (.*)$", "sync", "listen"),
+        ("systemd/tidemark-run.service", r"^ExecStart=\S+/tidemark (.*)$", "run", None),
+        ("systemd/tidemark-serve@.service", r"^ExecStart=\S+/tidemark (.*)$", "serve", "monitored"),
+        ("kubernetes/tidemark.yaml", r"^ +args: \[(.*)\]$", "sync", "listen"),
     ],
 )
-def test_the_command_line_is_one_of_sync(path: str, pattern: str) -> None:
+def test_the_command_line_is_valid(path: str, pattern: str, command: str, listens: str | None) -> None:
     text = (DEPLOY / path).read_text()
     (found,) = re.findall(pattern, text, re.MULTILINE)
-    words = shlex.split(found.replace(", ", " "))
-    at = words.index("sync")
-    parent = commands.make_context("tidemark", [*words[:at], "sync"])
-    params = sync.make_context("sync", words[at + 1 :], parent).params
-    assert params["listen"].port == 9187
-    assert str(params["lake"]).startswith("/var/lib/tidemark/")
+    (options,) = re.findall(r"^# +OPTIONS=(.*)$", text, re.MULTILINE) or [""]
+    assert ("$OPTIONS" in found) == bool(options)
+    assert "@" not in path or not re.search(r":\d", found)  # a port in a template would be that of all instances
+    words = shlex.split(found.replace(", ", " ").replace("$OPTIONS", options))
+    at = words.index(command)
+    parent = commands.make_context("tidemark", [*words[:at], command])
+    found_command = commands.get_command(parent, command)
+    assert found_command is not None
+    params = found_command.make_context(command, words[at + 1 :], parent).params
+    if listens is not None:
+        assert params[listens].port in (9187, 9188)
+        assert str(params["lake"]).startswith("/var/lib/tidemark/")
+
+
+def test_the_passfile_of_kubernetes_is_one_that_libpq_reads() -> None:
+    text = (DEPLOY / "kubernetes/tidemark.yaml").read_text()
+    (passfile,) = re.findall(r"^ +passfile=(\S+)$", text, re.MULTILINE)
+    assert f'command: [install, -m, "0600", /etc/tidemark/pgpass, {passfile}]' in text

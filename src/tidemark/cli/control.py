@@ -54,7 +54,7 @@ def resume(lake: Path) -> ExitCode:
     help="Stop when commits up to this LSN, or the current one, can be read.  [default: at once]",
 )
 def stop(lake: Path, at: Lsn | str | None) -> ExitCode:
-    """Stop the running sync of LAKE in good order.
+    """Stop the running sync of LAKE after its cycle.
 
     Without --at it finishes the running cycle, as after SIGTERM. With --at it ends as with `tidemark sync --endpos`. In
     both cases its exit code is 0. If the sync ends before it reaches the position of --at, the next sync ends there.

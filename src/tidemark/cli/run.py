@@ -26,7 +26,7 @@ def run(file: Path, as_json: bool, quiet: bool) -> ExitCode:
     One that fails is started again after a pause of up to five minutes; the others continue. `tidemark config` shows
     the effective values.
 
-    Ctrl-C or SIGTERM stops all of them in good order, a second one at once.
+    Ctrl-C or SIGTERM stops all of them after their running cycles, a second one at once.
     """
     config = read_config(file)
     from tidemark.daemon.process import run_mirrors  # deferred: these import Spark

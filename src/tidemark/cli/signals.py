@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first one stops a continuous command in good order, the second one stops it at once.
+"""SIGINT and SIGTERM: the first one stops a continuous command after its running cycle, the second one at once.
 
 130  stopped by SIGINT (Ctrl-C)
 143  stopped by SIGTERM before the command was complete

@@ -155,8 +155,8 @@ def sync(
     Without logical decoding SOURCE is polled: LAKE then shows the source as of the last poll, and nothing is created
     at SOURCE.
 
-    Ctrl-C or SIGTERM stops it in good order; a second one stops it at once, and loses nothing. The exit code is 130
-    after Ctrl-C. After SIGTERM it is 0, or 143 if --once or --endpos was not reached.
+    Ctrl-C or SIGTERM stops it after the running cycle; a second one stops it at once, and loses nothing. The exit code
+    is 130 after Ctrl-C. After SIGTERM it is 0, or 143 if --once or --endpos was not reached.
     """
     options = options_of(**how)
     with StopSignals() as stopping:

@@ -214,7 +214,7 @@ class LogicalReplication:
         self._receiving.kill()
 
     def close(self) -> None:
-        """Stop in good order: running copies are abandoned, and the lake stays as last recorded."""
+        """Stop after the running cycle: running copies are abandoned, and the lake stays as last recorded."""
         self._receiving.stop()
         for left in self._left:
             left.record.remove()
