@@ -58,7 +58,7 @@ SPARK = (
             *("cli/test_lake_commands", "cli/test_sync", "lake/test_files"),
             *("documentation/test_runbooks", "documentation/test_transcripts"),
             *("reads/test_digests", "reads/test_visible", "schema/test_display", "values/test_hashes"),
-            *("target/test_copying", "target/test_copy_faults", "serve/test_mirror_routing"),
+            *("target/test_copying", "target/test_copy_faults", "serve/test_clients", "serve/test_mirror_routing"),
             *("daemon/test_run", "monitoring/test_endpoint"),
         )
     ),
