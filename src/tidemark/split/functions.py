@@ -26,7 +26,10 @@ def applied(name: str, args: list[Typed], constants: Constants) -> Typed:
     """Return the result of a function."""
     if name not in _FUNCTIONS:
         raise Unproven(f"the function {name} below the aggregates")
-    return _FUNCTIONS[name](args, constants)
+    function, counts = _FUNCTIONS[name]
+    if len(args) not in counts:
+        raise Unproven(f"the function {name} with {len(args)} arguments")
+    return function(args, constants)
 
 
 def _extract(args: list[Typed], _: Constants) -> Typed:
@@ -44,7 +47,7 @@ def _extract(args: list[Typed], _: Constants) -> Typed:
 def _substring(args: list[Typed], constants: Constants) -> Typed:
     text, *places = (assigned(each, TEXT, constants) for each in args)
     numbers = [_constant(each) for each in places]
-    if text.oid not in TEXTS or len(numbers) != 2 or any(each.oid != INT4 for each in places):
+    if text.oid not in TEXTS or any(each.oid != INT4 for each in places):
         raise Unproven("substring with these arguments")
     start, count = numbers
     if not isinstance(start, int) or not isinstance(count, int) or start < 1 or count < 0:
@@ -93,14 +96,14 @@ def _constant(value: Typed) -> object:
     return value.expr.value if isinstance(value.expr, ir.Literal) else None
 
 
-_FUNCTIONS: dict[str, Callable[[list[Typed], Constants], Typed]] = {
-    "extract": _extract,
-    "substring": _substring,
-    "substr": _substring,
-    "length": _length,
-    "char_length": _length,
-    "character_length": _length,
-    "abs": _abs,
-    "round": _round,
-    "date_trunc": _date_trunc,
+_FUNCTIONS: dict[str, tuple[Callable[[list[Typed], Constants], Typed], tuple[int, ...]]] = {
+    "extract": (_extract, (2,)),
+    "substring": (_substring, (3,)),
+    "substr": (_substring, (3,)),
+    "length": (_length, (1,)),
+    "char_length": (_length, (1,)),
+    "character_length": (_length, (1,)),
+    "abs": (_abs, (1,)),
+    "round": (_round, (1, 2)),
+    "date_trunc": (_date_trunc, (2,)),
 }
