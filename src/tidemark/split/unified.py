@@ -39,7 +39,7 @@ def unified(values: list[Typed], constants: Constants) -> list[Typed]:
     elif oids <= set(_NUMBERS):
         target = max(oids, key=_NUMBERS.index)
     elif oids <= set(TEXTS):
-        target = _text_type([each.oid for each in known])
+        target = _text_type(known)
     elif oids == {DATE, TIMESTAMP}:
         target = TIMESTAMP
     else:
@@ -47,14 +47,11 @@ def unified(values: list[Typed], constants: Constants) -> list[Typed]:
     return _in_common([_implicit(assigned(each, target, constants), target) for each in values])
 
 
-def _text_type(oids: list[int]) -> int:
-    """Return the type of texts and varchars, whose operations are the same.
-
-    With a char, PostgreSQL takes the type of the first: each can be converted to each.
-    """
-    if BPCHAR in oids:
+def _text_type(values: list[Typed]) -> int:
+    """Return the type of the first of texts and varchars: each can be converted to each."""
+    if any(each.oid == BPCHAR for each in values):
         raise Unproven("char and another text in CASE, COALESCE or UNION")
-    return TEXT
+    return values[0].oid
 
 
 def _implicit(value: Typed, target: int) -> Typed:
@@ -66,7 +63,11 @@ def _implicit(value: Typed, target: int) -> Typed:
         return as_numeric(value)
     if target == FLOAT8:
         return as_float8(value)
-    return as_timestamp(value) if target == TIMESTAMP else as_text(value)
+    return as_timestamp(value) if target == TIMESTAMP else _as_other_text(value, target)
+
+
+def _as_other_text(value: Typed, target: int) -> Typed:
+    return replace(as_text(value), type=SqlType(target, -1, value.type.collation))
 
 
 def _in_common(values: list[Typed]) -> list[Typed]:
@@ -100,7 +101,7 @@ def converted(value: Typed, oid: int, typmods: list[int]) -> Typed:
     if oid == FLOAT8 and value.oid in (*INTEGERS, NUMERIC):
         return as_float8(value)
     if oid in (TEXT, VARCHAR) and value.oid in TEXTS:
-        return replace(as_text(value), type=SqlType(oid, -1, value.type.collation))
+        return _as_other_text(value, oid)
     if oid == DATE and value.oid == TIMESTAMP:
         return Typed(cast(value.expr, ir.DATE), SqlType(DATE))
     if oid == TIMESTAMP and value.oid == DATE:
