@@ -86,6 +86,8 @@ class Context:
             raise Unproven(f"{found.name} is not an ordinary table")
         if found.security:
             raise Unproven(f"the table {found.name} has row-level security")
+        if found.rewritten:
+            raise Unproven(f"the table {found.name} was truncated or rewritten after the snapshot")
         if found.rules or found.children:
             raise Unproven(f"the table {found.name} has rules or children")
         return found

@@ -75,6 +75,7 @@ SELECT pg_catalog.jsonb_build_object(
  'relations', (SELECT pg_catalog.jsonb_object_agg(n.s, (SELECT pg_catalog.jsonb_build_object(
      'oid', c.oid::pg_catalog.int8, 'schema', s.nspname, 'name', c.relname, 'kind', c.relkind::pg_catalog.text,
      'persistence', c.relpersistence::pg_catalog.text, 'security', c.relrowsecurity, 'rules', c.relhasrules,
+     'rewritten', COALESCE(c.relfilenode OPERATOR(pg_catalog.<>) pg_catalog.pg_relation_filenode(c.oid), false),
      'children', EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent OPERATOR(pg_catalog.=) c.oid),
      'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.attnum, a.attname,
          a.atttypid::pg_catalog.int8, a.atttypmod, a.attcollation::pg_catalog.int8, a.attgenerated::pg_catalog.text,
@@ -102,7 +103,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation as the session resolves a name."""
+    """A relation as the session resolves a name; `rewritten` since its snapshot, as TRUNCATE does for all snapshots."""
 
     oid: int
     schema: str
@@ -111,6 +112,7 @@ class Relation:
     persistence: str
     security: bool
     rules: bool
+    rewritten: bool
     children: bool
     columns: tuple[TableColumn, ...]
 
