@@ -52,6 +52,8 @@ ANSWERED = (
     "select ok, ok is true, ok is not distinct from null from items where (ok is not true) is true order by id limit 5",
     "select max(ts), min(d) - 7 from items where ts > timestamp '2020-01-02 03:04:05.678'",
     "select * from items where id < 5 order by id",
+    "select current_setting('server_version_num'), count(*) from items where v <> current_setting('application_name')",
+    "select count(*), 'up to now' from items where t <> 'nowhere'",
 )
 # Never answered by the mirror: a reason is given instead.
 REFUSED = (
@@ -60,4 +62,13 @@ REFUSED = (
     ("select string_agg(v, ',') from items", "string_agg"),
     ("select count(*) from pg_class", "a table of the system"),
     ("select * from items for update", "LockingClause"),
+    ("select current_setting('transaction_isolation'), count(*) from items", "current_setting"),
+    ("select pg_catalog.current_setting('Transaction_Read_Only', true), id from items", "current_setting"),
+    ("select count(*) from items where v = current_setting(t)", "current_setting"),
+    ("select count(*) from items where b = txid_current_if_assigned()", "txid_current_if_assigned"),
+    ("select id, pg_current_snapshot() from items", "pg_current_snapshot"),
+    ("select count(*) from items where d < 'today'", "today"),
+    ("select count(*) from items where ts < ' NOW '", "NOW"),
+    ("select tz > timestamptz 'tomorrow 12:00', id from items", "tomorrow"),
+    ("select count(*) from items where ts > 'yesterday'::date", "yesterday"),
 )

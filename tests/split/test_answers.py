@@ -74,3 +74,29 @@ def test_look_alikes_and_settings_of_the_session_are_refused(
             session.execute(each.encode())
         with pytest.raises(Unproven, match=reason):
             planned(statement, session)
+
+
+def test_an_operator_that_a_statement_does_not_use_may_be_added(session: psycopg.Connection[Any]) -> None:
+    with session.transaction(force_rollback=True):
+        session.execute("create function near(text, text) returns bool language sql immutable return $1 < $2")
+        session.execute("create operator public.% (leftarg = text, rightarg = text, function = near)")
+        plan, _ = planned("select sum(n + 1), count(*) from items where t = 'x'", session)
+        assert plan.parts
+        with pytest.raises(Unproven, match="an operator % was added"):
+            planned("select count(*) from items where t % 'x'", session)
+
+
+@pytest.mark.parametrize("change", ["truncate rewritten", "alter table rewritten alter id type int8"])
+def test_a_table_that_was_rewritten_after_the_snapshot_is_refused(
+    session: psycopg.Connection[Any], change: str
+) -> None:
+    session.execute("drop table if exists rewritten")
+    session.execute("create table rewritten as select 1 as id")
+    dsn, password = session.info.dsn, session.info.password
+    with session.transaction(), psycopg.connect(dsn, password=password, autocommit=True) as other:
+        session.execute("set transaction isolation level repeatable read")
+        session.execute("select count(*) from items")  # takes the snapshot, and no lock on the other table
+        other.execute(change.encode())
+        with pytest.raises(Unproven, match="truncated or rewritten"):
+            planned("select count(*) from rewritten", session)
+    assert planned("select count(*) from rewritten", session)[0].parts

@@ -6,10 +6,11 @@ below is decided later; this list is what may stand in the part that PostgreSQL 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tidemark.errors import Unproven
-from tidemark.split.nodes import Node, kind_of, parsed, strings, walk
+from tidemark.split.nodes import Node, kind_of, parsed, strings, unwrapped, walk
 
 _ACCEPTED = frozenset(
     {
@@ -20,8 +21,20 @@ _ACCEPTED = frozenset(
         *("A_ArrayExpr", "RowExpr", "SQLValueFunction", "CollateClause", "A_Indirection", "A_Indices"),
     }
 )
-# Operators that the grammar implies without naming them: USING, IN, BETWEEN, CASE x WHEN, NULLIF and others.
-_IMPLIED = frozenset({"=", "<>", "<", "<=", ">", ">=", "~~", "!~~", "+", "-", "*", "/", "%", "||"})
+# Operators that the grammar implies without naming them: JOIN … USING, IN, BETWEEN, and CASE x WHEN.
+_IMPLIED = frozenset({"=", "<>", "<", "<=", ">", ">="})
+# Functions that read the transaction, which may be another one than the client's.
+_OF_TRANSACTION = frozenset(
+    {
+        *("txid_current", "txid_current_if_assigned", "txid_current_snapshot", "pg_current_snapshot"),
+        *("pg_current_xact_id", "pg_current_xact_id_if_assigned"),
+    }
+)
+_SETTINGS_OF_TRANSACTION = ("transaction_", "idle_in_transaction_session_timeout", "tidemark.")
+# Words of a date or time that PostgreSQL reads when it parses a statement, which may be before it is run.
+_MOMENTS = frozenset({"now", "today", "tomorrow", "yesterday"})
+_BESIDE_MOMENTS = frozenset({"allballs", "am", "at", "gmt", "pm", "t", "utc", "z", "zulu"})
+_WORDS = re.compile(r"[a-z]+")
 
 Name = tuple[str, ...]
 
@@ -55,7 +68,8 @@ def parse(statement: str) -> Parsed:
         if kind == "RangeVar":
             found["relations"].add(_relation(node))
         elif kind == "FuncCall":
-            found["functions"].add(strings([each.string for each in node.funcname]))
+            found["functions"].add(name := strings([each.string for each in node.funcname]))
+            _require_same_transaction(name[-1], [unwrapped(each) for each in node.args])
         elif kind == "TypeName":
             found["types"].add(strings([each.string for each in node.names]))
         elif kind in {"A_Expr", "SubLink"}:
@@ -64,10 +78,28 @@ def parse(statement: str) -> Parsed:
             raise Unproven("ORDER BY … USING")
         elif kind == "ParamRef":
             parameters.add(node.number)
+        elif kind == "A_Const":
+            _require_no_moment(node.sval.sval)
     if not found["relations"]:
         raise Unproven("no table")
     names = {kind: frozenset(each) for kind, each in found.items()}
     return Parsed(statement, select, **names, operators=frozenset(operators - {""}), parameters=frozenset(parameters))
+
+
+def _require_same_transaction(name: str, args: list[Node]) -> None:
+    """Refuse a function whose value depends on the transaction."""
+    if name == "current_setting":
+        setting = args[0].sval.sval.lower() if args and kind_of(args[0]) == "A_Const" else ""
+        if not setting or setting.startswith(_SETTINGS_OF_TRANSACTION):
+            raise Unproven("current_setting of a setting of the transaction, or of one that is not known")
+    if name in _OF_TRANSACTION:
+        raise Unproven(f"the function {name}, which reads the transaction")
+
+
+def _require_no_moment(text: str) -> None:
+    words = set(_WORDS.findall(text.lower()))
+    if words & _MOMENTS and words <= _MOMENTS | _BESIDE_MOMENTS:
+        raise Unproven(f"the literal '{text}', which may be a moment")
 
 
 def _relation(node: Node) -> Name:
