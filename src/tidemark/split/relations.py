@@ -15,7 +15,7 @@ from tidemark.split.nodes import Fields, Node, kind_of, reading, strings
 from tidemark.split.scope import Columns, NameScope, Source
 from tidemark.split.subqueries import Subqueries
 from tidemark.split.typed import Typed, scale_expr
-from tidemark.split.types import BPCHAR
+from tidemark.split.types import BPCHAR, VARCHAR
 from tidemark.split.unified import unified
 
 _JOINS = {
@@ -157,6 +157,11 @@ class Relations:
             raise Unproven("INTERSECT or EXCEPT below")
         if len({len(part.visible) for part in parts}) > 1:
             raise Unproven("UNION of different numbers of columns")
+        if not parts[0].visible:
+            raise Unproven("UNION without columns")
+        for at, values in enumerate(zip(*(part.visible for part in parts), strict=True)):
+            if any(at in part.literals for part in parts) and any(value.oid == VARCHAR for _, value in values):
+                raise Unproven("UNION of a literal and a varchar, of whose type it is")
         unions = [_unified_column(pair, self.context) for pair in zip(*(part.visible for part in parts), strict=True)]
         projected = [
             ir.Project(part.relation, tuple((self.context.column(value.data), value.expr) for value in values))
@@ -184,7 +189,10 @@ class Relations:
             raise Unproven(core.reasons[0])
         grouping = Grouping.of(fields, targets, core, self.context)
         values: Columns = []
+        literals = set[int]()
         for target in targets:
+            if _is_untyped(Fields(target)["val"]):
+                literals.add(len(values))
             values += self._target(target, core, grouping)
         relation = core.relation if grouping is None else grouping.relation()
         columns = [(name, *_as_column(value, self.context)) for name, value in values]
@@ -197,7 +205,7 @@ class Relations:
             for _, _, value in columns:
                 core.expressions.operators.require_groupable(value)
             projected = ir.Distinct(projected)
-        return Source(projected, [(name, value) for name, _, value in columns], {})
+        return Source(projected, [(name, value) for name, _, value in columns], {}, literals=frozenset(literals))
 
     def _target(self, node: Node, core: Core, grouping: Grouping | None) -> Columns:
         with reading(node) as fields:
@@ -209,6 +217,10 @@ class Relations:
                 return list(NameScope(core.source, self.outer).starred(strings(starred)))
             expressions = core.expressions if grouping is None else grouping.expressions
             return [(name or output_name(value), expressions.value(value))]
+
+
+def _is_untyped(node: Node) -> bool:
+    return kind_of(node) == "A_Const" and (node.isnull or node.WhichOneof("val") == "sval")
 
 
 def _ordered_names(source: Source) -> list[str]:

@@ -19,7 +19,8 @@ class Source:
     """What FROM has: a relation, the columns that are visible without the name of a table, and those by table.
 
     A table with the name of its schema can be named with it as well: `qualified` has its schema. `unread` has the names
-    of the columns by table that are visible, and are not read: a statement that names one is refused.
+    of the columns by table that are visible, and are not read: a statement that names one is refused. `literals` has
+    the positions of the results of a query that are literals without a type: a UNION around the query gives them one.
     """
 
     relation: ir.Relation
@@ -27,6 +28,7 @@ class Source:
     tables: dict[str, Columns]
     qualified: dict[str, str] = field(default_factory=dict)
     unread: dict[str, frozenset[str]] = field(default_factory=dict)
+    literals: frozenset[int] = frozenset()
 
     def joined(self, other: Source, relation: ir.Relation) -> Source:
         """Return both sources, with this relation."""
