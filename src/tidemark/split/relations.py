@@ -130,6 +130,8 @@ class Relations:
                 raise Unproven("USING with columns of different types")
             conditions.append(expressions.operators.binary("=", one, other).expr)
             if kind is ir.JoinKind.FULL:
+                if (one.data, one.scale) != (other.data, other.scale):
+                    raise Unproven("FULL JOIN USING with numerics of different scales")
                 expr = ir.Call(ir.Op.COALESCE, (one.expr, other.expr), one.data)
                 merged.append((name, Typed(expr, one.type, one.scale)))
             else:
