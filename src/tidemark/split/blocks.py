@@ -214,10 +214,16 @@ class Blocks:
         upper = self._upper(UpperAgain, context, core, outer)
         targets = [unwrapped(each) for each in select.target_list]
         rows = Unordered(context.facts, core.expressions, lambda node: type_in(node, select, context))
-        for node in (each for item in select.group_clause for each in grouped_items(unwrapped(item))):
-            grouped = grouped_node(node, targets, core)
-            rows.require_alike(grouped)
-            upper.add_key(grouped)
+        items = [
+            grouped_node(node, targets, core) for each in select.group_clause for node in grouped_items(unwrapped(each))
+        ]
+        for item in items:
+            rows.require_alike(item)
+            upper.add_key(item)
+        if items and not upper.groups.keys:  # without keys, there is a group below also if there are no rows
+            raise Unproven("GROUP BY only of constants that are not proven")
+        if any(kind_of(unwrapped(each)) == "GroupingSet" for each in select.group_clause):
+            _require_different(items, upper)
         self._require_unordered(select, Unordered(context.facts, GroupedExpressions(upper.groups), no_type))
         found = _rewritten(select, upper.change)
         found.ClearField("where_clause")
@@ -355,6 +361,14 @@ class Blocks:
         table = parsed(f"SELECT FROM {derived_table(outputs, first, alias, context.facts)}")
         found.ClearField("from_clause")
         found.from_clause.extend(table.from_clause)
+
+
+def _require_different(items: list[Node], upper: Upper) -> None:
+    """Raise Unproven if two items of grouping sets are one column below: PostgreSQL groups by each of them."""
+    nodes = {key(item): upper.groups.key_of(item) for item in items}
+    found = [value for value in nodes.values() if value is not None]
+    if len(set(found)) < len(found):
+        raise Unproven("grouping sets of different expressions that are equal")
 
 
 def _outputs_of(select: Node) -> list[Node]:

@@ -52,6 +52,8 @@ class Groups:
 
     def relation(self, rows: ir.Relation) -> ir.Group:
         """Return the groups of these rows."""
+        if not self.keys and not self.aggregates:  # HAVING alone: the tree has no form for one group of all rows
+            raise Unproven("HAVING without GROUP BY and aggregates")
         keys = tuple((column, value.expr) for value, column in self.keys.items())
         return ir.Group(rows, keys, tuple((column, call) for call, column in self.aggregates.items()))
 
