@@ -18,7 +18,7 @@ from tidemark.split import ir
 from tidemark.split.aggregates import has_aggregates
 from tidemark.split.context import Context
 from tidemark.split.core import Core
-from tidemark.split.grouped import GroupedExpressions, grouped_node
+from tidemark.split.grouped import GroupedExpressions, grouped_node, is_grouped
 from tidemark.split.naming import output_name
 from tidemark.split.nodes import (
     Fields,
@@ -237,7 +237,8 @@ class Blocks:
 
     def _rows(self, select: Node, context: Context, outer: Block | None) -> Node:
         """Compute the rows of FROM below as far as possible, and everything else in PostgreSQL."""
-        relations = Relations(context)
+        ordered = len(select.from_clause) == 1 and not is_grouped(select, context.facts)
+        relations = Relations(context, ordered=ordered)
         proven, others = _parted([unwrapped(each) for each in select.from_clause], relations)
         where = unwrapped(select.where_clause) if select.HasField("where_clause") else None
         core = relations.core(proven, where) if proven else None

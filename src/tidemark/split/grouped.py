@@ -10,7 +10,8 @@ from tidemark.split.aggregates import Finished, aggregated, has_aggregates, is_a
 from tidemark.split.context import Context
 from tidemark.split.core import Core
 from tidemark.split.expressions import Expressions
-from tidemark.split.nodes import Fields, Node, kind_of, reading
+from tidemark.split.facts import Facts
+from tidemark.split.nodes import Fields, Node, kind_of, reading, unwrapped
 from tidemark.split.quotients import quotient
 from tidemark.split.typed import Typed
 
@@ -109,6 +110,12 @@ class Grouping:
         having = self.expressions.condition(self.having) if self.having is not None else None
         found = self.groups.relation(self.core.relation)
         return found if having is None else ir.Filter(found, having)
+
+
+def is_grouped(select: Node, facts: Facts) -> bool:
+    """Whether the results of a SELECT are those of groups, so that the order of its rows means nothing."""
+    results = [unwrapped(each) for each in select.target_list]
+    return bool(select.group_clause) or select.HasField("having_clause") or has_aggregates(results, facts)
 
 
 def grouped_node(node: Node, targets: list[Node], core: Core) -> Node:

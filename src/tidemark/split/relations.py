@@ -9,7 +9,7 @@ from tidemark.split import ir
 from tidemark.split.context import Context
 from tidemark.split.core import Core
 from tidemark.split.expressions import Expressions
-from tidemark.split.grouped import Grouping
+from tidemark.split.grouped import Grouping, is_grouped
 from tidemark.split.naming import output_name
 from tidemark.split.nodes import Fields, Node, kind_of, reading, strings
 from tidemark.split.scope import Columns, NameScope, Source
@@ -27,14 +27,20 @@ _JOINS = {
 
 
 class Relations:
-    """Analyzes blocks in one context."""
+    """Analyzes blocks in one context.
 
-    def __init__(self, context: Context, outer: NameScope | None = None) -> None:
-        self.context, self.outer = context, outer
+    With `ordered`, the rows come in the order of a subquery that is the only item of FROM, so that it is not proven.
+    """
+
+    def __init__(self, context: Context, outer: NameScope | None = None, *, ordered: bool = False) -> None:
+        self.context, self.outer, self._ordered = context, outer, ordered
 
     def inside(self, outer: NameScope | None) -> Relations:
         """Return the analyzer of a subquery, which may name the columns around it."""
         return Relations(self.context, outer)
+
+    def _unordered(self) -> Relations:
+        return Relations(self.context, self.outer)
 
     def core(self, from_: list[Node], where: Node | None) -> Core:
         """Analyze FROM and WHERE."""
@@ -60,7 +66,8 @@ class Relations:
     def _from(self, nodes: list[Node]) -> Source:
         if not nodes:
             return Source(ir.OneRow(), [], {})
-        source, *others = (self._item(node) for node in nodes)
+        analyzer = self if len(nodes) == 1 else self._unordered()
+        source, *others = (analyzer._item(node) for node in nodes)
         for other in others:
             source = source.joined(other, ir.Join(ir.JoinKind.INNER, source.relation, other.relation, None))
         return source
@@ -88,19 +95,20 @@ class Relations:
             fields["ctename"]
             fields["ctematerialized"]
             given = [each.sval for each in fields["aliascolnames"]]
-            derived = Relations(self.context.before(name)).whole(fields["ctequery"])
+            derived = Relations(self.context.before(name), ordered=self._ordered).whole(fields["ctequery"])
         return _named(derived, alias, _renamed(_renamed([n for n, _ in derived.visible], given), names))
 
     def _derived(self, fields: Fields) -> Source:
         if fields["lateral"]:
             raise Unproven("LATERAL")
         alias, names = _alias(fields["alias"])
-        derived = Relations(self.context).whole(fields["subquery"])
+        derived = Relations(self.context, ordered=self._ordered).whole(fields["subquery"])
         return _named(derived, alias, _renamed([name for name, _ in derived.visible], names))
 
     def _join(self, fields: Fields) -> Source:
         kind = _JOINS.get(fields.enum("jointype"))
-        left, right = self._item(fields["larg"]), self._item(fields["rarg"])
+        analyzer = self._unordered()
+        left, right = analyzer._item(fields["larg"]), analyzer._item(fields["rarg"])
         if kind is None or fields["alias"] is not None or fields["join_using_alias"] is not None:
             raise Unproven("a join of another kind, or with an alias")
         using = list(strings(fields["using_clause"]))
@@ -143,9 +151,12 @@ class Relations:
     def whole(self, select: Node) -> Source:
         """Return a query that is proven completely, as a source of its result columns."""
         with reading(select) as fields:
-            inside = Relations(self.context.with_ctes(fields["with_clause"]), self.outer)
+            ordered = self._ordered and not is_grouped(select, self.context.facts)
+            inside = Relations(self.context.with_ctes(fields["with_clause"]), self.outer, ordered=ordered)
             if fields["sort_clause"] and (fields["limit_count"] or fields["limit_offset"]):
                 raise Unproven("LIMIT in a subquery below")
+            if fields["sort_clause"] and self._ordered:
+                raise Unproven("ORDER BY in a subquery, which orders the result")
             fields.enum("limit_option")
             operation = fields.enum("op")
             if operation != "SETOP_NONE":
@@ -184,7 +195,7 @@ class Relations:
         return Source(relation, visible, {})
 
     def _block(self, fields: Fields) -> Source:
-        """Return a SELECT without set operations; ORDER BY means nothing here, since there is no LIMIT."""
+        """Return a SELECT without set operations, without its order."""
         targets, distinct = fields["target_list"], fields.is_distinct()
         core = self.core(fields["from_clause"], fields["where_clause"])
         if core.leftover:
