@@ -7,7 +7,7 @@ with the conditions that are proven; the others stay, and PostgreSQL does everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -161,17 +161,20 @@ class Blocks:
         core = self._core(select, context)
         targets = [unwrapped(each) for each in select.target_list]
         keys = {key(grouped_node(unwrapped(each), targets, core)) for each in select.group_clause}
-        results = {each.name: unwrapped(each.val) for each in targets if each.name}
-        order = []
-        for each in select.sort_clause:
-            node = unwrapped(each.sort_by.node)
-            if kind_of(node) == "A_Const":
-                node = grouped_node(node, targets, core)
-            elif _is_output(node, list(results)):
-                node = results[node.fields[0].string.sval]
-            order.append(key(node))
-        if not keys <= set(order):
+        if not keys <= set(map(key, _order_of(select))):
             raise Unproven(_CHOSEN)
+
+    def _require_order_of_array(self, select: Node, context: Context) -> None:
+        """Require an order by the elements themselves, where equal ones print alike."""
+        inside = context.with_ctes(select.with_clause if select.HasField("with_clause") else None)
+        if len(select.target_list) != 1 or Fields(select).enum("op") != "SETOP_NONE":
+            raise Unproven("an array of a query whose order is not complete")
+        element = unwrapped(select.target_list[0].res_target.val)
+        if key(element) not in set(map(key, _order_of(select))):
+            raise Unproven("an array of a query whose order is not complete")
+        where = unwrapped(select.where_clause) if select.HasField("where_clause") else None
+        core = Relations(inside).core([unwrapped(each) for each in select.from_clause], where)
+        core.expressions.operators.require_groupable(core.expressions.value(element))
 
     def _core(self, select: Node, context: Context) -> Core:
         nodes = [unwrapped(each) for each in select.from_clause]
@@ -260,6 +263,13 @@ class Blocks:
         def change(node: Node) -> Node | None:
             if kind_of(node) == "SubLink":
                 return self.sublink(node, change, context, block)
+            if _is_any_of_array(node):  # the order of the elements means nothing
+                copy = type(node)()
+                copy.CopyFrom(node)
+                copy.lexpr.CopyFrom(wrapped(replaced(unwrapped(node.lexpr), change)))
+                array = self.sublink(unwrapped(node.rexpr), change, context, block, any_order=True)
+                copy.rexpr.CopyFrom(wrapped(array))
+                return copy
             if kind_of(node) == "ColumnRef":
                 parts = [unwrapped(each) for each in node.fields]
                 if kind_of(parts[-1]) == "A_Star":
@@ -326,14 +336,16 @@ class Blocks:
             return copy
         raise Unproven(f"{kind} in FROM")
 
-    def sublink(self, node: Node, change: Change, context: Context, block: Block) -> Node:
+    def sublink(self, node: Node, change: Change, context: Context, block: Block, *, any_order: bool = False) -> Node:
         """Return a subquery in an expression of a block, with its query rewritten."""
         copy = type(node)()
         copy.CopyFrom(node)
         if node.HasField("testexpr"):
             copy.testexpr.CopyFrom(wrapped(replaced(unwrapped(node.testexpr), change)))
-        exists = Fields(node).enum("sub_link_type") == "EXISTS_SUBLINK"
-        query = self.query(unwrapped(node.subselect), context, block, any_rows=exists)
+        kind = Fields(node).enum("sub_link_type")
+        if kind == "ARRAY_SUBLINK" and not any_order:
+            self._require_order_of_array(unwrapped(node.subselect), context)
+        query = self.query(unwrapped(node.subselect), context, block, any_rows=kind == "EXISTS_SUBLINK")
         copy.subselect.CopyFrom(wrapped(query))
         return copy
 
@@ -405,14 +417,13 @@ def _rewritten(select: Node, change: Change) -> Node:
     """Return a block with its results, windows and order rewritten; every result has its name."""
     found = type(select)()
     found.CopyFrom(select)
-    names = []
+    names = {name for name, _ in _results_of(select)}
     found.ClearField("target_list")
     for each in select.target_list:
         target = type(each.res_target)()
         target.CopyFrom(each.res_target)
         if not _is_star(unwrapped(target.val)):  # a star remains where nothing of the block is computed below
-            names.append(target.name or output_name(unwrapped(target.val)))
-            target.name = names[-1]
+            target.name = target.name or output_name(unwrapped(target.val))
         target.val.CopyFrom(wrapped(replaced(unwrapped(each.res_target.val), change)))
         found.target_list.add().res_target.CopyFrom(target)
     for clause in ("window_clause", "distinct_clause"):
@@ -435,7 +446,35 @@ def _rewritten(select: Node, change: Change) -> Node:
     return found
 
 
-def _is_output(node: Node, names: list[str]) -> bool:
+def _is_any_of_array(node: Node) -> bool:
+    """Whether a node is ANY or ALL with an array of a subquery."""
+    if kind_of(node) != "A_Expr" or Fields(node).enum("kind") not in ("AEXPR_OP_ANY", "AEXPR_OP_ALL"):
+        return False
+    array = unwrapped(node.rexpr)
+    return kind_of(array) == "SubLink" and Fields(array).enum("sub_link_type") == "ARRAY_SUBLINK"
+
+
+def _results_of(select: Node) -> list[tuple[str, Node]]:
+    """Return the results of a block with their names; a star, which has no name of its own, is left out."""
+    targets = [(each.res_target.name, unwrapped(each.res_target.val)) for each in select.target_list]
+    return [(name or output_name(node), node) for name, node in targets if not _is_star(node)]
+
+
+def _order_of(select: Node) -> Iterator[Node]:
+    """Yield the expressions that ORDER BY means."""
+    results = _results_of(select)
+    for each in select.sort_clause:
+        node = unwrapped(each.sort_by.node)
+        if kind_of(node) == "A_Const":
+            if len(results) != len(select.target_list) or not 1 <= node.ival.ival <= len(results):
+                raise Unproven("ORDER BY a position that is not known")
+            node = results[node.ival.ival - 1][1]
+        elif _is_output(node, {name for name, _ in results}):
+            node = next(result for name, result in results if name == node.fields[0].string.sval)
+        yield node
+
+
+def _is_output(node: Node, names: Container[str]) -> bool:
     """Whether an item of ORDER BY means a result column: by position, or by a name."""
     if kind_of(node) == "A_Const":
         return True
