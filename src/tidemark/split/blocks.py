@@ -92,9 +92,11 @@ class Block:
 class Blocks:
     """Rewrites the blocks of one statement, and collects their bottoms."""
 
-    def __init__(self, parameters: int) -> None:
+    def __init__(self, statement: Node, parameters: int) -> None:
         self.parts: list[Part] = []
         self._first = parameters + 1
+        blocks = [each for each in walk(statement) if kind_of(each) == "SelectStmt"]
+        self._limited = any(_is_limited(each) and not each.sort_clause for each in blocks)
         self.reasons: list[str] = []
 
     def query(self, select: Node, context: Context, outer: Block | None = None, *, any_rows: bool = False) -> Node:
@@ -240,8 +242,10 @@ class Blocks:
 
     def _rows(self, select: Node, context: Context, outer: Block | None) -> Node:
         """Compute the rows of FROM below as far as possible, and everything else in PostgreSQL."""
-        ordered = len(select.from_clause) == 1 and not is_grouped(select, context.facts)
-        relations = Relations(context, ordered=ordered)
+        rows_are_results = not is_grouped(select, context.facts)
+        limited = rows_are_results and self._limited
+        ordered = limited or (rows_are_results and len(select.from_clause) == 1)
+        relations = Relations(context, ordered=ordered, limited=limited)
         proven, others = _parted([unwrapped(each) for each in select.from_clause], relations)
         where = unwrapped(select.where_clause) if select.HasField("where_clause") else None
         core = relations.core(proven, where) if proven else None

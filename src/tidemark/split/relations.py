@@ -29,18 +29,25 @@ _JOINS = {
 class Relations:
     """Analyzes blocks in one context.
 
-    With `ordered`, the rows come in the order of a subquery that is the only item of FROM, so that it is not proven.
+    With `ordered`, the rows come in the order of a subquery that is the only item of FROM, so that it is not proven;
+    with `limited`, LIMIT chooses by that order, also among the rows of joins.
     """
 
-    def __init__(self, context: Context, outer: NameScope | None = None, *, ordered: bool = False) -> None:
-        self.context, self.outer, self._ordered = context, outer, ordered
+    def __init__(
+        self, context: Context, outer: NameScope | None = None, *, ordered: bool = False, limited: bool = False
+    ) -> None:
+        self.context, self.outer, self._ordered, self._limited = context, outer, ordered, limited
 
     def inside(self, outer: NameScope | None) -> Relations:
         """Return the analyzer of a subquery, which may name the columns around it."""
         return Relations(self.context, outer)
 
-    def _unordered(self) -> Relations:
-        return Relations(self.context, self.outer)
+    def _of_joined(self) -> Relations:
+        """Return the analyzer of an item of FROM that is not the only one."""
+        return self if self._limited else Relations(self.context, self.outer)
+
+    def _of_nested(self, context: Context) -> Relations:
+        return Relations(context, ordered=self._ordered, limited=self._limited)
 
     def core(self, from_: list[Node], where: Node | None) -> Core:
         """Analyze FROM and WHERE."""
@@ -66,7 +73,7 @@ class Relations:
     def _from(self, nodes: list[Node]) -> Source:
         if not nodes:
             return Source(ir.OneRow(), [], {})
-        analyzer = self if len(nodes) == 1 else self._unordered()
+        analyzer = self if len(nodes) == 1 else self._of_joined()
         source, *others = (analyzer._item(node) for node in nodes)
         for other in others:
             source = source.joined(other, ir.Join(ir.JoinKind.INNER, source.relation, other.relation, None))
@@ -95,19 +102,19 @@ class Relations:
             fields["ctename"]
             fields["ctematerialized"]
             given = [each.sval for each in fields["aliascolnames"]]
-            derived = Relations(self.context.before(name), ordered=self._ordered).whole(fields["ctequery"])
+            derived = self._of_nested(self.context.before(name)).whole(fields["ctequery"])
         return _named(derived, alias, _renamed(_renamed([n for n, _ in derived.visible], given), names))
 
     def _derived(self, fields: Fields) -> Source:
         if fields["lateral"]:
             raise Unproven("LATERAL")
         alias, names = _alias(fields["alias"])
-        derived = Relations(self.context, ordered=self._ordered).whole(fields["subquery"])
+        derived = self._of_nested(self.context).whole(fields["subquery"])
         return _named(derived, alias, _renamed([name for name, _ in derived.visible], names))
 
     def _join(self, fields: Fields) -> Source:
         kind = _JOINS.get(fields.enum("jointype"))
-        analyzer = self._unordered()
+        analyzer = self._of_joined()
         left, right = analyzer._item(fields["larg"]), analyzer._item(fields["rarg"])
         if kind is None or fields["alias"] is not None or fields["join_using_alias"] is not None:
             raise Unproven("a join of another kind, or with an alias")
@@ -151,8 +158,10 @@ class Relations:
     def whole(self, select: Node) -> Source:
         """Return a query that is proven completely, as a source of its result columns."""
         with reading(select) as fields:
-            ordered = self._ordered and not is_grouped(select, self.context.facts)
-            inside = Relations(self.context.with_ctes(fields["with_clause"]), self.outer, ordered=ordered)
+            ordered, context = not is_grouped(select, self.context.facts), self.context.with_ctes(fields["with_clause"])
+            inside = Relations(
+                context, self.outer, ordered=ordered and self._ordered, limited=ordered and self._limited
+            )
             if fields["sort_clause"] and (fields["limit_count"] or fields["limit_offset"]):
                 raise Unproven("LIMIT in a subquery below")
             if fields["sort_clause"] and self._ordered:

@@ -59,7 +59,7 @@ def split(parsed: Parsed, facts: Facts, values: Values) -> Plan | Ask:
 def _split(select: Node, parameters: int, facts: Facts, values: Values, *, any_rows: bool = False) -> Plan | Ask:
     constants = Constants(values)
     shared = Shared(facts, constants)
-    blocks = Blocks(parameters)
+    blocks = Blocks(select, parameters)
     try:
         top = blocks.query(select, Context(shared), any_rows=any_rows)
     except Pending:
