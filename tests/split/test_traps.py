@@ -379,6 +379,7 @@ ANSWERED = (
     "select k, count(*) from (select id, k from iv order by id desc) d group by k",
     "with d as (select id, k from iv order by id) select k, max(id) from d group by k order by k",
     "select d.id, o.v from (select id, k from iv order by id) d join o using (id) order by 1",
+    "select d.id, o.v from (select id, k from iv order by id) d join o using (id) order by 1 limit 2",
     "select * from (select id, k from iv order by id desc) d",
     "select array(select id from iv order by id), count(*) from o",
     "select id, array(select iv.id from iv where iv.k = o.k order by iv.id desc) from o order by 1",
