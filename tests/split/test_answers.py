@@ -100,3 +100,21 @@ def test_a_table_that_was_rewritten_after_the_snapshot_is_refused(
         with pytest.raises(Unproven, match="truncated or rewritten"):
             planned("select count(*) from rewritten", session)
     assert planned("select count(*) from rewritten", session)[0].parts
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id in (select from parts)",
+        "id in (select id, item from parts)",
+        "id in (select from parts group by ())",
+        "id in (select item, count(*) from parts group by item)",
+        "id = (select from parts p where p.item = items.id)",
+        "id = (select max(q), min(q) from parts p where p.item = items.id)",
+    ],
+)
+def test_a_subquery_that_has_not_one_column_is_an_error_of_postgresql(
+    session: psycopg.Connection[Any], condition: str
+) -> None:
+    _, found = planned(f"select count(*) from items where {condition}", session)
+    assert b"subquery" in found.error_message

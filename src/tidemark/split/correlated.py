@@ -38,12 +38,20 @@ def joined_aggregate(select: Node, core: Core, apart: list[ir.Expr], outer: Sour
         column = context.column(ours.type)
         groups.keys[Typed(ours, _KEY)] = column
         conditions.append(ir.Call(ir.Op.EQ, (column, theirs), ir.BOOL))
-    (target,) = Fields(select)["target_list"]
-    value = GroupedExpressions(groups).value(Fields(target)["val"])
+    value = GroupedExpressions(groups).value(only_target(select))
     if not groups.aggregates or len(groups.keys) != len(apart):
         raise Unproven("a correlated subquery without an aggregate")
     relation = groups.relation(core.relation)
     outer.relation = ir.Join(ir.JoinKind.LEFT, outer.relation, relation, all_of(list(conditions)))
+    return value
+
+
+def only_target(select: Node) -> Node:
+    """Return the expression of the one result column of a subquery."""
+    targets = Fields(select)["target_list"]
+    if len(targets) != 1:
+        raise Unproven("a subquery with several columns, or with none")
+    value: Node = Fields(targets[0])["val"]
     return value
 
 

@@ -11,7 +11,7 @@ from tidemark.split.columns import all_of, closed, produced
 from tidemark.split.constants import decoded
 from tidemark.split.context import Context
 from tidemark.split.core import Analyzer, Core
-from tidemark.split.correlated import joined_aggregate
+from tidemark.split.correlated import joined_aggregate, only_target
 from tidemark.split.expressions import Expressions
 from tidemark.split.nodes import Fields, Node, key, kind_of, reading, sql_of, walk, wrapped
 from tidemark.split.scope import NameScope
@@ -88,14 +88,13 @@ class Subqueries:
         if not _is_simple(select, self._analyzer):
             source = self._analyzer.inside(None).whole(select)
             closed(source.relation)
-            conditions = [] if test is None else [_equal(test, source.visible[0][1], expressions, null_aware)]
             if test is not None and len(source.visible) != 1:
                 raise Unproven("IN with several columns")
+            conditions = [] if test is None else [_equal(test, source.visible[0][1], expressions, null_aware)]
             return source.relation, _all(conditions)
         inner, core, apart = self._apart(select)
         if test is not None:
-            (target,) = Fields(select)["target_list"]
-            value = core.expressions.value(Fields(target)["val"])
+            value = core.expressions.value(only_target(select))
             apart.append(_equal(test, value, inner, null_aware))
         closed(core.relation)
         return core.relation, _all(apart)
