@@ -51,6 +51,17 @@ DIFFERENCES = {
         ],
         "trigger 'tr' of table public.T t",
     ),
+    "a trigger for UPDATE": (
+        [
+            "create function f() returns trigger language plpgsql as 'begin return null; end'",
+            f"create trigger tr before update of v on {NAME} for each row execute function f()",
+        ],
+        "trigger 'tr' of table public.T t",
+    ),
+    "a rule": (
+        [f"create rule ru as on update to {NAME} do also insert into {NAME} (id) values (old.id)"],
+        "rule 'ru' of table public.T t",
+    ),
     "a trigger for TRUNCATE": (
         [
             "create function f() returns trigger language plpgsql as 'begin return null; end'",
@@ -69,7 +80,8 @@ DIFFERENCES = {
 }
 FIXED = {
     "lacks a column", "lacks a column of an own type", "another type", "another modifier", "an extra column",
-    "generated", "not empty", "a trigger", "a trigger for TRUNCATE", "a foreign key", "a reference",
+    "generated", "not empty", "a trigger", "a trigger for UPDATE", "a rule", "a trigger for TRUNCATE", "a foreign key",
+    "a reference",
 }  # fmt: skip
 
 
@@ -122,7 +134,8 @@ def test_a_disabled_trigger_and_a_deferrable_key_do_not_prevent_a_copy(pair: Pai
         "create function f() returns trigger language plpgsql as 'begin return null; end'",
         f"create trigger tr before insert on {NAME} for each row execute function f()",
         f"create trigger other before delete on {NAME} for each row execute function f()",
-        f"alter table {NAME} disable trigger tr",
+        f"create rule ru as on insert to {NAME} do instead nothing",
+        f"alter table {NAME} disable trigger tr, enable replica trigger other, disable rule ru",
     )
     pair.copy_all("T t")
     pair.require_equal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.conftest import NEWEST
 from tests.target.following import Cloned
 from tests.target.load import contents, writing
 from tidemark.clock import Lsn
-from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse
+from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse, TargetTableUnfit
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import index_path, segment_path
 from tidemark.postgres.dsn import Dsn
@@ -100,6 +101,34 @@ def test_an_altered_table_stops_it(cloned: Cloned) -> None:
         with pytest.raises(SourceAltered, match=r"table public.keyed was altered"):
             follow(cloned.options(), cloned.position(), lambda: False)
     assert cloned.target.run("select count(*) from keyed") == [(0,)]
+
+
+ACTING = {
+    "trigger": (
+        "create function later() returns trigger language plpgsql as 'begin new.n := 0; return new; end'",
+        "create trigger later before update on keyed for each row execute function later()",
+    ),
+    "rule": ("create rule more as on update to keyed do also insert into only_key values (old.id)",),
+    "foreign key": ("alter table only_key add foreign key (id) references keyed on delete cascade",),
+}
+
+
+@pytest.mark.parametrize("kind", ACTING)
+def test_what_acts_on_rows_of_the_target_is_refused_also_while_it_follows(cloned: Cloned, kind: str) -> None:
+    """An UPDATE trigger stores other values, a rule adds rows, and a cascade deletes the children of a moved row."""
+    with CloneFollower.open(cloned.options()) as now:
+        cloned.target.run(*ACTING[kind])
+        with pytest.raises(TargetTableUnfit, match=f"^{kind} "):
+            now.check_target()
+    cloned.source.run("insert into keyed values (1, 'a', 1)")
+    with receiving(cloned.mirror):
+        with pytest.raises(TargetTableUnfit, match=f"^{kind} ") as raised:
+            follow(cloned.options(), cloned.position(), lambda: False)
+        assert "when the clone is complete" in raised.value.hint
+        (fix,) = re.findall("`(.*)`", raised.value.hint)
+        cloned.target.run(fix)
+        follow(cloned.options(), cloned.position(), lambda: False)
+    assert contents(cloned.target) == contents(cloned.source)
 
 
 def test_what_the_log_no_longer_has_is_durable_at_the_target(cloned: Cloned) -> None:

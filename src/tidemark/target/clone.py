@@ -274,6 +274,7 @@ class Clone:
         def observe(now: CloneFollower, merged: MergedCounts | None) -> None:
             self._check_receiver()
             if watch.is_due:
+                now.check_target()
                 check_source(now.tables)
             changes = merged.changes if merged is not None else 0
             self._reporter.clone(self._filling.progress, now.applied_lsn, now.received_lsn, changes)
