@@ -17,11 +17,12 @@ from harness.postgres import Server
 from tests.conftest import NEWEST, quick_only
 from tests.target.load import TABLES, contents, database_with_tables, hostile
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import TargetDiffers
+from tidemark.errors import RowRejected, TargetDiffers
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.pgoutput import events, frames, scan
 from tidemark.pgoutput.assembly import Assembler
+from tidemark.postgres import libpq
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.relation import Relation
@@ -217,6 +218,66 @@ def test_an_index_on_the_whole_row_concerns_all_columns(target: Database) -> Non
         found = read_tables(session, [("public", "keyed"), ("public", "plain")])
     assert found["public", "keyed"].exclusive_beside(["id"]) == {"id", "v", "n"}
     assert found["public", "plain"].exclusive_beside([]) == frozenset()
+
+
+DROPPED = {
+    "trigger": (
+        "create function dropped() returns trigger language plpgsql as 'begin return null; end'",
+        "create trigger dropped before insert on keyed for each row when (new.id > 5) execute function dropped()",
+    ),
+    "rule": ("create rule dropped as on insert to keyed where new.id > 5 do instead nothing",),
+}
+
+
+@pytest.mark.parametrize(("how", "binary"), [("trigger", True), ("trigger", False), ("rule", False)])
+def test_new_rows_that_the_target_drops_stop_it(
+    source: Database, target: Database, tmp_path: Path, how: str, *, binary: bool
+) -> None:
+    """New rows are read by COPY if their values are sent in binary, and inserted from a stage otherwise."""
+    following = CloneFollower(source, tmp_path)
+    target.run(*DROPPED[how])
+    source.run("insert into keyed select i, 'v' from generate_series(1, 10) i")
+    upto = following.received(binary=binary)
+    with following.writer(target) as write, pytest.raises(RowRejected, match="has stored 5 of 10 new rows"):
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert target.run("select count(*) from keyed") == [(0,)]
+
+
+@pytest.mark.parametrize("binary", quick_only([True, False], False))
+def test_values_that_a_cast_from_text_would_change_are_kept(
+    source: Database, target: Database, tmp_path: Path, *, binary: bool
+) -> None:
+    """A cast to text cuts spaces off `bpchar`, and one to `regclass` knows neither `-` nor a table that is gone."""
+    for database in (source, target):
+        database.run(
+            "alter table large alter big type bpchar, add r regclass, add p regclass[]",
+            "alter table large alter big set storage external",
+        )
+    following = CloneFollower(source, tmp_path)
+    source.run(
+        "insert into large values (1, repeat('x', 3000) || '   ', 1, '-', '{-,99999}'), (2, 'a  ', 2, '99999', null)"
+    )
+    begun = following.received(binary=binary)
+    source.run("update large set id = id + 10")
+    upto = following.received(binary=binary)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 20)
+        write(begun, upto, 1 << 20)
+    assert contents(target) == contents(source)
+    assert target.run("select octet_length(big) from large order by id") == [(3003,), (3,)]
+
+
+def test_rows_are_sent_in_pieces(
+    source: Database, target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PQputCopyData takes the size of a piece as a C int, which rows of a batch can exceed."""
+    monkeypatch.setattr(libpq, "PIECE_BYTES", 1000)
+    following = CloneFollower(source, tmp_path)
+    source.run("insert into keyed select i, repeat('v', 100) from generate_series(1, 100) i", "update keyed set n = id")
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert contents(target) == contents(source)
 
 
 def test_a_missing_row_stops_it(source: Database, target: Database, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
 from tidemark.schema.selection import Selection
+from tidemark.target.obstacles import require_direct
 from tidemark.target.state import CloneRecord
 
 LOG = "log"
@@ -76,6 +77,7 @@ class CloneOptions:
     def recorded(self) -> Iterator[CloneRecord]:
         """The record of the clone, which no other process writes meanwhile."""
         with self.open_target() as session:
+            require_direct(session)
             record = CloneRecord(session, self.names.mirror)
             record.lock()
             try:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import pq
 
 from tidemark.errors import SourceError, UnsupportedServer
-from tidemark.postgres.libpq import libpq
+from tidemark.postgres.libpq import copy_pieces, libpq
 from tidemark.postgres.session import Session, answered
 from tidemark.postgres.sqlstate import error_for
 from tidemark.target.rows import HEADER, TRAILER
@@ -52,9 +52,9 @@ class Script:
         """Add a statement that returns no rows; `require` raises an error if it concerned a wrong number of rows."""
         self._steps.append(_Step(statement, doing, None, require))
 
-    def copy(self, statement: bytes, rows: Bytes, doing: str) -> None:
+    def copy(self, statement: bytes, rows: Bytes, doing: str, require: Require | None = None) -> None:
         """Add a COPY of rows in the binary format. If many bytes of rows wait, everything is sent."""
-        self._steps.append(_Step(statement, doing, rows))
+        self._steps.append(_Step(statement, doing, rows, require))
         self._held_bytes += len(rows)
         if self._held_bytes >= MOST_HELD_BYTES:
             self.run()
@@ -142,8 +142,10 @@ def _next(pgconn: Any) -> pq.abc.PGresult | None:
 def _send(pgconn: Any, rows: Bytes) -> None:
     """Send the rows of a COPY, by ctypes for the reason above. If the connection is lost, the next result has it."""
     library, connection = libpq(), ctypes.c_void_p(pgconn.pgconn_ptr)
-    pieces = (np.frombuffer(piece, np.uint8) for piece in (HEADER, rows.data, TRAILER))
-    sent = all(library.PQputCopyData(connection, ctypes.c_void_p(each.ctypes.data), len(each)) == 1 for each in pieces)
+    parts = (np.frombuffer(HEADER, np.uint8), rows, np.frombuffer(TRAILER, np.uint8))
+    sent = all(
+        library.PQputCopyData(connection, address, size) == 1 for part in parts for address, size in copy_pieces(part)
+    )
     _end_copy(pgconn, None if sent else _BROKEN_OFF)
 
 
