@@ -267,6 +267,21 @@ def test_values_that_a_cast_from_text_would_change_are_kept(
     assert target.run("select octet_length(big) from large order by id") == [(3003,), (3,)]
 
 
+def test_nulls_in_arrays_are_kept_if_the_target_does_not_read_them(
+    source: Database, target: Database, tmp_path: Path
+) -> None:
+    """With `array_nulls = off`, the text {NULL} is an array of the string NULL."""
+    for database in (source, target):
+        database.run("alter table keyed alter v type text[] using array[v]")
+    target.admin(f"alter database {target.name} set array_nulls = off")
+    following = CloneFollower(source, tmp_path)
+    source.run("""insert into keyed values (1, '{NULL,"NULL",a}')""")
+    upto = following.received(binary=False)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert target.run("select v[1] is null, v[2] from keyed") == [(True, "NULL")]
+
+
 def test_rows_are_sent_in_pieces(
     source: Database, target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
