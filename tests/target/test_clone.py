@@ -226,6 +226,17 @@ def test_a_target_with_tables_is_refused_and_no_slot_is_left(
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
 
 
+def test_an_end_in_the_past_is_refused_before_anything_is_created(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    clone = Clone(replace(options, endpos=Lsn(1)), lambda: None)
+    for attempt in (clone.run, lambda: list(clone.describe())):
+        with pytest.raises(InvalidValue, match="the position of the source before the copy"):
+            attempt()
+    assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+    assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
 def test_a_dry_run_checks_both_servers_and_creates_nothing(
     source: Database, target: Database, options: CloneOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ DIFFERENCES = {
     ),
     "partitioned": ([f"drop table {NAME}", f"create table {NAME} (id int) partition by list (id)"], "is a partitioned"),
     "a view": ([f"drop table {NAME}", f"create view {NAME} as select 1 as id"], "does not exist at the target"),
+    "unlogged": ([f"alter table {NAME} set unlogged"], "is unlogged, and that of the source is not"),
     "not empty": ([f"insert into {NAME} (id) values (9)"], "is not empty"),
     "a trigger": (
         [
@@ -80,8 +81,8 @@ DIFFERENCES = {
 }
 FIXED = {
     "lacks a column", "lacks a column of an own type", "another type", "another modifier", "an extra column",
-    "generated", "not empty", "a trigger", "a trigger for UPDATE", "a rule", "a trigger for TRUNCATE", "a foreign key",
-    "a reference",
+    "generated", "unlogged", "not empty", "a trigger", "a trigger for UPDATE", "a rule", "a trigger for TRUNCATE",
+    "a foreign key", "a reference",
 }  # fmt: skip
 
 

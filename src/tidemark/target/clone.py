@@ -137,6 +137,7 @@ class Clone:
             with self._options.open_source() as session:
                 there = read_target_state(session, options.source, options.target, options.selection)
                 require_target(there, mode)
+            self._require_later_end()
         self._folder.prepare(source, state, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
@@ -154,6 +155,7 @@ class Clone:
                 return
             there = read_target_state(session, options.source, options.target, options.selection)
             require_target(there, choice.mode)
+            self._require_later_end()
             with session.transaction():
                 tables = read_selected(session, options.selection)
                 sizes = list(table_lines(session, tables))
@@ -331,11 +333,14 @@ class Clone:
     def _completed(self, source: Identity) -> Cloned:
         """Create what is created last, and set the sequences."""
         with self._options.recorded() as record:
+            self._filling.refill_emptied(record, record.existing(source))
             self._schema.create(CloneStage.LAST)
             fail_point(CloneFailPoint.CONSTRAINTS_CREATED)
             self._copy_large_objects_again()
             self._set_sequences()
             fail_point(CloneFailPoint.SEQUENCES_SET)
+            while self._filling.refill_emptied(record, record.existing(source)):
+                self._schema.create(CloneStage.LAST)
             record.set_phase(ClonePhase.COMPLETE)
             fail_point(CloneFailPoint.COMPLETED)
             state = record.existing(source)
@@ -371,6 +376,12 @@ class Clone:
     def _position(self) -> Lsn:
         with self._options.open_source() as session:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+
+    def _require_later_end(self) -> None:
+        """Refuse an end that is before the copy, which is as of a later position than the present one."""
+        endpos = self._options.endpos
+        if endpos is not None and endpos < (now := self._position()):
+            raise InvalidValue(f"--endpos {endpos} is before {now}, the position of the source before the copy", _LATER)
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:

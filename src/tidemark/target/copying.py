@@ -181,7 +181,7 @@ def _planned(snapshot: SharedSnapshot, target: Session, tables: Sequence[Fingerp
             try:
                 carried = carried_columns(table, there, reader, writer)
                 if carried.target_oid in obstacles:
-                    raise obstacles[carried.target_oid]
+                    raise obstacles[carried.target_oid][0].error()
                 parts = _parts(source, carried, jobs)
             except TidemarkError as error:
                 plan.refused.append(TableFailed(table, error))

@@ -58,7 +58,7 @@ from tidemark.target.merging import MergedCounts
 from tidemark.target.obstacles import require_direct, require_no_obstacles
 from tidemark.target.source_rows import ATTEMPTS, SourceRows, exact_source, read_definition
 from tidemark.target.source_tables import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying
-from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState, Held
+from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState, Held, commit_durably
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
 
@@ -68,10 +68,6 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 FORGET_S = 60.0  # after this time, indexes of segments that were removed are removed too
 KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
-# The log is removed when the target has it, so what the target has must survive a crash of the target.
-_DURABLE = """
-    select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
-"""
 # A table with pending checks of deferred constraints cannot be altered.
 _NOTHING_PENDING = ("set constraints all immediate", "set constraints all deferred")
 _NOT_AT_END = (
@@ -121,7 +117,7 @@ class CloneFollower:
             require_direct(session)
             record = CloneRecord(session, options.name)
             record.lock()
-            session.rows(_DURABLE)
+            commit_durably(session)
             state = record.existing(options.source)
             _require_copied(options.name, state.phase)
             _require_no_obstacles(session, state.tables)

@@ -17,7 +17,7 @@ from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
 from tidemark.schema.selection import Selection
 from tidemark.target.obstacles import require_direct
-from tidemark.target.state import CloneRecord
+from tidemark.target.state import CloneRecord, commit_durably
 
 LOG = "log"
 
@@ -70,8 +70,15 @@ class CloneOptions:
         return Session.open(self.source, "clone")
 
     def open_target(self) -> Session:
-        """Connect to the target."""
-        return Session.open(self.target, "clone", server=Endpoint.TARGET)
+        """Connect to the target; what the session commits survives a crash of the target."""
+        session = Session.open(self.target, "clone", server=Endpoint.TARGET)
+        try:
+            if not session.pooled:
+                commit_durably(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     @contextmanager
     def recorded(self) -> Iterator[CloneRecord]:

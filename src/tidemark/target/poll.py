@@ -141,7 +141,7 @@ class TargetPoller:
         try:
             session, record = self._connected()
             with open_poll_snapshot(self._options.source) as seen:
-                if self._last is not None and seen.is_same(self._last):
+                if self._last is not None and seen.is_same(self._last) and self._is_recorded(record, self._last):
                     return None
                 try:
                     polled = self._polled(session, record, seen)
@@ -159,6 +159,7 @@ class TargetPoller:
         if self._opened is not None:
             self._opened[0].close()
             self._opened = None
+        self._last = None
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +174,11 @@ class TargetPoller:
             require_direct(session)
             self._opened[1].lock()
         return self._opened
+
+    def _is_recorded(self, record: CloneRecord, last: PollSnapshot) -> bool:
+        """Whether the target has the last poll: a crash can lose it, and a standby that is promoted may not have it."""
+        watermark = record.existing(last.identity).watermark
+        return watermark is not None and (watermark.snapshot, watermark.lsn) == (last.snapshot, last.lsn)
 
     def _polled(self, session: Session, record: CloneRecord, seen: PollSnapshot) -> TargetPolled:
         after = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
