@@ -226,6 +226,43 @@ def test_a_target_with_tables_is_refused_and_no_slot_is_left(
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
 
 
+def test_what_is_revoked_or_dropped_while_a_clone_follows_is_not_created_at_its_end(
+    source: Database, target: Database, options: CloneOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.run(
+        "grant select, insert on keyed to pg_monitor",
+        "alter table only_key add constraint gone foreign key (id) references keyed not valid",
+        "create policy mine on large using (small > 0)",
+        "create sequence later",
+    )
+    source.admin(f"grant select on all sequences in schema public to {MIRROR}")
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0)).phase is ClonePhase.FOLLOW
+    source.run(
+        "revoke insert on keyed from pg_monitor",
+        "grant select on summed to pg_monitor",
+        "alter table only_key drop constraint gone",
+        "drop policy mine on large",
+        "drop trigger told on large",
+        "create function new() returns trigger language plpgsql as 'begin return new; end'",
+        "create trigger new before insert on keyed for each row execute function new()",
+        "create table uncloned (id int primary key references keyed)",
+        "grant select on uncloned to pg_monitor",
+        "drop sequence later; create sequence later start 7; create sequence uncloned_numbers",
+        "alter table summed rename constraint summed_pkey to renamed",
+        "alter table paired add constraint checked check (a is not null) not valid",
+    )
+    source.admin(f"grant select on all sequences in schema public to {MIRROR}")
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    granted = "select relname, relacl::text from pg_class where relname in ('keyed', 'summed') order by 1"
+    assert target.run(granted) == source.run(granted)
+    assert target.run("select conname from pg_constraint where conname in ('gone', 'checked')") == [("checked",)]
+    assert target.run("select polname from pg_policy") == []
+    assert target.run("select tgname from pg_trigger where not tgisinternal") == []
+    assert target.run("select nextval('later')") == [(7,)]
+    named = " ".join(each for each in caplog.messages if "created at the source after the copy: " in each)
+    assert all(each in named for each in ("uncloned", "TRIGGER public keyed new", "uncloned_numbers"))
+
+
 def test_an_end_in_the_past_is_refused_before_anything_is_created(
     source: Database, target: Database, options: CloneOptions
 ) -> None:

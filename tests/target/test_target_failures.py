@@ -165,7 +165,7 @@ def test_a_target_that_is_a_standby_for_some_time_is_named_and_continued(cloned:
         (server.data / "standby.signal").touch()
         server.start()
         cloned.source.run("insert into keyed values (2, 'b')")
-        with pytest.raises(UnsupportedServer, match="read-only|recovery") as raised:
+        with pytest.raises(UnsupportedServer, match=r"read-only|recovery") as raised:
             follow(cloned.options(), cloned.position(), lambda: False)
         assert raised.value.hint.startswith("Connect to the primary")
         server.stop()

@@ -297,7 +297,7 @@ class Clone:
                     "Run the command again, which continues.",
                 )
             self._filling.copy_unlogged_again(record, state)
-            record.set_phase(ClonePhase.COMPLETION)
+            self._begin_completion(record, state)
         return self._completed(source)
 
     def _polled(self, source: Identity) -> Cloned:
@@ -317,8 +317,13 @@ class Clone:
             if options.follows or self._stopping():
                 return Cloned(ClonePhase.FOLLOW, self._state(source).applied_lsn)
             with self._options.recorded() as record:
-                record.set_phase(ClonePhase.COMPLETION)
+                self._begin_completion(record, record.existing(source))
         return self._completed(source)
+
+    def _begin_completion(self, record: CloneRecord, state: CloneState) -> None:
+        """Dump what is created last as the source has it now: a privilege may have been revoked since the copy."""
+        self._schema.dump_last(state.tables.keys() if state.selection != Selection() else None)
+        record.set_phase(ClonePhase.COMPLETION)
 
     def _report_poll(self, polled: TargetPolled, seconds: float) -> None:
         merged = polled.merged
