@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from harness.database import OWNER, Database
+from harness.database import OWNER, Database, create_database
 from harness.mirrored import mirrored, receive_all
 from harness.postgres import Server
 from tests.conftest import NEWEST, quick_only
-from tests.target.load import TABLES, contents, database_with_tables, hostile
+from tests.target.load import SHAPE, TABLES, contents, database_with_tables, hostile
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import RowRejected, TargetDiffers
 from tidemark.log.reader import LogReader
@@ -280,6 +281,62 @@ def test_nulls_in_arrays_are_kept_if_the_target_does_not_read_them(
     with following.writer(target) as write:
         write(Lsn.ZERO, upto, 1 << 20)
     assert target.run("select v[1] is null, v[2] from keyed") == [(True, "NULL")]
+
+
+LOOSENED = {
+    "NOT NULL": ("alter table keyed alter v set not null", "insert into keyed values (1, null)"),
+    "check": ('alter table keyed add constraint "Some." check (n > 0)', "insert into keyed values (1, 'a', 0)"),
+    "domain": (
+        "create domain bounded as numeric constraint few check (value > 0); alter table keyed alter n type bounded",
+        "insert into keyed values (1, 'a', 0)",
+    ),
+    "NOT NULL of a domain": (
+        "create domain bounded as text not null; alter table keyed alter v type bounded",
+        "insert into keyed values (1, null)",
+    ),
+}
+
+
+@pytest.mark.parametrize("constraint", LOOSENED)
+@pytest.mark.parametrize("binary", quick_only([True, False], True))
+def test_a_constraint_that_the_source_has_dropped_is_named_with_what_drops_it(
+    source: Database, target: Database, tmp_path: Path, constraint: str, *, binary: bool
+) -> None:
+    created, inserted = LOOSENED[constraint]
+    target.run(created)
+    following = CloneFollower(source, tmp_path)
+    source.run(inserted)
+    upto = following.received(binary=binary)
+    with following.writer(target) as write, pytest.raises(RowRejected) as raised:
+        write(Lsn.ZERO, upto, 1 << 20)
+    (fix,) = re.findall("`(.*)`", raised.value.hint)
+    target.run(fix)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert contents(target) == contents(source)
+
+
+def test_text_without_an_encoding_is_written_as_it_is_stored(server: Server, tmp_path: Path) -> None:
+    source, target = (create_database(server, "SQL_ASCII") for _ in range(2))
+    for database in (source, target):
+        database.run(*(f"create table {name} {columns}" for name, columns in TABLES.items()), *SHAPE)
+    following = CloneFollower(source, tmp_path, as_stored_s=0.1)
+    source.run(
+        "insert into keyed values (1, E'\\xe9\\xff')",
+        "insert into plain values (1, E'\\xfe', 1)",
+        "insert into large select 1, repeat(E'\\xfd', 9000), 1",
+    )
+    begun = following.received()
+    source.run("update keyed set id = 2", "update plain set f = 2", "update large set id = 2")
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 20)
+        write(begun, upto, 1 << 20)
+    for name in ("keyed", "plain", "large"):
+        stored = f"select md5(t::text), octet_length(t::text) from {name} t"
+        assert target.run(stored) == source.run(stored) != []
+    source.drop()
+    target.drop()
 
 
 def test_rows_are_sent_in_pieces(
