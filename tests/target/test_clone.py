@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from harness.database import MIRROR, Database
+from harness.database import MIRROR, OWNER, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST, Start
@@ -24,12 +24,13 @@ from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
 from tidemark.lake.pipeline_state import State
 from tidemark.pipeline.events import StateChanged, SyncEvent, SyncProgress, TableCopied
+from tidemark.postgres.identity import Identity
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
 from tidemark.target import schema
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import ClonePhase
+from tidemark.target.state import ClonePhase, CloneRecord
 
 pytestmark = [pytest.mark.quick, NEWEST]
 OBJECTS = (
@@ -261,6 +262,22 @@ def test_what_is_revoked_or_dropped_while_a_clone_follows_is_not_created_at_its_
     assert target.run("select nextval('later')") == [(7,)]
     named = " ".join(each for each in caplog.messages if "created at the source after the copy: " in each)
     assert all(each in named for each in ("uncloned", "TRIGGER public keyed new", "uncloned_numbers"))
+
+
+def test_a_database_that_was_the_target_of_a_clone_can_be_cloned(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    """Its schema `tidemark` is not selected, and not dumped."""
+    with source.session(OWNER) as session:
+        record = CloneRecord(session, "earlier")
+        record.create()
+        record.begin(Identity(1, 2, "other", 1, None))
+    assert not any("tidemark." in line for line in Clone(options, lambda: None).describe())
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    assert contents(target) == contents(source)
+    assert target.run("select name from tidemark.clones") == [(options.names.mirror,)]
+    recorded = target.run("select name from tidemark.tables order by 1")
+    assert recorded == [(f"public.{name}",) for name in sorted(TABLES)]
 
 
 def test_an_end_in_the_past_is_refused_before_anything_is_created(

@@ -18,6 +18,7 @@ from typing import Any
 from tidemark.errors import DumpFailed, UnsupportedArchive
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
+from tidemark.schema.selection import STATE_SCHEMA
 from tidemark.storage.disk import LocalDisk
 from tidemark.target.dependents import LeftOut, read_left_out
 from tidemark.target.objects import Facts, Roles, needs_superuser, read_facts, read_roles
@@ -120,7 +121,10 @@ def dump_schema(
     with Session.open(source, "schema", _PATIENT) as session, session.transaction(snapshot_id=snapshot_id):
         left_out = read_left_out(session, tables)
         encoding = ["--encoding=UTF8"] if session.has_encoding else []
-        _run_pg_dump(programs, source, snapshot_id, folder / "schema.dump", [*encoding, *_excluded(left_out)])
+        (is_target,) = session.row("select to_regclass('tidemark.clones') is not null")
+        own = [f"--exclude-schema={STATE_SCHEMA}"] if is_target else []
+        options = [*encoding, *own, *_excluded(left_out)]
+        _run_pg_dump(programs, source, snapshot_id, folder / "schema.dump", options)
         listed = _listed(programs, folder / "schema.dump")
         gone = closure(listed, {each.dump_id for each in listed if (each.catalog, each.oid) in left_out.objects})
         kept = tuple(entry for entry in listed if entry.dump_id not in gone)

@@ -34,7 +34,6 @@ from tidemark.schema.selection import Pattern, Selection
 from tidemark.schema.table import Persistence
 from tidemark.target.differences import TableRepair
 
-SCHEMA = "tidemark"
 RECORDED = 1000  # keys of repaired rows, of one table and batch
 LOCK_WAIT_S, _LOOK_S = 1.0, 0.05
 _LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))
