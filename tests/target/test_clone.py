@@ -280,6 +280,17 @@ def test_a_database_that_was_the_target_of_a_clone_can_be_cloned(
     assert recorded == [(f"public.{name}",) for name in sorted(TABLES)]
 
 
+def test_owners_that_are_replaced_are_named(
+    source: Database, target: Database, options: CloneOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.admin("alter table keyed owner to postgres", "alter table plain owner to postgres")
+    replaced = f"ll objects belong to {OWNER}, which may not give them to their owners: postgres (2)"
+    assert f"-- A{replaced}" in Clone(options, lambda: None).describe()
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    assert f"a{replaced}" in caplog.messages
+    assert target.run("select distinct tableowner from pg_tables where schemaname = 'public'") == [(OWNER,)]
+
+
 def test_an_end_in_the_past_is_refused_before_anything_is_created(
     source: Database, target: Database, options: CloneOptions
 ) -> None:

@@ -52,7 +52,7 @@ from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
 from tidemark.target.publishing import TablePublishing
-from tidemark.target.rights import require_target
+from tidemark.target.rights import not_cloned, require_target
 from tidemark.target.schema import CloneSchema
 from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import (
@@ -138,6 +138,8 @@ class Clone:
                 there = read_target_state(session, options.source, options.target, options.selection)
                 require_target(there, mode)
             self._require_later_end()
+            for each in not_cloned(there):
+                _LOGGER.warning("%s", each)
         self._folder.prepare(source, state, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
@@ -163,6 +165,7 @@ class Clone:
         if options.with_schema:
             chosen = tables if options.selection != Selection() else None
             yield from schema_lines(options.source, options.target, self._schema.programs(), chosen)
+        yield from (f"-- {each[0].upper()}{each[1:]}" for each in not_cloned(there))
         yield from sizes
 
     def _choice(self) -> Choice:

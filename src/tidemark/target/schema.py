@@ -25,7 +25,7 @@ from tidemark.postgres.sqlstate import Endpoint
 from tidemark.target.archive import DumpArchive, dump_schema, open_archive, without_new, written
 from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
-from tidemark.target.needs import may_set_owners, missing_at_target
+from tidemark.target.needs import may_set_owners, missing_at_target, replaced_owners
 from tidemark.target.programs import Programs, find_programs, stores_column_versions
 from tidemark.target.source_tables import CLONE_AGAIN
 from tidemark.target.stages import CloneStage
@@ -100,7 +100,7 @@ class CloneSchema:
         programs = self.programs()
         archive = dump_schema(programs, self.source, snapshot_id, self.folder / _NEXT, chosen)
         with self._target() as session:
-            needs = missing_at_target(session, archive)
+            needs, owners = missing_at_target(session, archive), replaced_owners(session, archive)
         if begun and needs.existing:
             self._require_unaltered(programs, archive)
             needs = replace(needs, existing=())
@@ -111,6 +111,8 @@ class CloneSchema:
         needs.require()
         for entry in needs.superuser:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
+        if owners:
+            _LOGGER.warning("%s", owners)
 
     def dump_last(self, chosen: Collection[int] | None) -> None:
         """Dump again what is created last, because the source may have changed it since the copy.
