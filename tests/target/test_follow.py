@@ -27,6 +27,10 @@ from tidemark.target.follow import CloneFollower, follow
 pytestmark = [pytest.mark.quick, NEWEST]
 
 
+FORMATS = pytest.mark.parametrize("ranges", [True, False], ids=["text", "binary"])
+
+
+@FORMATS
 def test_a_target_follows_under_load(cloned: Cloned, short: bool) -> None:
     done = threading.Event()
     with receiving(cloned.mirror):
@@ -46,6 +50,7 @@ def follow_to_the_end(cloned: Cloned, thread: threading.Thread, done: threading.
 
 
 @pytest.mark.full
+@FORMATS
 def test_lost_connections_lose_nothing(cloned: Cloned, short: bool) -> None:
     proxy = Proxy(cloned.target.server.port)
     direct = cloned.target.dsn(OWNER).reveal()

@@ -16,7 +16,7 @@ from harness.small_disk import CannotMount, fill, small_disk
 from tests.conftest import NEWEST, Start
 from tests.target.clones import clone_options
 from tests.target.following import Cloned, cloned_tables
-from tests.target.load import SHAPE, TABLES, contents, database_with_tables, writing
+from tests.target.load import contents, create_tables, database_with_tables, writing
 from tests.target.polled import copied, options_of, poller_of
 from tidemark.errors import ConnectionLost, UnsupportedServer
 from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
@@ -38,8 +38,8 @@ UNLOGGED = (
 
 
 @pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
+def source(server: Server, ranges: bool) -> Iterator[Database]:
+    yield from database_with_tables(server, ranges=ranges)
 
 
 @pytest.fixture
@@ -51,9 +51,8 @@ def target(start: Start) -> Database:
 
 
 @pytest.fixture
-def cloned(source: Database, target: Database, tmp_path: Path) -> Cloned:
-    target.run(*(f"create table {name} {columns}" for name, columns in TABLES.items()), *SHAPE)
-    return cloned_tables(source, target, tmp_path)
+def cloned(source: Database, target: Database, tmp_path: Path, ranges: bool) -> Cloned:
+    return cloned_tables(source, create_tables(target, ranges=ranges), tmp_path)
 
 
 @contextmanager
@@ -143,6 +142,7 @@ def test_a_poll_that_a_crash_has_lost_is_repeated(source: Database, target: Data
     assert contents(target) == contents(source)
 
 
+@pytest.mark.parametrize("ranges", [False], ids=["binary"])
 def test_a_target_that_crashes_while_it_follows_loses_nothing(cloned: Cloned, short: bool) -> None:
     with following(cloned), writing(cloned.source, 2):
         for _ in range(2 if short else 10):

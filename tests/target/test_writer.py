@@ -10,15 +10,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.database import OWNER, Database, create_database
 from harness.mirrored import mirrored, receive_all
 from harness.postgres import Server
 from tests.conftest import NEWEST, quick_only
-from tests.target.load import SHAPE, TABLES, contents, database_with_tables, hostile
+from tests.target.load import TABLES, contents, create_tables, database_with_tables, hostile
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import RowRejected, TargetDiffers
+from tidemark.log.mapped import located
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.pgoutput import events, frames, scan
@@ -36,13 +38,13 @@ pytestmark = [pytest.mark.quick, NEWEST]
 
 
 @pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
+def source(server: Server, ranges: bool) -> Iterator[Database]:
+    yield from database_with_tables(server, ranges=ranges)
 
 
 @pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
+def target(server: Server, ranges: bool) -> Iterator[Database]:
+    yield from database_with_tables(server, ranges=ranges)
 
 
 class CloneFollower:
@@ -91,10 +93,12 @@ class CloneFollower:
             yield write
 
 
+@pytest.mark.parametrize("ranges", [True, False], ids=["text", "binary"])
 @pytest.mark.parametrize("batch_bytes", quick_only([1, 20_000, 1 << 30], 20_000))
 def test_changes_leave_the_target_equal(
-    source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool
+    source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool, *, ranges: bool
 ) -> None:
+    """Without ranges, all values are sent in binary, and with them as text."""
     following = CloneFollower(source, tmp_path)
     with source.connect() as connection:
         connection.autocommit = True
@@ -104,6 +108,10 @@ def test_changes_leave_the_target_equal(
         merged = write(Lsn.ZERO, upto, batch_bytes)
     assert contents(target) == contents(source)
     assert sum(each.changes for each in merged) > 100
+    planned = plan(LogReader(following.log), Lsn.ZERO, upto, 1 << 30, 1 << 30)
+    parts = (part for each in planned.slices for part in each.parts)
+    formats = [each.rows.new_formats for part in parts for each in located(part, following.log)]
+    assert np.bitwise_or.reduce(np.concatenate(formats)) == (scan.Format.TEXT if ranges else scan.Format.BINARY)
 
 
 def test_what_is_compiled_ahead_is_what_a_batch_uses(source: Database, target: Database, tmp_path: Path) -> None:
@@ -319,7 +327,7 @@ def test_a_constraint_that_the_source_has_dropped_is_named_with_what_drops_it(
 def test_text_without_an_encoding_is_written_as_it_is_stored(server: Server, tmp_path: Path) -> None:
     source, target = (create_database(server, "SQL_ASCII") for _ in range(2))
     for database in (source, target):
-        database.run(*(f"create table {name} {columns}" for name, columns in TABLES.items()), *SHAPE)
+        create_tables(database)
     following = CloneFollower(source, tmp_path, as_stored_s=0.1)
     source.run(
         "insert into keyed values (1, E'\\xe9\\xff')",
