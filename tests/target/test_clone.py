@@ -17,11 +17,11 @@ from harness.database import MIRROR, OWNER, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST, Start
-from tests.target.clones import clone_options, followed
+from tests.target.clones import clone_options, clones, followed
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
+from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady, TargetTableUnfit
 from tidemark.lake.pipeline_state import State
 from tidemark.pipeline.events import StateChanged, SyncEvent, SyncProgress, TableCopied
 from tidemark.postgres.identity import Identity
@@ -289,6 +289,18 @@ def test_owners_that_are_replaced_are_named(
     assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
     assert f"a{replaced}" in caplog.messages
     assert target.run("select distinct tableowner from pg_tables where schemaname = 'public'") == [(OWNER,)]
+
+
+@pytest.mark.full
+def test_a_trigger_that_is_created_at_the_target_ends_a_clone_that_follows(
+    target: Database, options: CloneOptions
+) -> None:
+    with pytest.raises(TargetTableUnfit, match=r"trigger 'late' of table public\.keyed"), followed(options):
+        target.run(
+            "create function late() returns trigger language plpgsql as 'begin new.n := 0; return new; end'",
+            "create trigger late before update on keyed for each row execute function late()",
+        )
+        eventually(lambda: not any(each.is_written for each in clones(options)), 60)
 
 
 def test_an_end_in_the_past_is_refused_before_anything_is_created(

@@ -177,11 +177,10 @@ class TargetPoller:
 
     def _is_recorded(self, record: CloneRecord, last: PollSnapshot) -> bool:
         """Whether the target has the last poll: a crash can lose it, and a standby that is promoted may not have it."""
-        watermark = record.existing(last.identity).watermark
-        return watermark is not None and (watermark.snapshot, watermark.lsn) == (last.snapshot, last.lsn)
+        return record.watermark == _watermark(last)
 
     def _polled(self, session: Session, record: CloneRecord, seen: PollSnapshot) -> TargetPolled:
-        after = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
+        after = _watermark(seen)
         with session.transaction(read_only=False):
             state = record.existing(seen.identity)
             pairs = self._pairs(session, state, seen)
@@ -215,6 +214,10 @@ class TargetPoller:
             parts = parts_of(oid, *pages_of(seen.session, oid), self._options.jobs)
             pairs.append(_paired(definition, both, found.get(name), servers, parts, state.tables[oid], utf8=utf8))
         return pairs
+
+
+def _watermark(seen: PollSnapshot) -> PollWatermark:
+    return PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
 
 
 def _paired(

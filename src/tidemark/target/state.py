@@ -126,6 +126,7 @@ _POLLED = """
 _DURABLE = """
     select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
 """
+_WATERMARK = "select applied_lsn::text, snapshot, timeline from tidemark.clones where name = %s"
 _HAS_ROWS = sql.SQL("select exists (select from only {})")
 _REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where clone = %s"
 
@@ -305,6 +306,12 @@ class CloneRecord:
         """The mode in which the clone was begun; None if there is no such clone."""
         found = self._session.rows("select mode from tidemark.clones where name = %s", [self.name])
         return Mode(found[0][0]) if found else None
+
+    @property
+    def watermark(self) -> PollWatermark | None:
+        """The watermark of the last poll; None if there is none."""
+        found = self._session.rows(_WATERMARK, [self.name])
+        return _watermark(_lsn(found[0][0]), *found[0][1:]) if found else None
 
     def begin(self, source: Identity, mode: Mode = Mode.LOGICAL, selection: Selection | None = None) -> str:
         """Record a new clone of the selected tables of this source; return its `id`."""
