@@ -291,6 +291,27 @@ def test_nulls_in_arrays_are_kept_if_the_target_does_not_read_them(
     assert target.run("select v[1] is null, v[2] from keyed") == [(True, "NULL")]
 
 
+def test_a_large_value_that_is_not_sent_again_is_that_of_an_earlier_change_of_the_batch(
+    source: Database, target: Database, tmp_path: Path
+) -> None:
+    following = CloneFollower(source, tmp_path)
+    big = "repeat(md5('{}'), 200)"
+    source.run(f"insert into large values (1, {big.format(0)}, 0), (2, {big.format(0)}, 0)")
+    begun = following.received()
+    source.run(
+        f"insert into large values (3, {big.format(3)}, 0)",
+        "update large set small = 1 where id = 3",
+        f"update large set big = {big.format(1)} where id = 1",
+        "update large set small = 2",
+        "update large set id = id + 10",
+    )
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 30)
+        write(begun, upto, 1 << 30)
+    assert contents(target) == contents(source)
+
+
 LOOSENED = {
     "NOT NULL": ("alter table keyed alter v set not null", "insert into keyed values (1, null)"),
     "check": ('alter table keyed add constraint "Some." check (n > 0)', "insert into keyed values (1, 'a', 0)"),
