@@ -114,6 +114,25 @@ def test_a_table_that_does_not_fit_is_refused_with_what_resolves_it(pair: Pair, 
         assert pair.target.admin(rows) == pair.source.admin(rows)
 
 
+def test_a_trigger_of_a_partitioned_table_is_ended_there(pair: Pair) -> None:
+    pair.fill(
+        "create table p (id int) partition by list (id)",
+        "create table p1 partition of p for values in (1)",
+        "insert into p values (1)",
+    )
+    pair.target.run(
+        "create function f() returns trigger language plpgsql as 'begin return null; end'",
+        "create trigger tr before insert on p for each row execute function f()",
+    )
+    (result,) = pair.copy("p1").values()
+    assert isinstance(result, TableFailed)
+    assert "trigger 'tr' of table public.p of the target" in result.error.message
+    (fix,) = re.findall("`(.*)`", result.error.hint)
+    pair.target.run(fix)
+    pair.copy_all("p1")
+    assert pair.target.admin("select id from p") == [(1,)]
+
+
 def test_rows_that_no_copy_has_written_are_never_removed(pair: Pair) -> None:
     pair.target.run(f"insert into {NAME} (id) values (9)")
     for _ in range(2):
