@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,14 @@ from tests.target.pairs import Pair
 from tidemark import errors
 from tidemark.postgres.doctor import Check, Status
 from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import locate
+from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.requirements import Mode
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.target.follow import CloneFollower, FollowOptions
+from tidemark.target.options import CloneOptions
 from tidemark.target.probes import read_target_state
 from tidemark.target.rights import examine_target, not_cloned, require_target, target_requirements
 
@@ -251,6 +256,18 @@ def test_a_pooler_before_the_target(pair: Pair) -> None:
         assert check.status is Status.FAIL
         with pytest.raises(errors.UnsupportedServer, match="connection pooler"):
             required(pair, Dsn(through))
+
+
+@pytest.mark.skipif(find_pgbouncer() is None, reason="no PgBouncer here and none to be unpacked")
+def test_a_pooler_before_the_target_of_a_clone_that_was_begun(pair: Pair, tmp_path: Path) -> None:
+    """A resumed run probes no rights."""
+    with pooled(pair.target) as through, pair.source.session() as session:
+        source = locate(session, pair.source.dsn(), may_replicate=False).identity
+        options = CloneOptions(pair.source.dsn(), Dsn(through), MirrorNames("c"), tmp_path)
+        with pytest.raises(errors.UnsupportedServer, match="behind a transaction pooler"):
+            CloneFollower.open(FollowOptions(source, Dsn(through), "c", tmp_path))
+        with pytest.raises(errors.UnsupportedServer, match="behind a transaction pooler"), options.recorded():
+            pass
 
 
 @pytest.mark.parametrize("server_of", list(Endpoint))
