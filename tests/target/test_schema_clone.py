@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.target.schema_pairs import PAIRS, Pair, pair_fixture
-from tidemark.target.archive import open_archive
+from tidemark.target.archive import open_archive, without_new
 from tidemark.target.needs import missing_at_target
 from tidemark.target.stages import CloneStage
 
@@ -57,6 +57,28 @@ def test_every_stage_can_be_repeated_from_the_directory_of_the_archive(pair: Pai
         pair.restore(archive, stage)
         pair.restore(open_archive(tmp_path), stage, jobs=2)
     assert pair.statements(pair.target) == pair.expected()
+
+
+def test_what_is_new_in_a_later_dump_is_left_out_with_all_that_depends_on_it(pair: Pair, tmp_path: Path) -> None:
+    pair.fill()
+    earlier, same = pair.dump(tmp_path / "earlier"), pair.dump(tmp_path / "same")
+    assert without_new(same, earlier) == same
+    pair.source.run(
+        "create table app.new (id int primary key references app.a)",
+        "grant select on app.new to reader",
+        "create trigger touched before update on app.a for each row execute function app.touch()",
+        "alter table app.base add constraint refers foreign key (id) references app.a not valid",
+    )
+    later = pair.dump(tmp_path / "later")
+    found = without_new(later, earlier)
+    assert sorted(f"{each.kind} {each.rest}" for each in found.left_out) == [
+        "ACL app TABLE new app",
+        "CONSTRAINT app new new_pkey app",
+        "FK CONSTRAINT app new new_id_fkey app",
+        "TABLE app new app",
+    ]
+    added = {str(each) for each in found.entries} - {str(each) for each in earlier.entries}
+    assert added == {"TRIGGER app a touched app", "FK CONSTRAINT app base refers app"}
 
 
 def test_keys_and_indexes_are_created_table_by_table(pair: Pair, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tidemark.errors import TargetTableUnfit, UnsupportedServer
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.catalog import printed
+from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import NO_ENCODING, Session
 from tidemark.postgres.shared import table_label
 from tidemark.postgres.sqlstate import translated
@@ -146,6 +147,12 @@ def carried_columns(
     if not binary:
         _require_whole_names(label, columns, source, target)
     unlogged = found.persistence is Persistence.UNLOGGED
+    if unlogged and table.persistence is not Persistence.UNLOGGED:
+        fix = statement("alter table {} set logged", sql.Identifier(table.schema, table.name))
+        raise TargetTableUnfit(
+            f"table {label} of the target is unlogged, and that of the source is not: a crash would empty it",
+            f"Run `{fix}` at the target.",
+        )
     return CarriedTable(table, columns, binary, found.oid, unlogged)
 
 

@@ -34,13 +34,12 @@ from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.blockers import named
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.libpq import libpq
+from tidemark.postgres.libpq import copy_pieces, libpq
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import PINNED, Session, results_of
 from tidemark.postgres.sqlstate import error_for, translated
 from tidemark.target.columns import CarriedTable
 
-PIECE_BYTES = 1 << 20
 CANCEL_S = 10.0
 _BEGIN = """
     begin isolation level read committed, read write;
@@ -315,11 +314,8 @@ class _CopyIn:
     def send(self, data: memoryview) -> None:
         """Send data; raise the error of the server as soon as it has sent one."""
         library, connection = libpq(), ctypes.c_void_p(self._pgconn.pgconn_ptr)
-        address = np.frombuffer(data, np.uint8).ctypes.data if data else 0
-        for at in range(0, len(data), PIECE_BYTES):
-            size = min(PIECE_BYTES, len(data) - at)
-            sent = not self._has_input() and library.PQputCopyData(connection, ctypes.c_void_p(address + at), size) == 1
-            if not sent:
+        for address, size in copy_pieces(np.frombuffer(data, np.uint8)):
+            if self._has_input() or library.PQputCopyData(connection, address, size) != 1:
                 raise self._ended(_ABORTED) or SourceError("the target ended the COPY without an error")
 
     def finish(self) -> int:

@@ -40,6 +40,7 @@ from tidemark.target.merging import (
     merge_contents,
     merge_rows,
     merge_statements,
+    require_stored,
 )
 from tidemark.target.net import (
     DELETED,
@@ -249,7 +250,9 @@ class TargetWriter:
         new = net.last[net.operations == INSERTED] if apart else np.empty(0, np.int64)
         if len(new):
             rows = inserted_rows(changes, 2 * new, written)
-            self._script.copy(copy_statement(table), rows, f"inserting into {table.label}")
+            self._script.copy(
+                copy_statement(table), rows, f"inserting into {table.label}", require_stored(table.label, len(new))
+            )
             merged.inserted += len(new)
 
     def _merge_staged(
@@ -294,7 +297,7 @@ class TargetWriter:
             keys = [tuple(key) for (key,) in self._rows(stage.blocking(unique))]
             found.add_extra(keys)
             found.unknown.update(keys)
-        return self._count(stage.inserted(), stage.table)
+        return self._insert(stage)
 
     def _settle(self, found: TableDifferences, read: ReadRows) -> None:
         """Give the rows whose state is not known the state that they have at the source."""
@@ -331,7 +334,7 @@ class TargetWriter:
         deleted = self._rows(contents_deleted(found.table), _columns(contents))
         if rows:
             self._fill(stage.filled_with_rows(), rows)
-        self._count(stage.inserted(), found.table)
+        self._insert(stage)
         found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
         self._empty(stage, len(rows))
 
@@ -381,6 +384,13 @@ class TargetWriter:
         """Run a statement that repairs a table, after those that wait; return how many rows it concerned."""
         self._script.add(as_bytes(statement), f"repairing {table.label}")
         return self._script.run()
+
+    def _insert(self, stage: StageTable) -> int:
+        """Insert the rows that are new or move; return their number."""
+        ((new,),) = self._rows(stage.new_counted())
+        put_in = self._count(stage.inserted(), stage.table)
+        require_stored(stage.table.label, new)(put_in)
+        return put_in
 
     def _rows(self, statement: sql.Composed, parameters: Sequence[Any] | None = None) -> list[Any]:
         self._script.run()
