@@ -166,6 +166,9 @@ class MirrorRouter:
             try:
                 async with asyncio.timeout(_MEASURED_S):
                     while not isinstance(message := await conversation.next(), Finished):
+                        if isinstance(message, Ask):
+                            record.needs_session = True
+                            return
                         if not isinstance(message, Running):
                             record.add_failure(time.monotonic())
                             return

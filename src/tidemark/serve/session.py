@@ -21,6 +21,7 @@ from tidemark.serve import messages
 from tidemark.serve.messages import read_parameter_status, read_parse
 from tidemark.serve.statements import (
     MENTION,
+    RESETS,
     SETTING,
     Candidate,
     Statement,
@@ -303,7 +304,8 @@ class Session:
     def _note_text(self, kind: int, data: bytes, at: int, after: int) -> tuple[bytes, int]:
         """Note a statement, and rewrite it for the source if the server answers it; return the data and the end."""
         body = data[at + HEADER_BYTES : after]
-        mentions = MENTION in body.lower()
+        lower = body.lower()
+        mentions = MENTION in lower or (b"all" in lower and RESETS.search(lower) is not None)
         if mentions and kind != _QUERY and SETTING.search(body):
             self._names_settings = self._guards
         if kind == _BIND:

@@ -10,6 +10,7 @@ from functools import cached_property
 from tidemark.serve.messages import BindMessage, parse, query, read_bind, read_parse
 
 MENTION = b"tidemark"
+RESETS = re.compile(rb"\b(?:discard|reset)\s+all\b")  # in lower case; the values of the role apply again
 SETTING = re.compile(rb'tidemark"?\s*\.\s*"?(?:route|at|cost|wait|notice|prefer)\b', re.IGNORECASE)
 _SHOW = re.compile(rb"\s*show\s+tidemark\s*\.\s*last\s*;?\s*", re.IGNORECASE)
 _EXPLAIN = re.compile(rb"\s*explain\s*\(\s*tidemark\s*\)\s*(.+)", re.IGNORECASE | re.DOTALL)
