@@ -118,12 +118,17 @@ _ROLE = """
 
 def read_facts(session: Session) -> ServerFacts:
     """Read all properties."""
-    (role,) = session.records(_ROLE, [None])
     (seen,) = session.records(_FACTS, [list(SWITCHES)])
     encrypted = session.connection.pgconn.ssl_in_use
     return ServerFacts(
-        version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen
+        version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=own_role(session), **seen
     )
+
+
+def own_role(session: Session) -> Role:
+    """Read the connected role."""
+    (role,) = session.records(_ROLE, [None])
+    return Role(**role)
 
 
 def read_role(session: Session, name: str) -> Role | None:
