@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock import Lsn
 from tidemark.errors import SparkError, Stopped, TidemarkError
 from tidemark.lake.controls import Controls, StopRequest
-from tidemark.lake.lake import NAME
+from tidemark.lake.lake import Lake
 from tidemark.lake.pipeline_state import State
 from tidemark.lake.retention import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
@@ -175,7 +175,7 @@ class Pipeline:
         self._reporter.emit(ModeSelected(self._plan.choice.mode, self._plan.choice.why))
         self._reporter.enter(State.STARTING)
         if not self._plan.polled:
-            publish(self._options, begun=(self._options.lake / NAME).exists())
+            publish(self._options, begun=Lake.exists(self._options.lake))
             self._restart_if_requested(stopping)
             require_log(self._options.lake, self._options.log_folder)
         restarts, polled = Restarts(), self._plan.polled

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
-from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.lake import Lake
 from tidemark.lake.paths import directory_or_command, local_path, require_plain
 from tidemark.lake.requests import read_restart
 from tidemark.lake.retention import KEEP_S
@@ -271,7 +271,7 @@ def _choice(options: PipelineOptions, present: Mode | None) -> Choice:
 
 def mode_of(lake: Path) -> Mode | None:
     """The mode in which a lake was last written; None if it is empty."""
-    if not (lake / NAME).exists():
+    if not Lake.exists(lake):
         return None
     from tidemark.lake.registers import read_cycle, read_seen  # deferred: they import Delta
 
