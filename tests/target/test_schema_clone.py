@@ -83,9 +83,7 @@ def test_the_name_of_the_dump_is_durable_before_a_part_of_it_is_created(
     """A clone that continues after a power loss requires the dump of the part that the target has."""
     pair.source.run("create table t (a int primary key)")
     monkeypatch.setattr(schema, "LocalDisk", RecordingDisk)
-    cloned = CloneSchema(
-        pair.from_dsn, pair.to_dsn, tmp_path, 1, pair.programs.pg_dump.parent, is_cloned=True
-    )
+    cloned = CloneSchema(pair.from_dsn, pair.to_dsn, tmp_path, 1, pair.programs.pg_dump.parent, is_cloned=True)
     cloned.dump(None, None, begun=False)
     assert RecordingDisk.operations == ["rename schema.next schema", f"sync {tmp_path}"]
     cloned.create(CloneStage.DEFINITIONS)
