@@ -487,7 +487,7 @@ class Moment:
         """Return the definition and base of a table at this boundary; raise NotAnswerable if they are not known."""
         span = self._span(history)
         if (why := self._hindrance(history, span)) is not None:
-            raise NotAnswerable(f"{span.fingerprint.schema}.{span.fingerprint.name} {why}", _LATER)
+            raise NotAnswerable(f"{span.fingerprint.qualified} {why}", _LATER)
         return span
 
     def _is_clear(self, history: TableHistory) -> bool:
@@ -557,7 +557,7 @@ class Moment:
 
     def _incomplete(self, root: TableHistory, why: str, hint: str) -> NotAnswerable:
         table = root.at(self.lsn).fingerprint
-        name = f"{table.schema}.{table.name}"
+        name = table.qualified
         own = "Or read the other partitions by their names." if root.is_union else f"Or read ONLY {name}."
         return NotAnswerable(f"{name} cannot be read at {self.lsn}: {why}", f"{hint} {own}")
 

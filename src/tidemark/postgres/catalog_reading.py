@@ -94,7 +94,7 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
         sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
     )
     try:
-        with translated(f"checking whether {table.schema}.{table.name} is empty"), session.connection.transaction():
+        with translated(f"checking whether {table.qualified} is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
     except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
         return False  # the copy of this table reports why it cannot be read

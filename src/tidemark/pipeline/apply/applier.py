@@ -182,7 +182,7 @@ class StreamApplier:
             if self.sink.retained_lsn() < lsn <= self.cycle.applied_lsn:
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
-                name = f"{table.schema}.{table.name}"
+                name = table.qualified
                 message = "table %s: readable from %s on, where it was truncated"
                 _LOGGER.info(message, name, lsn, extra=fields(table=name, lsn=lsn))
 

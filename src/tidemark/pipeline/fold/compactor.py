@@ -64,7 +64,7 @@ class Foldable:
     @property
     def name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
+        return self.span.fingerprint.qualified
 
     @property
     def since(self) -> Boundary:

@@ -209,7 +209,7 @@ class Poller:
         for message in plan.messages:
             _LOGGER.info("%s", message)
         for history, why in plan.copied.values():
-            name = f"{history.fingerprint.schema}.{history.fingerprint.name}"
+            name = history.fingerprint.qualified
             _LOGGER.info("table %s: copying all rows: %s", name, why, extra=fields(table=name, reason=why))
         reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None

@@ -110,7 +110,7 @@ class TableCopy:
     @property
     def name(self) -> str:
         """The name of the table for messages."""
-        return f"{self.fingerprint.schema}.{self.fingerprint.name}"
+        return self.fingerprint.qualified
 
     @property
     def rows(self) -> int:
