@@ -113,7 +113,7 @@ class StateRecord:
         logging.getLogger(ROOT).removeHandler(self._warnings)
         with self._guard:
             if isinstance(error, Exception) and not isinstance(error, Stopped):
-                message, hint = _told(error)
+                message, hint = _message_and_hint(error)
                 self.failed(message, hint)
                 self._enter(State.FAILED)
             else:
@@ -133,7 +133,7 @@ class _Warnings(logging.Handler):
             self._record.failed(record.getMessage())
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _message_and_hint(error: Exception) -> tuple[str, str]:
     if isinstance(error, TidemarkError):
         return error.message, error.hint
     return f"unexpected {type(error).__name__}", ""

@@ -56,9 +56,9 @@ def read_catalog_snapshot(
     held = tuple(DefinitionLock(reference.widen(xid), table, type_oid) for xid, table, type_oid in locks)
     replayed = replayed_by(session)
     with session.transaction():
-        look = replace(read_within(session, names), held=held, replayed=replayed)
-        empty = frozenset(oid for oid in asked(look) if _is_empty(session, look.tables[oid]))
-    return replace(look, empty=empty)
+        catalog = replace(read_within(session, names), held=held, replayed=replayed)
+        empty = frozenset(oid for oid in asked(catalog) if _is_empty(session, catalog.tables[oid]))
+    return replace(catalog, empty=empty)
 
 
 def replayed_by(session: Session) -> Lsn | None:

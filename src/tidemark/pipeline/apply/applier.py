@@ -130,22 +130,22 @@ class StreamApplier:
         try:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
-            look = read_catalog_snapshot(
+            catalog = read_catalog_snapshot(
                 self._session, self._options.names, self.tables.watched, self.tables.to_check_for_rows
             )
             took_s = time.monotonic() - begin
-            self.tables.observe(look)
+            self.tables.observe(catalog)
             self._name_blockers(self._session)
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
                 raise
             self._disconnect()
             _LOGGER.warning("cannot read the source's catalog: %s", " ".join(error.message.split()))
-            self._next_catalog_read = time.monotonic() + self._options.look_interval_s
+            self._next_catalog_read = time.monotonic() + self._options.catalog_interval_s
             return False
-        self._next_catalog_read = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
-        self.source_position = look.lsn, look.time
-        if self._source_times and self._source_times[-1][0] == look.lsn:
+        self._next_catalog_read = time.monotonic() + max(self._options.catalog_interval_s, _PATIENCE * took_s)
+        self.source_position = catalog.lsn, catalog.time
+        if self._source_times and self._source_times[-1][0] == catalog.lsn:
             self._source_times.pop()  # a source without WAL would add an entry with every catalog snapshot
         self._source_times.append(self.source_position)
         fail_point(FailPoint.CATALOG_READ)
