@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.errors import SparkError, Stopped, TidemarkError
-from tidemark.lake.controls import Controls, StopRequest
+from tidemark.lake.controls import CURRENT, Controls, StopRequest
 from tidemark.lake.lake import Lake
 from tidemark.lake.pipeline_state import State
 from tidemark.lake.retention import KEEP_S
@@ -30,7 +30,7 @@ from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent
 from tidemark.pipeline.logical import LogicalReplication, require_log, spark_ended
-from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
+from tidemark.pipeline.plan import AUTO, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
 from tidemark.pipeline.poll.from_stream import leave_stream
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord, publish

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
+from tidemark.lake.controls import CURRENT
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import directory_or_command, local_path, require_plain
 from tidemark.lake.requests import read_restart
@@ -29,7 +30,7 @@ from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptio
 from tidemark.schema.selection import Pattern, Selection, choose
 from tidemark.units import format_duration, format_size, parse_duration, parse_keep, parse_size
 
-AUTO, CURRENT = "auto", "current"
+AUTO = "auto"
 INTERVAL_S, SHORTEST_INTERVAL_S = 10.0, 5.0
 SHORTEST_KEEP_S = 1.0
 LOG = "_log"
