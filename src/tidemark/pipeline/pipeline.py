@@ -30,7 +30,7 @@ from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent
 from tidemark.pipeline.logical import LogicalReplication, require_log, spark_ended
-from tidemark.pipeline.plan import AUTO, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
+from tidemark.pipeline.plan import AUTO, INTERVAL_S, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
 from tidemark.pipeline.poll.from_stream import leave_stream
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord, publish
@@ -62,7 +62,7 @@ def sync(
     once: bool = False,
     fold: bool = True,
     keep: str | float | None = KEEP_S,
-    interval: str | float = 10.0,
+    interval: str | float = INTERVAL_S,
     reconcile_every: int = 1,
     budget: str | int = BUDGET_BYTES,
     wal_limit: str | int = WAL_LIMIT_BYTES,
