@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NoReturn
 
 from tidemark.clock import Lsn
@@ -32,7 +31,6 @@ from tidemark.schema.relation import Relation, RelationColumn
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import Bytes
 
-EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_COLUMNS = 1600  # MaxHeapAttributeNumber
 
 
