@@ -25,7 +25,7 @@ from tidemark.errors import SparkError, Stopped, TidemarkError
 from tidemark.lake.controls import CURRENT, Controls, StopRequest
 from tidemark.lake.lake import Lake
 from tidemark.lake.pipeline_state import State
-from tidemark.lake.retention import KEEP_S
+from tidemark.lake.sync_records import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent

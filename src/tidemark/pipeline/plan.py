@@ -17,7 +17,7 @@ from tidemark.lake.controls import CURRENT
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import directory_or_command, local_path, require_plain
 from tidemark.lake.requests import read_restart
-from tidemark.lake.retention import KEEP_S
+from tidemark.lake.sync_records import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.catalog import read_catalog

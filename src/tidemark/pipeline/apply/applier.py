@@ -42,8 +42,7 @@ from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
 from tidemark.pipeline.apply.cycle import Applied, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.sinks.forgetting import Forgetting
-from tidemark.pipeline.sinks.sink import Sink, TableCopy
+from tidemark.pipeline.sinks.sink import Forgetting, Sink, TableCopy
 from tidemark.postgres.blockers import ending, named, older_than
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.session import Session

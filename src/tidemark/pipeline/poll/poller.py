@@ -31,8 +31,7 @@ from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot, open_poll_snapshot
-from tidemark.pipeline.sinks.forgetting import Forgetting
-from tidemark.pipeline.sinks.sink import STAGING, PolledSink, TableCopy
+from tidemark.pipeline.sinks.sink import STAGING, Forgetting, PolledSink, TableCopy
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent
