@@ -74,6 +74,20 @@ MUTATIONS = (
         ("tests/clock/test_small_worlds.py", "-k", "sees_exactly_the_commits"),
     ),
     Mutation(
+        "clock: a clone applies the commit at the LSN of its copy again",
+        "reads/visible.py",
+        "seen = commits <= np.uint64(boundary.lsn.value)",
+        "seen = commits < np.uint64(boundary.lsn.value)",
+        ("tests/reads/test_visible.py", "-k", "numpy"),
+    ),
+    Mutation(
+        "postgres: a minor release whose stream is incomplete is not polled either",
+        "postgres/requirements/reading.py",
+        "require([version_of(session)], Mode.POLL)",
+        "require([version_of(session)], Mode.LOGICAL)",
+        ("tests/postgres/test_requirements.py", "-k", "stream_is_incomplete"),
+    ),
+    Mutation(
         "schema: another key is taken for a change of metadata",
         "schema/fingerprint.py",
         'yield Effect.RESYNC, f"its key changed from columns',

@@ -37,7 +37,7 @@ def fold(
     from tidemark.lake.lake import Lake
 
     opened = Lake.open(lake)
-    known = {f"{each.fingerprint.schema}.{each.fingerprint.name}" for each in opened.tables().values()}
+    known = {each.fingerprint.qualified for each in opened.tables().values()}
     wanted = {name if "." in name else f"public.{name}" for name in tables}
     if unknown := sorted(wanted - known):
         raise InvalidValue(

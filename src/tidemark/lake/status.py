@@ -17,7 +17,7 @@ from tidemark.lake.pipeline_state import PipelineState, has_pipeline, read_pipel
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
-from tidemark.lake.unmirrored import recorded_unmirrored
+from tidemark.lake.sync_records import recorded_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored

@@ -335,7 +335,7 @@ class LogicalReplication:
         self.applier.tables.wait([table.oid], reason)
         self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
-        self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
+        self._emit(CopyFailed(table.qualified, error.message, pause_s))
 
     def _require_spark(self) -> None:
         """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""

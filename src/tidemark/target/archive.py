@@ -19,12 +19,13 @@ from tidemark.errors import DumpFailed, UnsupportedArchive
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.schema.selection import STATE_SCHEMA
-from tidemark.storage.disk import LocalDisk
+from tidemark.storage import open_storage
 from tidemark.target.dependents import LeftOut, read_left_out
 from tidemark.target.objects import Facts, Roles, needs_superuser, read_facts, read_roles
 from tidemark.target.programs import Programs, connection_of
 from tidemark.target.stages import CATALOGS, CloneStage, Entry, Section, closure, dump_ids, entries, stage_of
 
+_ENTRIES = "schema.json"
 _PATIENT = Timeouts(statement_s=600, idle_in_transaction_s=0)
 _LOCK_WAIT_S = 60
 _OPTIONS = (
@@ -117,7 +118,7 @@ def dump_schema(
     that is not selected are left out. pg_dump takes an ACCESS SHARE lock on the dumped tables only.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # user mappings may contain passwords
-    (folder / "schema.json").unlink(missing_ok=True)
+    open_storage(folder).delete(_ENTRIES)
     with Session.open(source, "schema", _PATIENT) as session, session.transaction(snapshot_id=snapshot_id):
         left_out = read_left_out(session, tables)
         encoding = ["--encoding=UTF8"] if session.has_encoding else []
@@ -143,7 +144,7 @@ def dump_schema(
 
 def written(archive: DumpArchive) -> DumpArchive:
     """Write the entries of an archive into its directory, which completes it."""
-    LocalDisk().write_atomically(archive.folder / "schema.json", json.dumps(_plain(archive)).encode())
+    open_storage(archive.folder).write(_ENTRIES, json.dumps(_plain(archive)).encode())
     return archive
 
 
@@ -168,10 +169,10 @@ def _identity(archive: DumpArchive, entry: Entry) -> tuple[str, str]:
 
 def open_archive(folder: Path) -> DumpArchive:
     """Open an archive that `dump_schema` completed."""
-    try:
-        plain = json.loads((folder / "schema.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UnsupportedArchive(f"{folder} has no archive", "Run the command again to dump the schema.") from error
+    data = open_storage(folder).read(_ENTRIES)
+    if data is None:
+        raise UnsupportedArchive(f"{folder} has no archive", "Run the command again to dump the schema.")
+    plain = json.loads(data)
     return DumpArchive(
         folder,
         tuple(map(_entry, plain["entries"])),

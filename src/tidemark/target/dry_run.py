@@ -64,5 +64,5 @@ def table_lines(session: Session, tables: Mapping[int, Fingerprint]) -> Iterator
         if has_own_rows(table):
             pages, page_bytes = pages_of(session, table.oid)
             whole += pages * page_bytes
-            yield f"{table.schema}.{table.name}  {format_size(pages * page_bytes)}"
+            yield f"{table.qualified}  {format_size(pages * page_bytes)}"
     yield f"{format_size(whole)} to copy"

@@ -24,7 +24,6 @@ from tidemark.pipeline.reporting import PROGRESS_S, Reporter
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Persistence
@@ -184,7 +183,7 @@ class Filling:
             table = result.fingerprint
             record.set_copied(table.oid, snapshot.base, result.rows, watermark)
             fail_point(CloneFailPoint.TABLE_COPIED)
-            name = f"{table.schema}.{table.name}"
+            name = table.qualified
             self._reporter.emit(TableCopied(name, snapshot.base.lsn, result.rows, self.progress.seconds(table.oid)))
             then(result)
         for failure in failed:
@@ -276,6 +275,6 @@ def _require_logged(definitions: Mapping[int, Fingerprint]) -> None:
     for table in definitions.values():
         if table.persistence is Persistence.UNLOGGED:
             raise UnsupportedServer(
-                f"unlogged table {table_label(table)} cannot be read on a standby",
+                f"unlogged table {table.qualified} cannot be read on a standby",
                 "Connect to the primary, or leave the table out with `--exclude`.",
             )

@@ -48,6 +48,7 @@ from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.receive.client import ReceiveClient
+from tidemark.restarts import next_pause_s
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.relation import Relation, columns_of
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
@@ -483,4 +484,4 @@ def follow(
                 raise
             _LOGGER.warning("%s; retrying in %.1f s", error.message, pause_s, extra=fields(pause_s=pause_s))
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = next_pause_s(pause_s, FIRST_PAUSE_S, MOST_PAUSE_S)

@@ -73,11 +73,10 @@ class SourceSide:
 
 @dataclass(frozen=True, slots=True)
 class PipedPart:
-    """A part that the target has written: its rows, and the bytes that were sent."""
+    """A part that the target has written, and its rows."""
 
     part: Part
     rows: int
-    sent_bytes: int
 
 
 def pipe_part(
@@ -210,8 +209,7 @@ def _placed(error: SourceError, table: CarriedTable, server: str, hint: str) -> 
 def _piped(source: SourceSide, target: Session, table: CarriedTable, part: Part, *, freeze: bool) -> PipedPart:
     with at_target(table, target):
         copy = _CopyIn(target, table.copy_in(freeze=freeze).as_bytes(target.connection))
-    written, sent_bytes = _written(source, table.query(part).copied(source.session, source.dsn), copy, table)
-    return PipedPart(part, written, sent_bytes)
+    return PipedPart(part, _written(source, table.query(part).copied(source.session, source.dsn), copy, table))
 
 
 def pipe_query(
@@ -232,7 +230,7 @@ def pipe_query(
     except BaseException:
         _stop_reading(source.session, chunks)
         raise
-    return _written(source, rows, copy, table)[0]
+    return _written(source, rows, copy, table)
 
 
 def _unless_empty(chunks: Generator[memoryview, None, int]) -> Generator[memoryview, None, int] | None:
@@ -252,12 +250,10 @@ def _resumed(
     return (yield from rest) if rest is not None else rows
 
 
-def _written(
-    source: SourceSide, chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable
-) -> tuple[int, int]:
-    """Send all data and end both COPYs; return the number of rows and of bytes."""
+def _written(source: SourceSide, chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> int:
+    """Send all data and end both COPYs; return the number of rows."""
     try:
-        sent_bytes, read = _transferred(chunks, copy, table)
+        read = _transferred(chunks, copy, table)
     except BaseException:
         _stop_reading(source.session, chunks)
         copy.abort()
@@ -269,21 +265,20 @@ def _written(
             f"copy of {table.label}, at the target: {written} of {read} rows were stored",
             "Disable the triggers of the table at the target, and retry the command.",
         )
-    return written, sent_bytes
+    return written
 
 
-def _transferred(chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> tuple[int, int]:
-    """Send all data; return the number of bytes, and of the rows that the source has read."""
-    sent_bytes = 0
+def _transferred(chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> int:
+    """Send all data; return the number of rows that the source has read."""
     while True:
         with at_source(table):
             try:
                 chunk = next(chunks)
             except StopIteration as end:
-                return sent_bytes, end.value
+                rows: int = end.value
+                return rows
         with at_target(table, copy.session):
             copy.send(chunk)
-        sent_bytes += len(chunk)
 
 
 def _stop_reading(session: Session, chunks: Generator[memoryview, None, int]) -> None:

@@ -22,6 +22,7 @@ from tidemark.logs import fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
+from tidemark.storage.disk import LocalDisk
 from tidemark.target.archive import DumpArchive, dump_schema, open_archive, without_new, written
 from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
@@ -107,7 +108,9 @@ class CloneSchema:
             shutil.rmtree(archive.folder)
         else:
             shutil.rmtree(self.folder / _DUMP, ignore_errors=True)
-            archive.folder.rename(self.folder / _DUMP)
+            disk = LocalDisk()
+            disk.replace(archive.folder, self.folder / _DUMP)
+            disk.sync_folder(self.folder)  # a continued clone needs the dump of which it has created a part
         needs.require()
         for entry in needs.superuser:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)

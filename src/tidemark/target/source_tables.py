@@ -13,7 +13,6 @@ from tidemark.errors import InvalidValue, SourceAltered
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.selection import Selection, own_tables
 from tidemark.schema.table import Catalog
@@ -143,7 +142,7 @@ class SourceWatch:
 
     def name_new(self, tables: Mapping[int, ClonedTable], definitions: Mapping[int, Fingerprint]) -> None:
         """Name new tables, which are not cloned."""
-        new = frozenset(table_label(each) for oid, each in definitions.items() if oid not in tables)
+        new = frozenset(each.qualified for oid, each in definitions.items() if oid not in tables)
         for name in sorted(new - self._new):
             _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
         self._new |= new

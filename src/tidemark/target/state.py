@@ -179,7 +179,7 @@ class ClonedTable:
     @property
     def name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.definition.schema}.{self.definition.name}"
+        return self.definition.qualified
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -372,7 +372,7 @@ class CloneRecord:
         self._run(
             "insert into tidemark.tables (clone, oid, name, definition) values (%s, %s, %s, %s) on conflict "
             "(clone, oid) do update set definition = excluded.definition, name = excluded.name",
-            self.name, definition.oid, f"{definition.schema}.{definition.name}", Jsonb(to_plain(definition)),
+            self.name, definition.oid, definition.qualified, Jsonb(to_plain(definition)),
         )  # fmt: skip
 
     def set_copied(self, oid: int, base: Boundary, rows: int, watermark: PollWatermark | None = None) -> None:

@@ -10,7 +10,6 @@ from psycopg import sql
 
 from tidemark.errors import ObjectMissing
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 
 _COLUMNS = """
@@ -138,7 +137,7 @@ class FoundTable:
 
 def target_table(definition: Fingerprint, names: Sequence[str], found: FoundTable | None) -> TargetTable:
     """Return the table at the target with these columns; an error if it or one of them does not exist."""
-    label = table_label(definition)
+    label = definition.qualified
     if found is None:
         raise ObjectMissing(f"table {label} does not exist at the target", "Create it, and retry the command.")
     missing = [name for name in names if name not in found.columns]

@@ -29,6 +29,7 @@ from tidemark.pgoutput.frames import TRUNCATE, framed, windows
 from tidemark.pgoutput.scan import Format, RowCells, changed_tables, find_values, scan
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint, translated
+from tidemark.reads.visible import numpy_sees
 from tidemark.schema.relation import Relation
 from tidemark.target.differences import Differences, Name, TableDifferences
 from tidemark.target.merging import (
@@ -407,13 +408,8 @@ def _some(net: NetRows, chosen: np.ndarray) -> NetRows:
 
 def _not_in(changes: LocatedChanges, base: Boundary) -> LocatedChanges:
     """Leave out changes of commits that the base of the table contains."""
-    lsns = changes.commit_lsns
-    seen = lsns <= np.uint64(base.lsn.value)
-    if not seen.any():
-        return changes
-    if base.excluded:
-        seen &= ~np.isin(lsns, np.array([each.value for each in base.excluded], np.uint64))
-    return chosen_changes(changes, np.flatnonzero(~seen))
+    seen = numpy_sees(base, changes.commit_lsns)
+    return chosen_changes(changes, np.flatnonzero(~seen)) if seen.any() else changes
 
 
 def chosen_changes(changes: LocatedChanges, chosen: np.ndarray | slice) -> LocatedChanges:

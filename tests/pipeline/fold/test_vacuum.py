@@ -22,8 +22,8 @@ from tidemark.lake.commits import LOG, LOG_S, old_commits, opened
 from tidemark.lake.leases import read_leases
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained
-from tidemark.lake.retention import Retention, retention_of
 from tidemark.lake.status import status_of
+from tidemark.lake.sync_records import Retention, retention_of
 from tidemark.lake.unlisted import names_in
 from tidemark.lake.versions import END_LSN, read_versions
 from tidemark.log.reader import LogReader

@@ -34,7 +34,7 @@ from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
-from tidemark.lake.retention import KEEP_S, Retention
+from tidemark.lake.sync_records import KEEP_S, Retention
 from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
 from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget

@@ -64,7 +64,7 @@ class Foldable:
     @property
     def name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
+        return self.span.fingerprint.qualified
 
     @property
     def since(self) -> Boundary:
@@ -101,7 +101,6 @@ class Folded:
     upto: Lsn
     changes: int
     buckets: int
-    of_buckets: int
     size_bytes: int
 
 
@@ -205,7 +204,7 @@ class Compactor:
         self._folded = True
         fail_point(FailPoint.FOLDED)
         size = sum(file.size_bytes for file in adds)
-        return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
+        return Folded(table.name, table.upto, table.changed_rows, len(done), size)
 
     def _written(
         self,
