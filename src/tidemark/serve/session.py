@@ -52,6 +52,7 @@ _STARTING = _EXTENDED | _ALONE
 _WATCHED = frozenset((_READY, _ERROR, _PARAMETER, _KEY, _COPY_IN))
 _LIMITS = dict(CLIENT_LIMITS)
 _FAILED = ord("E")
+_STYLES = ("TimeZone", "DateStyle", "IntervalStyle")
 _NO_STATEMENT = b"_tidemark_refused"  # a syntax error for the source, which is then replaced by the reason
 _IN_PIPELINE = "settings of tidemark cannot be changed together with other statements: SET them alone"
 
@@ -108,6 +109,11 @@ class Session:
     def pending_bytes(self) -> int:
         """The bytes of the client that are held."""
         return len(self._pending)
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """The settings with which the source reads constants of dates and times."""
+        return tuple(self.parameters.get(name, "") for name in _STYLES)
 
     @property
     def is_guarded(self) -> bool:
@@ -320,7 +326,7 @@ class Session:
             rewritten = rewritten_query(statement)
         else:
             name, text, _ = read_parse(body)
-            statement = Statement(text)
+            statement = Statement(text, self.styles)
             self._remember(name, statement)
             if statement.kind is None and not mentions:
                 return data, after

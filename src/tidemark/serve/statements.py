@@ -28,11 +28,15 @@ class OwnKind(Enum):
 
 
 class Statement:
-    """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out."""
+    """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out.
 
-    __slots__ = ("kind", "source_text", "text", "verdict")
+    `styles` are the settings with which the source has read its constants, when it was prepared.
+    """
 
-    def __init__(self, text: bytes) -> None:
+    __slots__ = ("kind", "source_text", "styles", "text", "verdict")
+
+    def __init__(self, text: bytes, styles: tuple[str, ...] | None = None) -> None:
+        self.styles = styles
         self.kind: OwnKind | None = None
         self.text = self.source_text = text
         self.verdict: object = None
