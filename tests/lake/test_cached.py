@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.lake import cached as cache
 from tidemark.lake.cached import cached
+from tidemark.lake.commits import LOG_S
 
 pytestmark = pytest.mark.quick
 
@@ -58,6 +61,34 @@ def test_it_follows_checkpoints_and_logs_that_are_cleaned_up(tmp_path: Path) -> 
     assert reader.values() == list(range(30))
     add(reader.folder, 30)
     assert reader.values() == list(range(31))
+
+
+def test_a_log_that_is_being_cleaned_up_in_another_order_hides_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(tmp_path / "t")
+    for count in range(3):
+        add(reader.folder, count)
+    log, hour_ago = reader.folder / "_delta_log", time.time() - 3600
+    os.utime(log / f"{2:020}.json", (hour_ago, hour_ago))
+    assert reader.values() == [0, 1, 2]
+    for count in range(3, 6):
+        add(reader.folder, count)
+    DeltaTable(reader.folder).create_checkpoint()
+    (log / f"{3:020}.json").unlink()
+    later = time.time() + LOG_S
+    monkeypatch.setattr("tidemark.lake.cached.time.time", lambda: later)
+    assert reader.values() == list(range(6))
+
+
+def test_a_table_without_new_commits_is_not_read_again_after_an_idle_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_RECENT_S", 0.0)
+    reader = Reader(tmp_path / "t")
+    add(reader.folder, 1)
+    assert [reader.values() for _ in range(3)] == [[1]] * 3
+    assert reader.count == 1
 
 
 @pytest.mark.parametrize("commits", [1, 3, 9])
