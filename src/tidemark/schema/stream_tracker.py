@@ -253,10 +253,16 @@ class StreamTracker(SchemaTracker):
         self.describe(relations, applied)
         self._described_from = since
 
-    def settle(self, applied: Lsn, changed_at: Mapping[int, Lsn], log: CommitLog) -> None:
+    @property
+    def is_beginning(self) -> bool:
+        """Whether `settle` may record that an empty table can be read."""
+        return bool(self._beginnings)
+
+    def settle(self, applied: Lsn, changed_at: Mapping[int, Lsn], log: CommitLog, retained: Lsn = Lsn.ZERO) -> None:
         """Record the events that are certain at the applied LSN.
 
-        `changed_at` is, for each table with a pending change, the LSN up to which it may have changes.
+        `changed_at` is, for each table with a pending change, the LSN up to which it may have changes. Those at or
+        below `retained` may have expired.
         """
         for oid, pending in list(self.pending.items()):
             if pending.lsn <= applied:
@@ -268,7 +274,9 @@ class StreamTracker(SchemaTracker):
                 del self._beginnings[oid]
             elif beginning.lsn <= log.received:
                 del self._beginnings[oid]
-                self._begin(oid, beginning, log.boundary(beginning.snapshot, beginning.lsn))
+                base = log.boundary(beginning.snapshot, beginning.lsn)
+                if base.floor >= retained:  # otherwise a later catalog snapshot shows it again
+                    self._begin(oid, beginning, base)
         self._store_added()
 
     def _begin(self, oid: int, beginning: Beginning, base: Boundary) -> None:

@@ -8,6 +8,10 @@ the removal.
 boundary at or above its end, unless the boundary excludes the commit that ended it, and no boundary may exclude a
 commit below the retained LSN. Folded changes are needed only by reads of the changes themselves; reads of an earlier
 generation need all its changes.
+
+Changes above what can be read of a table are needed only by a later copy, or if the table begins without one. Neither
+is accepted with a base whose floor is below the retained LSN. A table of which only inserts are published is copied
+once it is published with all operations, and then needs only the changes after that.
 """
 
 from __future__ import annotations
@@ -38,8 +42,9 @@ from tidemark.lake.retention import KEEP_S, Retention
 from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
 from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
 from tidemark.log.trimming import forget
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.client import ReceiveClient
-from tidemark.schema.history import Span, TableEventKind, TableHistory
+from tidemark.schema.history import Span, TableHistory
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 GRACE_S = 3600.0  # for readers without a lease, such as other engines
@@ -57,17 +62,22 @@ class Unneeded:
 
 
 def unneeded(
-    history: TableHistory, changes: Sequence[ChangeFile], versions: Versions | None, retained: Lsn
+    history: TableHistory,
+    changes: Sequence[ChangeFile],
+    versions: Versions | None,
+    retained: Lsn,
+    begins_after: Lsn = Lsn.ZERO,
 ) -> Unneeded:
-    """The files that are not needed, given what is folded and where reads begin."""
-    spans = spans_from(history, retained)
-    if not spans and history.last.kind is TableEventKind.WAITING:
-        return Unneeded((), ())  # the state with which it begins is not known yet
+    """The files that are not needed, given what is folded and where reads begin.
+
+    If the table begins later, it needs no changes at or below the retained LSN, nor at or below `begins_after`.
+    """
+    spans, later = spans_from(history, retained), max(retained, begins_after)
     ended: tuple[VersionFile, ...] = ()
     if versions is not None:
         gone = not spans and versions.base < retained
         ended = tuple(f for f in versions.files if gone or (f.greatest_end is not None and f.greatest_end <= retained))
-    return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained)))
+    return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained, later)))
 
 
 def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
@@ -75,8 +85,13 @@ def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
     return [span for span in history.spans() if span.end is None or span.end >= retained]
 
 
-def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn) -> bool:
-    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file."""
+def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn, later: Lsn) -> bool:
+    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file.
+
+    Above everything that can be read, a table that begins again needs the changes above `later`.
+    """
+    if all(span.end is not None and span.end < file.least for span in spans):
+        return file.greatest > later
     if file.greatest > retained:
         return True
     for span in spans:
@@ -145,7 +160,8 @@ def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))
     if not dry_run and retained > Lsn.ZERO:
         ExpiryRegister(path).record(retained)
-    removals = [*_tables(lake, retained, dry_run)]
+    kept_from = min([retained, *(lease.lsn for lease in leases_in_force(path)), *recorded_floors(path)])
+    removals = [*_tables(lake, kept_from, cycle.complete, dry_run)]
     if not dry_run:
         update_catalog(path)  # before files are deleted, so that it never names a version without them
     removals += _files(lake, options, dry_run)
@@ -164,11 +180,17 @@ def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
     return Lsn(applied_lsn or 0)
 
 
-def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
-    """Remove expired files from tables. They stay on disk."""
+def _tables(lake: Lake, retained: Lsn, complete: Lsn, dry_run: bool) -> Iterator[Removal]:
+    """Remove expired files from tables. They stay on disk.
+
+    The LSN up to which all definitions are known, `complete`, was read before the histories. So every transaction that
+    a later publication of a table concerns commits above it.
+    """
+    inserts = MirrorNames(lake.mirror).inserts_publication
     for history in lake.tables().values():
         changes = read_changes(lake.path, history.path, Lsn.ZERO)
-        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained)
+        begins_after = complete if history.fingerprint.publications == (inserts,) else Lsn.ZERO
+        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained, begins_after)
         names = [file.name for file in found.versions]
         paths = [Path(file.path).name for file in found.changes]
         for folder, gone, sizes in (

@@ -157,16 +157,19 @@ class Compactor:
         return found
 
     def compactable(self) -> list[SmallChanges]:
-        """The tables with many small files of folded changes."""
-        found = []
+        """The tables with many small files of changes that are folded, or that no fold reads now."""
+        applied_lsn, found = self._lake.cycle().applied_lsn, []
         for history in self._lake.tables().values():
-            versions, spans = read_versions(self._lake.path, history.path), history.spans()
-            if versions is None or not spans or spans[-1].base.lsn != versions.base:
-                continue
-            changes, folded = read_changes(self._lake.path, history.path, Lsn.ZERO), held(versions, spans[-1].base)
-            if groups := small_files(changes.upto(folded.floor), {each.name for each in changes.stored if each.text}):
+            upto = self._folded_upto(history) if history.live else applied_lsn
+            changes = read_changes(self._lake.path, history.path, Lsn.ZERO)
+            if groups := small_files(changes.upto(upto), {each.name for each in changes.stored if each.text}):
                 found.append(SmallChanges(history.name, changes, tuple(groups)))
         return found
+
+    def _folded_upto(self, history: TableHistory) -> Lsn:
+        """The LSN up to which the versions of a table that can be read contain all changes."""
+        versions, base = read_versions(self._lake.path, history.path), history.spans()[-1].base
+        return held(versions, base).floor if versions is not None and versions.base == base.lsn else Lsn.ZERO
 
     def compact(self, table: SmallChanges) -> CompactedChanges:
         """Merge the small files of a table."""
