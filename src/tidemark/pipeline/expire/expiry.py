@@ -2,7 +2,7 @@
 
 So a reader that listed the files before still finds them, and a reader that lists them now finds the new retained LSN.
 Files stay on disk for a grace period after they were removed from a table, and while a lease exists that is older than
-the removal.
+the removal. If the disk is too full to remove files from tables, those that earlier runs have removed are deleted.
 
 `unneeded` finds the files that no read at or above the retained LSN needs. A closed version is not visible at a
 boundary at or above its end, unless the boundary excludes the commit that ended it, and no boundary may exclude a
@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
+from tidemark.errors import InvalidValue, LakeError, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import TOMBSTONES_S, clean_log, is_there, old_commits, opened, remove_files
@@ -158,17 +161,45 @@ def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.complete)
     retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))
-    if not dry_run and retained > Lsn.ZERO:
-        ExpiryRegister(path).record(retained)
-    kept_from = min([retained, *(lease.lsn for lease in leases_in_force(path)), *recorded_floors(path)])
-    removals = [*_tables(lake, kept_from, cycle.complete, dry_run)]
-    if not dry_run:
-        update_catalog(path)  # before files are deleted, so that it never names a version without them
-    removals += _files(lake, options, dry_run)
-    if not dry_run:
-        update_catalog(path)
-    removals += _log(lake, retained, leases, dry_run)
+    removals: list[Removal] = []
+    with _FirstError() as failing:
+        with failing.noted():
+            if not dry_run and retained > Lsn.ZERO:
+                ExpiryRegister(path).record(retained)
+            kept_from = min([retained, *(lease.lsn for lease in leases_in_force(path)), *recorded_floors(path)])
+            removals += _tables(lake, kept_from, cycle.complete, dry_run)
+        with failing.noted():
+            if not dry_run:
+                update_catalog(path)  # before files are deleted, so that it never names a version without them
+        with failing.noted():
+            removals += _files(lake, options, dry_run)
+        with failing.noted():
+            if not dry_run:
+                update_catalog(path)
+        removals += _log(lake, retained if dry_run else read_retained(path), dry_run)
     return Expired(retained, wanted, leases, copies, tuple(removals))
+
+
+class _FirstError:
+    """Raises the first of several errors at the end: on a full disk, only the later steps make room for the others."""
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Run a step, and continue after its error."""
+        try:
+            yield
+        except (LakeError, DeltaError, OSError) as error:
+            self._first = self._first or error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None and self._first is not None:
+            raise self._first
 
 
 def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
@@ -276,12 +307,12 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
     return True
 
 
-def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:
+def _log(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
     """Have the receiver remove log segments, and remove the commit index of removed segments below the retained LSN."""
     if not dry_run:
         with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
             applied_lsn = lake.cycle().applied_lsn
-            client.applied(applied_lsn, needed_from(applied_lsn, leases))
+            client.applied(applied_lsn, needed_from(applied_lsn, leases_in_force(lake.path)))
     gone: dict[Path, int] = {}
     with suppress(LogError):
         gone = forget(lake.log, retained, dry_run=dry_run)
