@@ -18,6 +18,7 @@ from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import eventually
 from harness.outside import path_of
 from harness.small_disk import CannotMount, fill, small_disk
+from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LakeError, NotAnswerable
@@ -175,6 +176,39 @@ def test_kept_forever_what_folds_replaced_is_deleted_and_all_history_reads_as_be
         assert expire_lake(lake, ExpireOptions.of(retention_of(lake), 0.0)).removals == ()
         assert side.require_noted_now() == 2
         assert parquet(side) == listed
+
+
+@pytest.mark.full
+def test_kept_forever_with_a_resync_the_log_of_versions_keeps_only_what_each_generation_needs(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "MANY_COMMITS", 0)
+    db.run("create table t (id int primary key, v text)", "insert into t select i, 'v' from generate_series(1, 50) i")
+    with syncing(db, tmp_path, spark, "t", folds=False, keep_s=None) as synced:
+        lake = synced.options.lake
+
+        def changed(count: int) -> None:
+            for _ in range(count):
+                db.run("update t set v = v || '.' where id % 3 = 0")
+                synced.note("t")
+                synced.catch_up()
+                synced.fold()
+
+        synced.copy_all()
+        changed(2)
+        folder = lake / path_of(lake, "t") / VERSIONS
+        end = opened(folder).version()
+        synced.resync("t")
+        changed(3)
+        table = opened(folder)
+        table.create_checkpoint()
+        made_older(folder)
+        expire_lake(lake, ExpireOptions.of(Retention(None), 0.0))
+        left = sorted(int(path.stem) for path in (folder / LOG).glob("*.json"))
+        assert left == [*range(end + 1), table.version()]
+        synced.require_noted()
+        changed(1)
+        synced.require_noted()
 
 
 def made_older(folder: Path) -> None:

@@ -43,7 +43,7 @@ from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
 from tidemark.lake.retention import KEEP_S, Retention
 from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
-from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
+from tidemark.lake.versions import EarlierGeneration, VersionFile, Versions, earlier_generations, held, read_versions
 from tidemark.log.trimming import forget
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.client import ReceiveClient
@@ -246,7 +246,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
             folder = lake.path / history.path / name
             if not is_there(folder):
                 continue
-            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list
+            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list[EarlierGeneration]
             found = _unlisted(folder, recorded, keep)
             since = seen.since(f"{history.path}/{name}", found)
             leases = leases_in_force(lake.path)
@@ -258,15 +258,15 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
                 if names:
                     size = sum(found[each].size_bytes for each in names)
                     yield Removal(f"{history.name} {name}, {kind}", len(names), size)
-            if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS and not keep():
-                clean_log(folder)
+            if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS:
+                clean_log(folder, [each.delta_version for each in keep()])
     seen.record()
 
 
-def _unlisted(folder: Path, recorded: set[str], keep: Callable[[], list[int]]) -> dict[str, UnlistedFile]:
-    """The files that a table does not list, except those `recorded` for copies and of the Delta versions in `keep`."""
+def _unlisted(folder: Path, recorded: set[str], keep: Callable[[], list[EarlierGeneration]]) -> dict[str, UnlistedFile]:
+    """The files that a table does not list, except those `recorded` for copies and of generations that are read."""
     found = {file.name: file for file in unlisted_files(folder) if file.name not in recorded}
-    for version in keep() if found else ():
+    for version in [each.delta_version for each in keep() if each.is_read] if found else ():
         for name in names_in(opened(folder, version)):
             found.pop(name, None)
     return found
@@ -291,10 +291,10 @@ def _deletable(
     return {"expired earlier": set(found.keys() & expired), "never committed": orphans}
 
 
-def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
-    """The Delta versions at which earlier generations ended that can still be read."""
+def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[EarlierGeneration]:
+    """The earlier generations that can still be read, and those in between."""
     bases = {span.base.lsn for span in spans_from(history, retained)}
-    return ends_before(lake.path, history.path, bases)
+    return earlier_generations(lake.path, history.path, bases)
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
