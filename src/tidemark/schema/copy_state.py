@@ -39,6 +39,11 @@ class CopyState:
         """The xid below which every transaction must end before a table is ripe."""
         return self._unchanged[oid][1].xmax
 
+    @property
+    def copies(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The tables with a requested, and with a running copy."""
+        return frozenset(self.requested), frozenset(self._running)
+
     def is_running(self, oid: int) -> bool:
         """Whether a table is being copied."""
         return oid in self._running

@@ -108,19 +108,21 @@ class Folded:
 class Compactor:
     """Folds the tables of one lake on one Spark session, and holds the fold lock of the lake until `close`.
 
-    It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others.
+    It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others. If it `publishes`
+    at the end, readers of the catalog find the results; otherwise the caller updates the catalog once it `has_folded`.
     """
 
-    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None) -> None:
+    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None, *, publishes: bool = True) -> None:
         require_pinned(spark)
         self._lake, self._spark, self._tasks = Lake.open(lake), spark, tasks
+        self._publishes = publishes
         self._lock = LakeLock(lake, FOLDING)
-        self._folded = False
+        self.has_folded = False
 
     def close(self) -> None:
         """Release the lock. If a table was folded, update the catalog first, so that its readers find the result."""
         try:
-            if self._folded:
+            if self.has_folded and self._publishes:
                 update_catalog(self._lake.path)
         finally:
             self._lock.close()
@@ -205,7 +207,7 @@ class Compactor:
             touched = {bucket.bucket for bucket in done}
             gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
             target.replace(adds, gone, table.upto, table.span.base.lsn)
-        self._folded = True
+        self.has_folded = True
         fail_point(FailPoint.FOLDED)
         size = sum(file.size_bytes for file in adds)
         return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
