@@ -17,6 +17,7 @@ from tidemark.lake.registers import read_cycle
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.fold import change_files
 from tidemark.pipeline.fold.compactor import Compactor
+from tidemark.pipeline.sinks.sink import STAGING
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -101,3 +102,15 @@ def test_changes_of_a_table_that_cannot_be_copied_are_merged_and_expire(
         synced.fold()
         expire(synced, synced.replication.position())
         synced.require_noted_here()
+
+
+@pytest.mark.full
+def test_data_that_a_killed_process_has_spooled_for_its_copies_is_deleted(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key)")
+    spooled = tmp_path / "lake" / STAGING / "0.copy"
+    spooled.parent.mkdir(parents=True)
+    spooled.touch()
+    with syncing(db, tmp_path, spark, "t", folds=False):
+        assert not spooled.exists()

@@ -35,7 +35,7 @@ from tidemark.errors import InvalidValue, LakeError, LakeInUse, LogError, Receiv
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import TOMBSTONES_S, clean_log, is_there, old_commits, opened, remove_files
-from tidemark.lake.copy_records import recorded_files, recorded_floors
+from tidemark.lake.copy_records import recorded_files, recorded_floors, remove_abandoned
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
@@ -157,6 +157,8 @@ def expire_lake(path: Path, options: ExpireOptions, *, dry_run: bool = False) ->
 
 def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
+    if not dry_run:
+        remove_abandoned(path)
     leases, copies = leases_in_force(path), recorded_floors(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.complete)
