@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock
+from tidemark.schema.copy_state import CopyState
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
 from tidemark.schema.reasons import NOT_COPIED, Reason
@@ -339,6 +340,20 @@ def test_which_tables_wait_is_found_again_after_each_change_and_only_then(monkey
     source.observe()
     assert copied() == set()
     assert count["found"] <= 9
+
+
+def test_a_table_that_returns_is_not_copied_while_a_transaction_from_before_its_return_runs() -> None:
+    def seen(running: int, tables: dict[int, Fingerprint]) -> CatalogSnapshot:
+        snapshot = Snapshot(Xid8(running), Xid8(running + 5), (Xid8(running),))
+        return CatalogSnapshot(snapshot, Lsn(running), NOW, tables, {}, {}, frozenset(), ())
+
+    state = CopyState()
+    for snapshot in (seen(10, {1: A}), seen(20, {})):
+        state.observe(snapshot)
+    returned = seen(30, {1: A})
+    state.observe(returned)
+    assert not state.is_ripe(1, returned)
+    assert state.is_ripe(1, seen(35, {1: A}))
 
 
 def test_an_empty_table_does_not_begin_with_changes_that_have_expired() -> None:
