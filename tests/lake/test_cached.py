@@ -127,6 +127,19 @@ def test_threads_never_miss_a_commit_that_came_before(tmp_path: Path) -> None:
     assert not missed
 
 
+def test_tables_of_a_directory_that_was_removed_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_tables", {})
+    monkeypatch.setattr(cache, "_folders", [])
+    readers = [Reader(tmp_path / name) for name in ("1/changes", "1/versions", "11/changes")]
+    for reader in readers:
+        add(reader.folder, 7)
+        assert reader.values() == [7]
+    cache.forget(tmp_path / "1")
+    assert list(cache._tables) == cache._folders == [tmp_path / "11/changes"]
+    assert [reader.values() for reader in readers] == [[7], [7], [7]]
+    assert [reader.count for reader in readers] == [2, 2, 1]
+
+
 def test_passes_over_more_tables_than_are_kept_find_most_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,14 @@ def cached(folder: Path, name: str, read: Callable[[DeltaTable], T]) -> T | None
     return table.value(name, read)
 
 
+def forget(parent: Path) -> None:
+    """Close the tables below a directory; those that are read again are opened again."""
+    with _lock:
+        for folder in [each for each in _folders if each.is_relative_to(parent)]:
+            _folders.remove(folder)
+            del _tables[folder]
+
+
 def _added(folder: Path) -> _CachedTable:
     if len(_folders) < _MOST:
         _folders.append(folder)
