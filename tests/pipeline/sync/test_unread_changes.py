@@ -40,6 +40,33 @@ def expire(synced: Synced, before: Lsn) -> None:
     expire_lake(synced.options.lake, ExpireOptions(keep_s=None, before=before, grace_s=0))
 
 
+@pytest.mark.full
+def test_changes_of_a_table_that_was_never_copied_expire_once_it_is_no_longer_published(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
+    db.run("insert into t values (-1, 'first')", f"revoke select on t from {MIRROR}")
+    with syncing(db, tmp_path, spark, "t", "u", folds=False, keep_s=None) as synced:
+        synced.until(lambda: any("public.t: copy failed" in each for each in synced.said))
+        rounds(synced, "insert into t values ({}, 'unread')")
+        expire(synced, Lsn.ZERO)
+        assert len(files(synced)) == ROUNDS, "a copy that is retried may need them"
+        publication = synced.options.names.publication
+        path = path_of(synced.options.lake, "t")
+        db.admin(f"alter publication {publication} drop table t")
+        db.run("insert into u values (100)")
+        synced.catch_up()
+        expire(synced, Lsn.ZERO)
+        assert not read_changes(synced.options.lake, path, Lsn.ZERO).files
+        db.run(f"grant select on t to {MIRROR}", "update t set v = 'not published'")
+        synced.until(lambda: any("was removed from publication" in each for each in synced.said))
+        db.admin(f"alter publication {publication} add table t")
+        db.run("update t set v = 'published' where id < 2")
+        synced.resync("t")
+        db.run("delete from t where id = 3")
+        synced.require_equal("t", "u")
+
+
 def test_changes_of_a_table_without_a_replica_identity_expire_even_if_history_is_kept_forever(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,8 +10,8 @@ commit below the retained LSN. Folded changes are needed only by reads of the ch
 generation need all its changes.
 
 Changes above what can be read of a table are needed only by a later copy, or if the table begins without one. Neither
-is accepted with a base whose floor is below the retained LSN. A table of which only inserts are published is copied
-once it is published with all operations, and then needs only the changes after that.
+is accepted with a base whose floor is below the retained LSN. A table that was dropped, or of which only inserts are
+published, is copied once it is published with all operations, and then needs only the changes after that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tidemark.lake.versions import EarlierGeneration, VersionFile, Versions, ear
 from tidemark.log.trimming import forget
 from tidemark.postgres.names import MirrorNames
 from tidemark.receive.client import ReceiveClient
-from tidemark.schema.history import Span, TableHistory
+from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.storage.fail_points import FailPoint, fail_point
 
 GRACE_S = 3600.0  # for readers without a lease, such as other engines
@@ -222,7 +222,8 @@ def _tables(lake: Lake, retained: Lsn, complete: Lsn, dry_run: bool) -> Iterator
     inserts = MirrorNames(lake.mirror).inserts_publication
     for history in lake.tables().values():
         changes = read_changes(lake.path, history.path, Lsn.ZERO)
-        begins_after = complete if history.fingerprint.publications == (inserts,) else Lsn.ZERO
+        is_unpublished = history.last.kind is TableEventKind.DROPPED or history.fingerprint.publications == (inserts,)
+        begins_after = complete if is_unpublished else Lsn.ZERO
         found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained, begins_after)
         names = [file.name for file in found.versions]
         paths = [Path(file.path).name for file in found.changes]
