@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -170,15 +170,28 @@ class StreamApplier:
                 self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
                 self.cycle = replace(self.cycle, applied_lsn=upto)
-        changed_at = {oid: self.sink.applied_lsn(self.tables.path(oid)) for oid in self.tables.pending}
-        self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader)
+        self._settle()
         self._begin_truncated()
         return applied
+
+    def _settle(self) -> None:
+        """Record the events that are certain. Nothing expires while it is recorded that tables can be read."""
+        changed_at = {oid: self.sink.applied_lsn(self.tables.path(oid)) for oid in self.tables.pending}
+        with ExitStack() as held:
+            retained = Lsn.ZERO
+            if self.tables.is_beginning:
+                held.enter_context(closing(self.sink.hold(Lsn.ZERO)))
+                retained = self.sink.retained_lsn()
+            self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader, retained)
 
     def _begin_truncated(self) -> None:
         """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
         for oid, lsn in self.tables.truncated().items():
-            if self.sink.retained_lsn() < lsn <= self.cycle.applied_lsn:
+            if lsn > self.cycle.applied_lsn:
+                continue
+            with closing(self.sink.hold(lsn.before())):
+                if self.sink.retained_lsn() >= lsn:
+                    continue
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
                 name = table.qualified
@@ -188,8 +201,8 @@ class StreamApplier:
     def take(self, copies: Iterable[TableCopy]) -> Iterator[tuple[TableCopy, bool]]:
         """Add copies to the sink; yield each copy that could be checked, and whether it was accepted.
 
-        A copy is accepted if the table still has the copied definition, and everything up to the copy's position is
-        applied.
+        A copy is accepted if the table still has the copied definition, everything up to the copy's position is
+        applied, and no change above its floor has expired.
         """
         ready = [each for each in copies if self.cycle.applied_lsn >= each.base.lsn]
         if ready and self.read_catalog():
