@@ -224,9 +224,8 @@ def test_constants_of_a_prepared_statement_are_those_of_its_preparation(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
     db.run("create table events (id int primary key, seen timestamptz)")
-    db.run(
-        "insert into events select i, timestamptz '2026-01-01 00:00+00' + i * interval '1 h' from generate_series(1, 48) i"
-    )
+    times = "timestamptz '2026-01-01 00:00+00' + i * interval '1 h'"
+    db.run(f"insert into events select i, {times} from generate_series(1, 48) i")
     query = b"select count(*) from events where seen < '2026-01-02 00:00'"
     bound = [messages.bind(BindMessage(b"", b"s", (), (), ())), messages.execute(b""), SYNC]
     with routed(db, spark, tmp_path, "events") as both:
