@@ -5,7 +5,8 @@ queries at the source; `tpch_by_mirror` is their number. `dashboard_speedup_geom
 the local engine answers eight statements of a dashboard, through the server. `auto_over_best` is the time with the
 route that the server chooses, after it has learned, over that of the faster route, as the geometric mean over all
 statements. `spark_split_over_spark_sql` is the time of the queries split between Spark and PostgreSQL over that of the
-same queries as Spark's SQL, of those with as many rows (comparisons of char(n) differ). Statements run alternately on all routes, each TIMES= (3) times; the fastest one counts.
+same queries as Spark's SQL, of those with as many rows (comparisons of char(n) differ). Statements run alternately on
+all routes, each TIMES= (3) times; the fastest one counts.
 """
 
 from __future__ import annotations
