@@ -237,13 +237,13 @@ def _read(mirror: tidemark.Mirror) -> None:
 
 def _opened(side: Side, spark: SparkSession) -> None:
     """Open the lake as a new process does, and get a handle."""
-    cached._tables.clear()
+    cached.forget(side.lake)
     with tidemark.open(side.lake, spark) as mirror:
         mirror.at(LATEST).close()
 
 
 def _status(side: Side) -> None:
-    cached._tables.clear()
+    cached.forget(side.lake)
     status_of(side.lake)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.clock import Lsn
+from tidemark.clock.epoch import EPOCH
 from tidemark.lake.changes import ChangeFile, change_writer
 from tidemark.lake.columns import COMMIT_TIMESTAMP, COMMIT_VERSION, OURS, StoredColumn
 from tidemark.lake.commits import LOG, LOG_S, ChangeTable, Commit, applied, clean_log, commit, opened
@@ -32,7 +33,6 @@ from tidemark.log.index import IndexPart
 from tidemark.log.segment import index_path
 from tidemark.log.summaries import NAME as SUMMARIES_NAME
 from tidemark.log.summaries import packed_summaries, summary_of
-from tidemark.pgoutput.messages import EPOCH
 from tidemark.pgoutput.rows import COMMITS, EXTENTS, Assembled
 from tidemark.pipeline.fold.change_files import small_files
 

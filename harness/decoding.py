@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tidemark.pgoutput.assembly import Assembler, Where
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Scope, Undecodable
-from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled
+from tidemark.pgoutput.extents import ExtentInputs, decode_assembled
 from tidemark.values.kernels import Bytes, read_only
 from tidemark.values.types import Types
 
@@ -28,7 +28,7 @@ class StreamDecoder:
         self._types = types
         self._fed = 0
 
-    def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable | Said]:
+    def feed(self, buffer: Bytes) -> Iterator[ChangeBatch | Undecodable]:
         """Process the next frames; yield what they commit, in commit order. The caller must exhaust the iterator."""
         self._fed += 1
         self._buffers[self._fed] = read_only(buffer)

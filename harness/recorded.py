@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from harness.database import Database
 from harness.decoding import StreamDecoder
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
-from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.frames import framed
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.table import PgType
@@ -78,8 +77,7 @@ def decode(
 ) -> list[ChangeBatch]:
     """Decode a recording in one call, and return its batches."""
     decoder = StreamDecoder(Types(types, version_num), limits)
-    fed = decoder.feed(recording.buffer)
-    items = [item for item in fed if not isinstance(item, Said)]
+    items = list(decoder.feed(recording.buffer))
     undecodable = [item for item in items if isinstance(item, Undecodable)]
     assert not undecodable, undecodable[0].reason
     return [item for item in items if isinstance(item, ChangeBatch)]

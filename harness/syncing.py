@@ -100,9 +100,12 @@ class Synced:
         return sum(len(noted.tables) for noted in self.notes)
 
     def fold(self) -> list[Folded]:
-        """Fold every table that has changes to fold, for a mirror that runs without a fold job."""
+        """Do the work of a fold job, for a mirror that runs without: fold every table with changes, and compact."""
         with Compactor(self.options.lake, self.spark) as compactor:
-            return [compactor.fold(table) for table in compactor.foldable()]
+            folded = [compactor.fold(table) for table in compactor.foldable()]
+            for table in compactor.compactable():
+                compactor.compact(table)
+            return folded
 
     def resync(self, *tables: str) -> None:
         """Copy tables again and wait for that; a table that is truncated meanwhile is readable from there on."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
 from tidemark.lake.paths import local_path
-from tidemark.lake.retention import Retention, retention_of
+from tidemark.lake.sync_records import Retention, retention_of
 from tidemark.mirror.positions import Duration, seconds_of
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames

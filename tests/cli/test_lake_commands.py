@@ -22,9 +22,11 @@ from tidemark.cli.frames import print_frame
 from tidemark.cli.printing import print_records
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.lake.changes import read_changes
 from tidemark.lake.lake import Lake
 from tidemark.lake.versions import read_versions
 from tidemark.log.reader import LogReader
+from tidemark.pipeline.fold import change_files
 
 pytestmark = pytest.mark.quick
 
@@ -81,7 +83,11 @@ def _compare(side: Lakeside) -> None:
 
 
 @pytest.mark.full
-def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_path: Path) -> None:
+def test_fold_and_vacuum_from_a_shell(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_files, "MANY", 3)
+    monkeypatch.setattr(change_files, "GROWTH", 1)
     db.run("create table t (id int primary key, v text)", "create table u (id int primary key)")
     with following(lakeside(db, tmp_path, spark, "t", "u")) as side:
         lake = str(side.options.lake)
@@ -99,7 +105,12 @@ def test_fold_and_vacuum_from_a_shell(db: Database, spark: SparkSession, tmp_pat
         db.run("update t set v = 'w'")
         side.note("t")
         side.apply_all()
-        side.fold()
+        for n in range(3):
+            db.run(f"insert into u values ({n})")
+            side.apply_all()
+        files = len(read_changes(side.options.lake, path_of(side.options.lake, "u"), Lsn.ZERO).files)
+        merged = here("fold", lake, "--all")
+        assert f"public.u  compacted  ({files} files of changes became 1)" in merged.stdout, merged.stderr
         with side.open().at(side.notes[0].lsn):
             shown = tidemark("expire", lake, "--keep", "0s", "--grace", "0s", "--dry-run", program=NO_SPARK)
             assert shown.returncode == ExitCode.OK, shown.stderr

@@ -23,8 +23,8 @@ from tidemark.lake.files import FileWriter
 from tidemark.lake.lake import NAME, Lake
 from tidemark.lake.paths import VERSIONS
 from tidemark.lake.registers import Cycle, Cycles, Tables
-from tidemark.lake.retention import Retention, record_retention
 from tidemark.lake.status import TableStatus, status_of, tables_of
+from tidemark.lake.sync_records import Retention, record_retention
 from tidemark.lake.versions import VersionTable, version_schema
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind

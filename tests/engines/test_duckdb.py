@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.local import database
@@ -135,6 +137,42 @@ def test_what_is_not_proven_is_refused() -> None:
     for relation in refused:
         with pytest.raises(EngineRefused):
             LocalEngine(database(), lambda _: given).run(ir.Bottom(relation, (Column("x", INT4),)))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a + CAST(1 AS INTEGER) > CAST(0 AS INTEGER)",
+        "CAST(1 AS INTEGER) - b < CAST(5 AS INTEGER)",
+        "a * CAST(2 AS INTEGER) = CAST(10 AS INTEGER)",
+        "CAST(a AS SMALLINT) = CAST(5 AS SMALLINT)",
+        "(a + a) IS NULL",
+        "(a + a) IS NOT NULL",
+        "a + a = a + a",
+        "a + CAST(2000000000 AS INTEGER) + CAST(-2000000000 AS INTEGER) > CAST(0 AS INTEGER)",
+    ],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_no_rule_of_the_optimizer_removes_an_overflow(tmp_path: Path, condition: str, is_file: bool) -> None:
+    values = pa.table(
+        {"a": pa.array([2**31 - 1, 2**31 - 1], pa.int32()), "b": pa.array([-(2**31) + 1] * 2, pa.int32())}
+    )
+    pq.write_table(values, tmp_path / "given.parquet")
+    query = f"SELECT * FROM read_parquet('{tmp_path / 'given.parquet'}')" if is_file else "SELECT * FROM numbers_given"
+    with database().session() as session:
+        session.hold(LocalRows((), query, {} if is_file else {"numbers_given": values}))
+        with pytest.raises(EngineRefused):
+            session.run(f"SELECT count(*) FROM ({query}) WHERE {condition}", pa.schema([("n", pa.int64())]))
+
+
+@pytest.mark.parametrize("unit", ["day", "month", "quarter", "year"])
+def test_a_truncated_null_differs_from_no_time(unit: str) -> None:
+    times = pa.table({"t": pa.array([None, datetime(2020, 3, 4, 5)], pa.timestamp("us"))})
+    with database().session() as session:
+        session.hold(LocalRows((), "SELECT * FROM times_given", {"times_given": times}))
+        for condition in ("<> TIMESTAMP '2019-12-30 01:00:00'", "= TIMESTAMP '2019-12-30 01:00:00'"):
+            query = f"SELECT t FROM times_given WHERE (date_trunc('{unit}', t) {condition}) IS NULL"
+            assert session.run(query, times.schema).to_pydict() == {"t": [None]}
 
 
 def test_more_rows_than_the_limit_are_refused() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.lake import cached as cache
 from tidemark.lake.cached import cached
+from tidemark.lake.commits import LOG_S
 
 pytestmark = pytest.mark.quick
 
@@ -60,6 +63,34 @@ def test_it_follows_checkpoints_and_logs_that_are_cleaned_up(tmp_path: Path) -> 
     assert reader.values() == list(range(31))
 
 
+def test_a_log_that_is_being_cleaned_up_in_another_order_hides_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(tmp_path / "t")
+    for count in range(3):
+        add(reader.folder, count)
+    log, hour_ago = reader.folder / "_delta_log", time.time() - 3600
+    os.utime(log / f"{2:020}.json", (hour_ago, hour_ago))
+    assert reader.values() == [0, 1, 2]
+    for count in range(3, 6):
+        add(reader.folder, count)
+    DeltaTable(reader.folder).create_checkpoint()
+    (log / f"{3:020}.json").unlink()
+    later = time.time() + LOG_S
+    monkeypatch.setattr("tidemark.lake.cached.time.time", lambda: later)
+    assert reader.values() == list(range(6))
+
+
+def test_a_table_without_new_commits_is_not_read_again_after_an_idle_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_RECENT_S", 0.0)
+    reader = Reader(tmp_path / "t")
+    add(reader.folder, 1)
+    assert [reader.values() for _ in range(3)] == [[1]] * 3
+    assert reader.count == 1
+
+
 @pytest.mark.parametrize("commits", [1, 3, 9])
 def test_a_table_that_was_removed_and_created_again_is_another_one(tmp_path: Path, commits: int) -> None:
     reader = Reader(tmp_path / "t")
@@ -94,6 +125,19 @@ def test_threads_never_miss_a_commit_that_came_before(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not missed
+
+
+def test_tables_of_a_directory_that_was_removed_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_tables", {})
+    monkeypatch.setattr(cache, "_folders", [])
+    readers = [Reader(tmp_path / name) for name in ("1/changes", "1/versions", "11/changes")]
+    for reader in readers:
+        add(reader.folder, 7)
+        assert reader.values() == [7]
+    cache.forget(tmp_path / "1")
+    assert list(cache._tables) == cache._folders == [tmp_path / "11/changes"]
+    assert [reader.values() for reader in readers] == [[7], [7], [7]]
+    assert [reader.count for reader in readers] == [2, 2, 1]
 
 
 def test_passes_over_more_tables_than_are_kept_find_most_of_them(

@@ -91,7 +91,7 @@ def test_a_boundary_excludes_what_the_session_did_not_see(tmp_path: Path) -> Non
         writer.append(frames(*plain(3, 120, 3), *plain(4, 130, 4)))
         writer.append(frames(stream_commit(WRAP - 1, 140), *plain(5, 150, 5)), Lsn(160))
     with open_log(tmp_path, START, segment_bytes=400) as writer:
-        writer.know(Xid8(WRAP + 5))
+        writer.set_xid(Xid8(WRAP + 5))
         writer.append(frames(*plain(6, 170, 6)))
     reader = LogReader(tmp_path)
     commits = [(Xid8(int(row["xid"])), Lsn(int(row["lsn"]))) for row in reader.commits()]

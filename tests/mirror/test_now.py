@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidemark
-from harness.database import PATIENT, Database, create_database
+from harness.database import MIRROR, PATIENT, Database, create_database
 from harness.lake import Lakeside, Row, by_spark, following, lakeside, read_table, require_rows
 from harness.mirrored import eventually, receiving
 from harness.postgres import Server
 from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tests.pipeline.sync.load import create, writing
-from tidemark.errors import InvalidValue, NotAnswerable, NotTheSameSource
+from tidemark.errors import InvalidValue, NotAnswerable, NotPermitted, NotTheSameSource
 from tidemark.mirror.mirror import Mirror
 from tidemark.pipeline.apply.lake_applier import lake_applier
 
@@ -228,6 +228,23 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(server: Server, side: L
         opened(side).at(snapshot="10:10", lsn="0/1")
     with pytest.raises(NotAnswerable, match=r"was not received within 0\.1 s"):
         opened(side).at(snapshot="10:10:", lsn="FF/0", wait=0.1)
+
+
+def test_a_role_that_may_replicate_by_membership_identifies_the_source_over_a_replication_connection(
+    side: Lakeside,
+) -> None:
+    """As on Amazon RDS. This server does not honour that role, and refuses the connection."""
+    db, mirror = side.database, opened(side)
+    db.admin(f"alter role {MIRROR} noreplication", "create role rds_replication")
+    try:
+        with mirror.at("now") as now:
+            assert now.table("t").count() == 0, "a role that may not replicate reads the identity by SQL"
+        mirror.close()
+        db.admin(f"grant rds_replication to {MIRROR}")
+        with pytest.raises(NotPermitted, match="WAL sender"):
+            opened(side).at("now")
+    finally:
+        db.admin(f"alter role {MIRROR} replication", "drop role rds_replication")
 
 
 def test_where_nobody_follows_the_present_is_refused_and_latest_is_not(

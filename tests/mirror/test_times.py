@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.log.cut import cut_into_indexes
 from tidemark.clock import Lsn
+from tidemark.clock.epoch import EPOCH
 from tidemark.errors import NotAnswerable
 from tidemark.lake.polls import Polls
 from tidemark.log.commits import CommitIndex
 from tidemark.mirror.times import committed_at, lsn_at, lsn_of_poll, polled_at
-from tidemark.pgoutput.messages import EPOCH
 from tidemark.pgoutput.rows import COMMITS, Rows
 
 pytestmark = pytest.mark.quick

@@ -39,7 +39,6 @@ def test_a_role_as_it_is(db: Database) -> None:
     assert not owner.may_replicate
     assert superuser is not None
     assert superuser.may_replicate
-    assert superuser.bypasses_row_security
 
 
 def test_slots_and_senders_in_use_are_counted(db: Database) -> None:
@@ -52,12 +51,11 @@ def test_slots_and_senders_in_use_are_counted(db: Database) -> None:
 
 def test_a_standby_and_a_changed_wal_level_are_seen(start: Start) -> None:
     primary = start()
-    standby = primary.standby({"hot_standby_feedback": True})
+    standby = primary.standby()
     try:
         with Session.open(Dsn(standby.dsn()), "test") as session:
             facts = read_facts(session)
             assert facts.in_recovery
-            assert facts.hot_standby_feedback
     finally:
         standby.remove()
     primary.sql("alter system set wal_level = replica", "select pg_reload_conf()", "select pg_sleep(0.2)")

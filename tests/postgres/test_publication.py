@@ -14,8 +14,8 @@ from tidemark.postgres.publication import (
     Published,
     WantedPublication,
     differences,
-    mending,
     read_publication,
+    repair_statements,
 )
 from tidemark.postgres.session import Session
 
@@ -47,7 +47,7 @@ def bring_about(session: Session, wants: Iterable[WantedPublication]) -> None:
     everything = tuple(wants)
     with session.transaction(read_only=False):
         for want in everything:
-            for statement in mending(want, read_publication(session, want.name)):
+            for statement in repair_statements(want, read_publication(session, want.name)):
                 session.execute(statement, f"publication {want.name}")
         verify(session, everything)
 
@@ -130,11 +130,11 @@ def assert_named_and_mended(db: Database, owner: Session, want: WantedPublicatio
     assert differences(want, published(owner, want.name))
     with pytest.raises(PublicationDiffers, match=want.name):
         verify(owner, [want])
-    for statement in mending(want, published(owner, want.name)):
+    for statement in repair_statements(want, published(owner, want.name)):
         db.admin(statement.as_string(None))
     db.admin(f"alter publication {want.name} owner to {OWNER}")
     assert differences(want, published(owner, want.name)) == ()
-    assert mending(want, published(owner, want.name)) == ()
+    assert repair_statements(want, published(owner, want.name)) == ()
 
 
 def test_mending_is_minimal(db: Database) -> None:
@@ -143,7 +143,7 @@ def test_mending_is_minimal(db: Database) -> None:
         bring_about(owner, wants(owner, db.names))
         db.run("create table more (id int primary key)")
         wanted = wants(owner, db.names)
-        (statement,) = mending(wanted[0], published(owner, wanted[0].name))
+        (statement,) = repair_statements(wanted[0], published(owner, wanted[0].name))
         assert statement.as_string(None) == f'alter publication "{db.names.publication}" add table only "public"."more"'
 
 
@@ -187,7 +187,7 @@ def test_nothing_without_our_prefix_is_touched(db: Database) -> None:
         with pytest.raises(NotOurs, match="'theirs' was not created by Tidemark"):
             publication.drop_statement("theirs")
         with pytest.raises(NotOurs):
-            mending(WantedPublication("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)
+            repair_statements(WantedPublication("theirs", wants(owner, db.names)[0].tables, ("insert",), False), None)
         owner.execute(publication.drop_statement("tidemark_not_there"), "dropping a publication that does not exist")
         assert owner.row("select count(*) from pg_publication where pubname = 'theirs'") == (1,)
     with pytest.raises(NotOurs):

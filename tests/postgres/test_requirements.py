@@ -175,6 +175,26 @@ def test_a_pooler(db: Database) -> None:
         agreed(Dsn(conninfo), db.names).is_(Mode.POLL, "direct connection", refused=UnsupportedServer)
 
 
+def test_a_minor_release_whose_stream_is_incomplete_is_polled(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setup prepares it for its upgrade, and doctor reports what polling misses."""
+    prepared(db)
+    with db.session() as session:
+        major, minor = session.version_num // 10000, session.version_num % 10000
+    monkeypatch.setattr("tidemark.postgres.requirements.server._COMPLETE_FROM", {major: minor + 1})
+    dsn = db.dsn()
+    agreed(dsn, db.names).is_(Mode.POLL, "version", refused=UnsupportedServer)
+    db.run(f"revoke select on t, u from {MIRROR}")
+    agreed(dsn, db.names).is_(None, "version", "SELECT privilege", refused=UnsupportedServer)
+
+
+def test_a_server_that_is_too_old_is_not_read(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.postgres.requirements.server.OLDEST", 99)
+    report = examine(db.dsn(), db.names)
+    assert (report.mode, [check.requirement.name for check in report.checks]) == (None, ["version"])
+    with db.session() as session, pytest.raises(UnsupportedServer, match="supports version 99 and later"):
+        read_plan(session, db.names, EVERYTHING, None)
+
+
 def test_settings_of_the_server(start: Start) -> None:
     server = start(wal_level="replica", max_replication_slots=1, max_wal_senders=1)
     db = prepared(create_database(server))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -16,6 +17,7 @@ from tidemark.lake.columns import COMMIT_VERSION
 from tidemark.reads.visible import (
     arrow_misses,
     arrow_sees,
+    numpy_sees,
     seen,
     seen_here,
     spark_misses,
@@ -51,6 +53,14 @@ def test_arrow_sees_what_the_boundary_sees(base: Boundary, boundary: Boundary) -
     assert commits(TABLE.filter(arrow_sees(boundary, commit))) == wanted
     assert commits(TABLE.filter(arrow_misses(boundary, commit))) == [lsn for lsn in COMMITS if lsn not in wanted]
     assert commits(seen_here(TABLE, base, boundary)) == [lsn for lsn in wanted if not base.sees(Lsn(lsn))]
+
+
+@given(boundaries(), st.integers(0, 3).map(lambda high: high << 62))
+def test_numpy_sees_what_the_boundary_sees(boundary: Boundary, base: int) -> None:
+    """Also LSNs that a signed number cannot hold."""
+    moved = Boundary(Lsn(base + boundary.lsn.value), frozenset(Lsn(base + lsn.value) for lsn in boundary.excluded))
+    commits = np.array([base + lsn for lsn in COMMITS], np.uint64)
+    assert numpy_sees(moved, commits).tolist() == [boundary.sees(Lsn(lsn)) for lsn in COMMITS]
 
 
 @given(st.lists(boundaries(), min_size=5, max_size=5))

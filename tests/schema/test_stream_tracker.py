@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from tidemark.clock import Boundary, Lsn, Snapshot, Xid8
 from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock
+from tidemark.schema.copy_state import CopyState
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableEventKind
-from tidemark.schema.reasons import Reason
+from tidemark.schema.reasons import NOT_COPIED, Reason
 from tidemark.schema.relation import Relation, RelationColumn
 from tidemark.schema.stream_tracker import StreamTracker
 from tidemark.schema.table import Child, Column, Generated, Membership, Persistence, PgType
@@ -305,6 +307,64 @@ def test_no_schema_lsn_ever_decreases_and_the_mirror_waits_only_for_a_while(
         assert all(lsns.behind.get(oid, lsns.mirror) <= after[oid] for oid in (1, 2, 3)), "a reader is given no more"
         if all(now - began >= GRACE for began in since.values()):
             assert lsns.mirror == Lsn(upto)
+
+
+def test_which_tables_wait_is_found_again_after_each_change_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, found, count = Source(A, B), StreamTracker._find_to_copy, Counter[str]()
+
+    def counted(tracker: StreamTracker) -> dict[int, Fingerprint]:
+        count["found"] += 1
+        return found(tracker)
+
+    def copied() -> set[int]:
+        for _ in range(3):
+            assert source.tracker.is_settled
+            assert source.tracker.to_copy() == found(source.tracker)
+        return set(source.tracker.to_copy())
+
+    monkeypatch.setattr(StreamTracker, "_find_to_copy", counted)
+    assert copied() == set()
+    source.tracker.request_copy(1)
+    assert copied() == {1}
+    source.tracker.start_copy(1, Lsn(source.lsn))
+    assert copied() == set()
+    source.tracker.stop_copy(1)
+    assert copied() == {1}
+    source.tracker.add_gap(2, Lsn(source.lsn), NOT_COPIED)
+    assert copied() == {1, 2}
+    source.observe()
+    assert copied() == {1, 2}
+    source.tracker.add_copy(A, Boundary(Lsn(source.lsn)), Snapshot(Xid8(60), Xid8(60)))
+    assert copied() == {2}
+    del source.tables[2]
+    source.observe()
+    assert copied() == set()
+    assert count["found"] <= 9
+
+
+def test_a_table_that_returns_is_not_copied_while_a_transaction_from_before_its_return_runs() -> None:
+    def seen(running: int, tables: dict[int, Fingerprint]) -> CatalogSnapshot:
+        snapshot = Snapshot(Xid8(running), Xid8(running + 5), (Xid8(running),))
+        return CatalogSnapshot(snapshot, Lsn(running), NOW, tables, {}, {}, frozenset(), ())
+
+    state = CopyState()
+    for snapshot in (seen(10, {1: A}), seen(20, {})):
+        state.observe(snapshot)
+    returned = seen(30, {1: A})
+    state.observe(returned)
+    assert not state.is_ripe(1, returned)
+    assert state.is_ripe(1, seen(35, {1: A}))
+
+
+def test_an_empty_table_does_not_begin_with_changes_that_have_expired() -> None:
+    source = Source(A)
+    source.tables[2] = B
+    for _ in range(2):
+        source.observe(empty=True, applied=False)
+    source.tracker.settle(Lsn(source.lsn), {}, Log(), retained=Lsn(source.lsn + 1))
+    assert not source.tracker.is_live(2)
+    source.observe(empty=True)
+    assert source.tracker.is_live(2)
 
 
 def test_a_table_that_returns_before_its_removal_is_applied_waits_for_a_copy() -> None:

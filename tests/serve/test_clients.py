@@ -28,7 +28,7 @@ MODELS = {
     "models/schema.yml": """
 models:
   - name: states
-    columns: [{name: orders, tests: [not_null, unique]}]
+    columns: [{name: orders, tests: [not_null]}, {name: state, tests: [unique]}]
   - name: named
     columns: [{name: name, tests: [not_null]}]
 """,

@@ -23,6 +23,7 @@ def record(source_s: float | None = None, mirror_s: float | None = None, cost: f
         (record(), COST, True, Choice.MIRROR),
         (record(), COST, False, Choice.SOURCE),
         (record(source_s=1.0), COST, False, Choice.MEASURE),
+        (Record(cost=5000.0, source_s=1.0, needs_session=True), COST, False, Choice.MIRROR),
         (record(source_s=1.0, mirror_s=0.5), COST, False, Choice.MIRROR),
         (record(source_s=1.0, mirror_s=0.95), COST, False, Choice.SOURCE),
         (record(source_s=1.0, mirror_s=2.0), COST, False, Choice.SOURCE),

@@ -73,17 +73,17 @@ class Routed:
 
 
 @contextmanager
-def routed(db: Database, spark: SparkSession, folder: Path, cost: float = 0.0) -> Iterator[Routed]:
-    """Mirror the tables, and serve them with the local engine."""
+def routed(db: Database, spark: SparkSession, folder: Path, *more: str, cost: float = 0.0) -> Iterator[Routed]:
+    """Mirror the tables, and more that exist, and serve them with the local engine."""
     db.run(*TABLES)
-    with mirrored(db, spark, folder) as synced, before(db, synced.options.lake, cost) as routed:
+    with mirrored(db, spark, folder, *more) as synced, before(db, synced.options.lake, cost) as routed:
         yield routed
 
 
 @contextmanager
-def mirrored(db: Database, spark: SparkSession, folder: Path) -> Iterator[Synced]:
+def mirrored(db: Database, spark: SparkSession, folder: Path, *more: str) -> Iterator[Synced]:
     """Mirror the tables."""
-    with syncing(db, folder, spark, "orders", "customers") as synced:
+    with syncing(db, folder, spark, "orders", "customers", *more) as synced:
         synced.copy_all()
         synced.catch_up()
         yield synced
@@ -218,6 +218,31 @@ def require_pipelines(both: Routed) -> None:
         answer = client.ask(messages.query(b"set tidemark.at = 'latest'"), *one, *one, SYNC, readies=2)
         assert (kinds(answer), error_of(answer)) == ("CZEZ", "0A000")
         client.close()
+
+
+def test_constants_of_a_prepared_statement_are_those_of_its_preparation(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table events (id int primary key, seen timestamptz)")
+    times = "timestamptz '2026-01-01 00:00+00' + i * interval '1 h'"
+    db.run(f"insert into events select i, {times} from generate_series(1, 48) i")
+    query = b"select count(*) from events where seen < '2026-01-02 00:00'"
+    bound = [messages.bind(BindMessage(b"", b"s", (), (), ())), messages.execute(b""), SYNC]
+    with routed(db, spark, tmp_path, "events") as both:
+        direct, through = (Raw(port, db.name) for port in (db.server.port, both.running.port))
+        for client in (direct, through):
+            client.ask(messages.query(b"set timezone = 'UTC'"))
+            client.ask(messages.parse(b"s", query), SYNC)
+        for zone in (b"UTC", b"America/New_York", b"UTC"):
+            found = []
+            for client in (direct, through):
+                client.ask(messages.query(b"set timezone = '" + zone + b"'"))
+                found.append(client.ask(*bound))
+            assert found[0] == found[1], zone
+            (report,) = [body for kind, body in through.ask(messages.query(b"show tidemark.last")) if kind == ord("D")]
+            assert (b"mirror: " in report) == (zone == b"UTC"), report
+        for client in (direct, through):
+            client.close()
 
 
 def test_rights_are_those_of_the_client(db: Database, spark: SparkSession, tmp_path: Path) -> None:

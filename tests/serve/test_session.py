@@ -194,6 +194,8 @@ def test_a_mention_of_the_settings_is_noted_but_not_that_of_the_reports() -> Non
         (messages.query(b"show tidemark.last"), False),
         (messages.query(b"SET Tidemark.route = source"), True),
         (messages.bind(BindMessage(b"", b"", (), (b"TIDEMARK.at",), ())), True),
+        (messages.query(b"discard  ALL"), True),
+        (messages.query(b"select 'x' union all select 'y'"), False),
         (QUERY, False),
     ):
         machine = started()

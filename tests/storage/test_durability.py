@@ -14,7 +14,6 @@ from tidemark.clock import Lsn, Snapshot, Xid8
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.lake import Lake
 from tidemark.lake.requests import Requests, Restart, request_restart, request_resync
-from tidemark.lake.retention import Retention, record_retention
 from tidemark.lake.snapshot_requests import (
     ExportedSnapshot,
     SnapshotRequest,
@@ -22,7 +21,7 @@ from tidemark.lake.snapshot_requests import (
     read_requests,
     refuse_request,
 )
-from tidemark.lake.unmirrored import record_unmirrored
+from tidemark.lake.sync_records import Retention, record_retention, record_unmirrored
 from tidemark.log.disk import Disk
 from tidemark.log.forgotten import write_forgotten
 from tidemark.log.mirror import LogMirror, write_mirror

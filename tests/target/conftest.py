@@ -22,8 +22,14 @@ def target(server: Server) -> Iterator[Database]:
 
 
 @pytest.fixture
-def cloned(server: Server, tmp_path: Path) -> Iterator[Cloned]:
+def ranges() -> bool:
+    """Whether a table has ranges, so that the stream is sent as text. A test can set it by a parameter."""
+    return True
+
+
+@pytest.fixture
+def cloned(server: Server, tmp_path: Path, ranges: bool) -> Iterator[Cloned]:
     """A clone of empty tables, ready to follow its source."""
-    for source in database_with_tables(server):
-        for target in database_with_tables(server):
+    for source in database_with_tables(server, ranges=ranges):
+        for target in database_with_tables(server, ranges=ranges):
             yield cloned_tables(source, target, tmp_path)

@@ -31,6 +31,7 @@ from tidemark.target.options import CloneOptions
 
 PAIRS = tuple(pair for pair in ((16, 18), (18, 16), (15, 18)) if set(pair) <= set(installs()))
 WRITERS, PER_RUN, WAIT_S, START_OVERS = 16, 25, 120.0, 5
+_FORMATS = {True: "as text", False: "in binary"}
 PAUSE_S = 0.1  # of a writer after a transaction: without it they wait for each other, and commit less
 
 
@@ -72,11 +73,21 @@ def servers(pair: tuple[int, int]) -> Iterator[tuple[Server, Server]]:
 
 
 def compared(
-    before: Server, after: Server, folder: Path, snapshots: int, writers: int = WRITERS, pause_s: float = 0.0
+    before: Server,
+    after: Server,
+    folder: Path,
+    snapshots: int,
+    writers: int = WRITERS,
+    pause_s: float = 0.0,
+    *,
+    ranges: bool = True,
 ) -> Parity:
-    """Clone a database under load, and compare it at so many LSNs while it follows."""
+    """Clone a database under load, and compare it at so many LSNs while it follows.
+
+    The stream is sent as text if the tables have ranges, and in binary otherwise.
+    """
     found = Parity()
-    for source in database_with_tables(before):
+    for source in database_with_tables(before, ranges=ranges):
         with source.connect() as connection:
             connection.autocommit = True
             hostile(connection, Random(before.install.major), 200)  # noqa: S311 - to be repeated
@@ -130,11 +141,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--snapshots", type=int, default=2000)
     wanted, totals = parser.parse_args().snapshots, Parity()
-    for number, pair in enumerate(PAIRS):
-        share = wanted * (number + 1) // len(PAIRS) - wanted * number // len(PAIRS)
+    cases = [(pair, ranges) for pair in PAIRS for ranges in (True, False)]
+    for number, (pair, ranges) in enumerate(cases):
+        share = wanted * (number + 1) // len(cases) - wanted * number // len(cases)
         with servers(pair) as both, tempfile.TemporaryDirectory() as folder:
-            found = compared(*both, Path(folder), share, pause_s=PAUSE_S)
-        print(f"{pair[0]} to {pair[1]}: {found.snapshots} snapshots, {found.retaken} taken again, {found.mismatches}")  # noqa: T201
+            found = compared(*both, Path(folder), share, pause_s=PAUSE_S, ranges=ranges)
+        how = f"{pair[0]} to {pair[1]}, {_FORMATS[ranges]}"
+        print(f"{how}: {found.snapshots} snapshots, {found.retaken} taken again, {found.mismatches}")  # noqa: T201
         totals.snapshots += found.snapshots
         totals.retaken += found.retaken
         totals.started_over += found.started_over

@@ -13,23 +13,24 @@ from random import Random
 
 import pytest
 
-from harness.database import MIRROR, Database
+from harness.database import MIRROR, OWNER, Database
 from harness.mirrored import eventually
 from harness.postgres import Server
 from tests.conftest import NEWEST, Start
-from tests.target.clones import clone_options, followed
+from tests.target.clones import clone_options, clones, followed
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady
+from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady, TargetTableUnfit
 from tidemark.lake.pipeline_state import State
 from tidemark.pipeline.events import StateChanged, SyncEvent, SyncProgress, TableCopied
+from tidemark.postgres.identity import Identity
 from tidemark.schema.selection import Pattern, Selection
 from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, detach
 from tidemark.target import schema
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
-from tidemark.target.state import ClonePhase
+from tidemark.target.state import ClonePhase, CloneRecord
 
 pytestmark = [pytest.mark.quick, NEWEST]
 OBJECTS = (
@@ -222,6 +223,93 @@ def test_a_target_with_tables_is_refused_and_no_slot_is_left(
     target.run("create table mine (id int)")
     with pytest.raises(TargetNotReady, match=r"it is not empty: table public.mine"):
         Clone(options, lambda: None).run()
+    assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
+    assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+def test_what_is_revoked_or_dropped_while_a_clone_follows_is_not_created_at_its_end(
+    source: Database, target: Database, options: CloneOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.run(
+        "grant select, insert on keyed to pg_monitor",
+        "alter table only_key add constraint gone foreign key (id) references keyed not valid",
+        "create policy mine on large using (small > 0)",
+        "create sequence later",
+    )
+    source.admin(f"grant select on all sequences in schema public to {MIRROR}")
+    assert Clone(replace(options, follows=True), lambda: None).run(following_for(target, 0)).phase is ClonePhase.FOLLOW
+    source.run(
+        "revoke insert on keyed from pg_monitor",
+        "grant select on summed to pg_monitor",
+        "alter table only_key drop constraint gone",
+        "drop policy mine on large",
+        "drop trigger told on large",
+        "create function new() returns trigger language plpgsql as 'begin return new; end'",
+        "create trigger new before insert on keyed for each row execute function new()",
+        "create table uncloned (id int primary key references keyed)",
+        "grant select on uncloned to pg_monitor",
+        "drop sequence later; create sequence later start 7; create sequence uncloned_numbers",
+        "alter table summed rename constraint summed_pkey to renamed",
+        "alter table paired add constraint checked check (a is not null) not valid",
+    )
+    source.admin(f"grant select on all sequences in schema public to {MIRROR}")
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    granted = "select relname, relacl::text from pg_class where relname in ('keyed', 'summed') order by 1"
+    assert target.run(granted) == source.run(granted)
+    assert target.run("select conname from pg_constraint where conname in ('gone', 'checked')") == [("checked",)]
+    assert target.run("select polname from pg_policy") == []
+    assert target.run("select tgname from pg_trigger where not tgisinternal") == []
+    assert target.run("select nextval('later')") == [(7,)]
+    named = " ".join(each for each in caplog.messages if "created at the source after the copy: " in each)
+    assert all(each in named for each in ("uncloned", "TRIGGER public keyed new", "uncloned_numbers"))
+
+
+def test_a_database_that_was_the_target_of_a_clone_can_be_cloned(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    """Its schema `tidemark` is not selected, and not dumped."""
+    with source.session(OWNER) as session:
+        record = CloneRecord(session, "earlier")
+        record.create()
+        record.begin(Identity(1, 2, "other", 1, None))
+    assert not any("tidemark." in line for line in Clone(options, lambda: None).describe())
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    assert contents(target) == contents(source)
+    assert target.run("select name from tidemark.clones") == [(options.names.mirror,)]
+    recorded = target.run("select name from tidemark.tables order by 1")
+    assert recorded == [(f"public.{name}",) for name in sorted(TABLES)]
+
+
+def test_owners_that_are_replaced_are_named(
+    source: Database, target: Database, options: CloneOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.admin("alter table keyed owner to postgres", "alter table plain owner to postgres")
+    replaced = f"ll objects belong to {OWNER}, which may not give them to their owners: postgres (2)"
+    assert f"-- A{replaced}" in Clone(options, lambda: None).describe()
+    assert Clone(options, lambda: None).run().phase is ClonePhase.COMPLETE
+    assert f"a{replaced}" in caplog.messages
+    assert target.run("select distinct tableowner from pg_tables where schemaname = 'public'") == [(OWNER,)]
+
+
+@pytest.mark.full
+def test_a_trigger_that_is_created_at_the_target_ends_a_clone_that_follows(
+    target: Database, options: CloneOptions
+) -> None:
+    with pytest.raises(TargetTableUnfit, match=r"trigger 'late' of table public\.keyed"), followed(options):
+        target.run(
+            "create function late() returns trigger language plpgsql as 'begin new.n := 0; return new; end'",
+            "create trigger late before update on keyed for each row execute function late()",
+        )
+        eventually(lambda: not any(each.is_written for each in clones(options)), 60)
+
+
+def test_an_end_in_the_past_is_refused_before_anything_is_created(
+    source: Database, target: Database, options: CloneOptions
+) -> None:
+    clone = Clone(replace(options, endpos=Lsn(1)), lambda: None)
+    for attempt in (clone.run, lambda: list(clone.describe())):
+        with pytest.raises(InvalidValue, match="the position of the source before the copy"):
+            attempt()
     assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
 

@@ -43,6 +43,7 @@ DIFFERENCES = {
     ),
     "partitioned": ([f"drop table {NAME}", f"create table {NAME} (id int) partition by list (id)"], "is a partitioned"),
     "a view": ([f"drop table {NAME}", f"create view {NAME} as select 1 as id"], "does not exist at the target"),
+    "unlogged": ([f"alter table {NAME} set unlogged"], "is unlogged, and that of the source is not"),
     "not empty": ([f"insert into {NAME} (id) values (9)"], "is not empty"),
     "a trigger": (
         [
@@ -50,6 +51,17 @@ DIFFERENCES = {
             f"create trigger tr before insert on {NAME} for each row execute function f()",
         ],
         "trigger 'tr' of table public.T t",
+    ),
+    "a trigger for UPDATE": (
+        [
+            "create function f() returns trigger language plpgsql as 'begin return null; end'",
+            f"create trigger tr before update of v on {NAME} for each row execute function f()",
+        ],
+        "trigger 'tr' of table public.T t",
+    ),
+    "a rule": (
+        [f"create rule ru as on update to {NAME} do also insert into {NAME} (id) values (old.id)"],
+        "rule 'ru' of table public.T t",
     ),
     "a trigger for TRUNCATE": (
         [
@@ -69,7 +81,8 @@ DIFFERENCES = {
 }
 FIXED = {
     "lacks a column", "lacks a column of an own type", "another type", "another modifier", "an extra column",
-    "generated", "not empty", "a trigger", "a trigger for TRUNCATE", "a foreign key", "a reference",
+    "generated", "unlogged", "not empty", "a trigger", "a trigger for UPDATE", "a rule", "a trigger for TRUNCATE",
+    "a foreign key", "a reference",
 }  # fmt: skip
 
 
@@ -101,6 +114,25 @@ def test_a_table_that_does_not_fit_is_refused_with_what_resolves_it(pair: Pair, 
         assert pair.target.admin(rows) == pair.source.admin(rows)
 
 
+def test_a_trigger_of_a_partitioned_table_is_ended_there(pair: Pair) -> None:
+    pair.fill(
+        "create table p (id int) partition by list (id)",
+        "create table p1 partition of p for values in (1)",
+        "insert into p values (1)",
+    )
+    pair.target.run(
+        "create function f() returns trigger language plpgsql as 'begin return null; end'",
+        "create trigger tr before insert on p for each row execute function f()",
+    )
+    (result,) = pair.copy("p1").values()
+    assert isinstance(result, TableFailed)
+    assert "trigger 'tr' of table public.p of the target" in result.error.message
+    (fix,) = re.findall("`(.*)`", result.error.hint)
+    pair.target.run(fix)
+    pair.copy_all("p1")
+    assert pair.target.admin("select id from p") == [(1,)]
+
+
 def test_rows_that_no_copy_has_written_are_never_removed(pair: Pair) -> None:
     pair.target.run(f"insert into {NAME} (id) values (9)")
     for _ in range(2):
@@ -122,7 +154,8 @@ def test_a_disabled_trigger_and_a_deferrable_key_do_not_prevent_a_copy(pair: Pai
         "create function f() returns trigger language plpgsql as 'begin return null; end'",
         f"create trigger tr before insert on {NAME} for each row execute function f()",
         f"create trigger other before delete on {NAME} for each row execute function f()",
-        f"alter table {NAME} disable trigger tr",
+        f"create rule ru as on insert to {NAME} do instead nothing",
+        f"alter table {NAME} disable trigger tr, enable replica trigger other, disable rule ru",
     )
     pair.copy_all("T t")
     pair.require_equal()

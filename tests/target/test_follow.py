@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.conftest import NEWEST
 from tests.target.following import Cloned
 from tests.target.load import contents, writing
 from tidemark.clock import Lsn
-from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse
+from tidemark.errors import LogTrimmed, SourceAltered, TargetInUse, TargetTableUnfit
 from tidemark.log.reader import LogReader
 from tidemark.log.segment import index_path, segment_path
 from tidemark.postgres.dsn import Dsn
@@ -26,6 +27,10 @@ from tidemark.target.follow import CloneFollower, follow
 pytestmark = [pytest.mark.quick, NEWEST]
 
 
+FORMATS = pytest.mark.parametrize("ranges", [True, False], ids=["text", "binary"])
+
+
+@FORMATS
 def test_a_target_follows_under_load(cloned: Cloned, short: bool) -> None:
     done = threading.Event()
     with receiving(cloned.mirror):
@@ -45,6 +50,7 @@ def follow_to_the_end(cloned: Cloned, thread: threading.Thread, done: threading.
 
 
 @pytest.mark.full
+@FORMATS
 def test_lost_connections_lose_nothing(cloned: Cloned, short: bool) -> None:
     proxy = Proxy(cloned.target.server.port)
     direct = cloned.target.dsn(OWNER).reveal()
@@ -100,6 +106,34 @@ def test_an_altered_table_stops_it(cloned: Cloned) -> None:
         with pytest.raises(SourceAltered, match=r"table public.keyed was altered"):
             follow(cloned.options(), cloned.position(), lambda: False)
     assert cloned.target.run("select count(*) from keyed") == [(0,)]
+
+
+ACTING = {
+    "trigger": (
+        "create function later() returns trigger language plpgsql as 'begin new.n := 0; return new; end'",
+        "create trigger later before update on keyed for each row execute function later()",
+    ),
+    "rule": ("create rule more as on update to keyed do also insert into only_key values (old.id)",),
+    "foreign key": ("alter table only_key add foreign key (id) references keyed on delete cascade",),
+}
+
+
+@pytest.mark.parametrize("kind", ACTING)
+def test_what_acts_on_rows_of_the_target_is_refused_also_while_it_follows(cloned: Cloned, kind: str) -> None:
+    """An UPDATE trigger stores other values, a rule adds rows, and a cascade deletes the children of a moved row."""
+    with CloneFollower.open(cloned.options()) as now:
+        cloned.target.run(*ACTING[kind])
+        with pytest.raises(TargetTableUnfit, match=f"^{kind} "):
+            now.check_target()
+    cloned.source.run("insert into keyed values (1, 'a', 1)")
+    with receiving(cloned.mirror):
+        with pytest.raises(TargetTableUnfit, match=f"^{kind} ") as raised:
+            follow(cloned.options(), cloned.position(), lambda: False)
+        assert "when the clone is complete" in raised.value.hint
+        (fix,) = re.findall("`(.*)`", raised.value.hint)
+        cloned.target.run(fix)
+        follow(cloned.options(), cloned.position(), lambda: False)
+    assert contents(cloned.target) == contents(cloned.source)
 
 
 def test_what_the_log_no_longer_has_is_durable_at_the_target(cloned: Cloned) -> None:

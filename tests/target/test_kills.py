@@ -65,12 +65,16 @@ def test_no_point_is_left_out() -> None:
 
 
 @NEWEST
-@pytest.mark.parametrize("mode", FOLLOWING, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    ("mode", "ranges"),
+    [(Mode.LOGICAL, True), (Mode.LOGICAL, False), (Mode.POLL, True)],
+    ids=["logical-text", "logical-binary", "poll"],
+)
 def test_a_clone_that_is_killed_at_every_point_is_equal(
-    server: Server, target: Database, tmp_path: Path, mode: Mode
+    server: Server, target: Database, tmp_path: Path, mode: Mode, *, ranges: bool
 ) -> None:
     """A poll is repeated while tables are truncated, so the load pauses for it."""
-    for source in database_with_tables(server):
+    for source in database_with_tables(server, ranges=ranges):
         source.run("create sequence numbers", "select setval('numbers', 30)", "create index on paired (c)", *AUDITED)
         options, chance = clone_options(source, target, tmp_path), Random(3)  # noqa: S311 - to be repeated
         source.admin(f"alter publication {options.names.publication} add table audit")

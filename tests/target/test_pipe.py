@@ -78,7 +78,6 @@ def test_a_part_is_repeated_in_the_same_sessions(pair: Pair) -> None:
         for _ in range(2):
             part = piped(source, target, table)
             assert part.rows == 1000
-            assert part.sent_bytes > 900_000
         assert piped(source, target, table, empty=False).rows == 1000
     assert pair.target.admin("select count(*) from t") == [(2000,)]
 
@@ -106,7 +105,7 @@ def test_memory_is_limited_although_the_target_is_slow(pair: Pair) -> None:
             proxy.bytes_per_s = 30 << 20
             forget_peak(os.getpid())
             before_mb = resident_mb(os.getpid())
-            assert piped(source, target, table).sent_bytes > size_mb << 20
+            assert piped(source, target, table).rows == size_mb
             assert peak_mb(os.getpid()) - before_mb < size_mb / 3
     finally:
         proxy.close()

@@ -21,7 +21,7 @@ from tests.target.copies import Pair
 from tests.target.load import contents, database_with_tables, hostile, writing
 from tests.target.polled import copied, options_of, poller_of
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, SourceAltered, TargetDiffers, TargetInUse
+from tidemark.errors import InvalidValue, SourceAltered, TargetDiffers, TargetInUse, TargetTableUnfit
 from tidemark.postgres.capability import Mode
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
@@ -158,6 +158,20 @@ def test_a_poll_without_changes_writes_no_row(source: Database, target: Database
         assert (polled.merged.inserted, polled.merged.updated, polled.merged.deleted) == (0, 0, 0)
         with pytest.raises(TargetInUse, match="another process writes clone"):
             poller_of(options).step()
+
+
+def test_a_trigger_of_the_target_stops_a_poll(source: Database, target: Database, options: CloneOptions) -> None:
+    copied(options, target)
+    target.run(
+        "create function later() returns trigger language plpgsql as 'begin new.n := 0; return new; end'",
+        "create trigger later before update on keyed for each row execute function later()",
+    )
+    with poller_of(options) as poller:
+        with pytest.raises(TargetTableUnfit, match=r"trigger 'later' of table public\.keyed"):
+            poller.step()
+        target.run("alter table keyed disable trigger later")
+        poller.step()
+    assert contents(target) == contents(source)
 
 
 # What is written at the target, and the error after a poll, and before the first one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,16 @@ from tests.target.pairs import Pair
 from tidemark import errors
 from tidemark.postgres.doctor import Check, Status
 from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.identity import locate
+from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.requirements import Mode
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.target.follow import CloneFollower, FollowOptions
+from tidemark.target.options import CloneOptions
 from tidemark.target.probes import read_target_state
-from tidemark.target.rights import examine_target, require_target, target_requirements
+from tidemark.target.rights import examine_target, not_cloned, require_target, target_requirements
 
 pytestmark = pytest.mark.quick
 
@@ -92,7 +97,30 @@ def test_a_role_that_may_create_nothing(pair: Pair) -> None:
     assert caught.value.hint == f'Run `grant create on database "{pair.target.name}" to "{MIRROR}"`.'
     for name in ("CREATE on the database", "CREATE on schemas"):
         fix(pair.target, checks[name])
-    assert unmet(checks_of(pair, pair.target.dsn(MIRROR))).keys() == ADVICE
+    assert unmet(checks_of(pair, pair.target.dsn(MIRROR))).keys() == ADVICE | {"owners"}
+
+
+def test_owners_and_rows_of_extensions_that_are_not_cloned_are_named_with_their_number(pair: Pair) -> None:
+    """The table of the catalog row stands for one that an extension has created."""
+    pair.source.run('create table "Of ext" (id int)', 'insert into "Of ext" select generate_series(1, 3)')
+    pair.source.admin(
+        "insert into pg_depend select 'pg_class'::regclass, oid, 0, 'pg_extension'::regclass,"
+        " (select oid from pg_extension where extname = 'plpgsql'), 0, 'e' from pg_class where relname = 'Of ext'"
+    )
+    checks = checks_of(pair, pair.target.dsn(MIRROR))
+    assert checks["rows of extensions"].status is Status.WARN
+    assert checks["rows of extensions"].found == "tables of extensions have rows: public.Of ext (3 rows)"
+    assert checks["owners"].status is Status.WARN
+    assert checks["owners"].found == f"role {MIRROR} cannot give tables to {OWNER} (1 table)"
+    with pair.source.session() as session:
+        state = read_target_state(session, pair.source.dsn(), pair.target.dsn(OWNER), Selection())
+    (named,) = not_cloned(state)
+    assert named.startswith("tables of extensions have rows: public.Of ext (3 rows); these rows are not cloned")
+    try:
+        fix(pair.target, checks["owners"])
+        assert checks_of(pair, pair.target.dsn(MIRROR))["owners"].status is Status.PASS
+    finally:
+        pair.target.admin(f"revoke {OWNER} from {MIRROR}")
 
 
 def test_tables_that_exist_and_may_not_be_written(pair: Pair) -> None:
@@ -228,6 +256,18 @@ def test_a_pooler_before_the_target(pair: Pair) -> None:
         assert check.status is Status.FAIL
         with pytest.raises(errors.UnsupportedServer, match="connection pooler"):
             required(pair, Dsn(through))
+
+
+@pytest.mark.skipif(find_pgbouncer() is None, reason="no PgBouncer here and none to be unpacked")
+def test_a_pooler_before_the_target_of_a_clone_that_was_begun(pair: Pair, tmp_path: Path) -> None:
+    """A resumed run probes no rights."""
+    with pooled(pair.target) as through, pair.source.session() as session:
+        source = locate(session, pair.source.dsn(), may_replicate=False).identity
+        options = CloneOptions(pair.source.dsn(), Dsn(through), MirrorNames("c"), tmp_path)
+        with pytest.raises(errors.UnsupportedServer, match="behind a transaction pooler"):
+            CloneFollower.open(FollowOptions(source, Dsn(through), "c", tmp_path))
+        with pytest.raises(errors.UnsupportedServer, match="behind a transaction pooler"), options.recorded():
+            pass
 
 
 @pytest.mark.parametrize("server_of", list(Endpoint))

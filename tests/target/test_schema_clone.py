@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.target.schema_pairs import PAIRS, Pair, pair_fixture
-from tidemark.target.archive import open_archive
+from tidemark.storage.disk import LocalDisk
+from tidemark.target import schema
+from tidemark.target.archive import open_archive, without_new
 from tidemark.target.needs import missing_at_target
+from tidemark.target.schema import CloneSchema
 from tidemark.target.stages import CloneStage
 
 pytestmark = pytest.mark.quick
@@ -57,6 +61,56 @@ def test_every_stage_can_be_repeated_from_the_directory_of_the_archive(pair: Pai
         pair.restore(archive, stage)
         pair.restore(open_archive(tmp_path), stage, jobs=2)
     assert pair.statements(pair.target) == pair.expected()
+
+
+def test_what_is_new_in_a_later_dump_is_left_out_with_all_that_depends_on_it(pair: Pair, tmp_path: Path) -> None:
+    pair.fill()
+    earlier, same = pair.dump(tmp_path / "earlier"), pair.dump(tmp_path / "same")
+    assert without_new(same, earlier) == same
+    pair.source.run(
+        "create table app.new (id int primary key references app.a)",
+        "grant select on app.new to reader",
+        "create trigger touched before update on app.a for each row execute function app.touch()",
+        "alter table app.base add constraint refers foreign key (id) references app.a not valid",
+    )
+    later = pair.dump(tmp_path / "later")
+    found = without_new(later, earlier)
+    assert sorted(f"{each.kind} {each.rest}" for each in found.left_out) == [
+        "ACL app TABLE new app",
+        "CONSTRAINT app new new_pkey app",
+        "FK CONSTRAINT app new new_id_fkey app",
+        "TABLE app new app",
+    ]
+    added = {str(each) for each in found.entries} - {str(each) for each in earlier.entries}
+    assert added == {"TRIGGER app a touched app", "FK CONSTRAINT app base refers app"}
+
+
+class RecordingDisk(LocalDisk):
+    """The real disk, and what was renamed and synced on it."""
+
+    operations: ClassVar[list[str]] = []
+
+    def replace(self, path: Path, target: Path) -> None:
+        super().replace(path, target)
+        self.operations.append(f"rename {path.name} {target.name}")
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self.operations.append(f"sync {folder}")
+
+
+def test_the_name_of_the_dump_is_durable_before_a_part_of_it_is_created(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone that continues after a power loss requires the dump of the part that the target has."""
+    pair.source.run("create table t (a int primary key)")
+    monkeypatch.setattr(schema, "LocalDisk", RecordingDisk)
+    cloned = CloneSchema(pair.from_dsn, pair.to_dsn, tmp_path, 1, pair.programs.pg_dump.parent, is_cloned=True)
+    cloned.dump(None, None, begun=False)
+    assert RecordingDisk.operations == ["rename schema.next schema", f"sync {tmp_path}"]
+    cloned.create(CloneStage.DEFINITIONS)
+    cloned.dump(None, None, begun=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["schema"]
 
 
 def test_keys_and_indexes_are_created_table_by_table(pair: Pair, tmp_path: Path) -> None:

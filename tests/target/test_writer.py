@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,19 +10,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
-from harness.database import OWNER, Database
+from harness.database import OWNER, Database, create_database
 from harness.mirrored import mirrored, receive_all
 from harness.postgres import Server
 from tests.conftest import NEWEST, quick_only
-from tests.target.load import TABLES, contents, database_with_tables, hostile
+from tests.target.load import TABLES, contents, create_tables, database_with_tables, hostile
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import TargetDiffers
+from tidemark.errors import RowRejected, TargetDiffers
+from tidemark.log.mapped import located
 from tidemark.log.reader import LogReader
 from tidemark.log.slices import plan
 from tidemark.pgoutput import events, frames, scan
 from tidemark.pgoutput.assembly import Assembler
+from tidemark.postgres import libpq
 from tidemark.postgres.catalog import read_catalog
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.relation import Relation
@@ -34,13 +38,13 @@ pytestmark = [pytest.mark.quick, NEWEST]
 
 
 @pytest.fixture
-def source(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
+def source(server: Server, ranges: bool) -> Iterator[Database]:
+    yield from database_with_tables(server, ranges=ranges)
 
 
 @pytest.fixture
-def target(server: Server) -> Iterator[Database]:
-    yield from database_with_tables(server)
+def target(server: Server, ranges: bool) -> Iterator[Database]:
+    yield from database_with_tables(server, ranges=ranges)
 
 
 class CloneFollower:
@@ -89,10 +93,12 @@ class CloneFollower:
             yield write
 
 
+@pytest.mark.parametrize("ranges", [True, False], ids=["text", "binary"])
 @pytest.mark.parametrize("batch_bytes", quick_only([1, 20_000, 1 << 30], 20_000))
 def test_changes_leave_the_target_equal(
-    source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool
+    source: Database, target: Database, tmp_path: Path, batch_bytes: int, short: bool, *, ranges: bool
 ) -> None:
+    """Without ranges, all values are sent in binary, and with them as text."""
     following = CloneFollower(source, tmp_path)
     with source.connect() as connection:
         connection.autocommit = True
@@ -102,6 +108,10 @@ def test_changes_leave_the_target_equal(
         merged = write(Lsn.ZERO, upto, batch_bytes)
     assert contents(target) == contents(source)
     assert sum(each.changes for each in merged) > 100
+    planned = plan(LogReader(following.log), Lsn.ZERO, upto, 1 << 30, 1 << 30)
+    parts = (part for each in planned.slices for part in each.parts)
+    formats = [each.rows.new_formats for part in parts for each in located(part, following.log)]
+    assert np.bitwise_or.reduce(np.concatenate(formats)) == (scan.Format.TEXT if ranges else scan.Format.BINARY)
 
 
 def test_what_is_compiled_ahead_is_what_a_batch_uses(source: Database, target: Database, tmp_path: Path) -> None:
@@ -217,6 +227,158 @@ def test_an_index_on_the_whole_row_concerns_all_columns(target: Database) -> Non
         found = read_tables(session, [("public", "keyed"), ("public", "plain")])
     assert found["public", "keyed"].exclusive_beside(["id"]) == {"id", "v", "n"}
     assert found["public", "plain"].exclusive_beside([]) == frozenset()
+
+
+DROPPED = {
+    "trigger": (
+        "create function dropped() returns trigger language plpgsql as 'begin return null; end'",
+        "create trigger dropped before insert on keyed for each row when (new.id > 5) execute function dropped()",
+    ),
+    "rule": ("create rule dropped as on insert to keyed where new.id > 5 do instead nothing",),
+}
+
+
+@pytest.mark.parametrize(("how", "binary"), [("trigger", True), ("trigger", False), ("rule", False)])
+def test_new_rows_that_the_target_drops_stop_it(
+    source: Database, target: Database, tmp_path: Path, how: str, *, binary: bool
+) -> None:
+    """New rows are read by COPY if their values are sent in binary, and inserted from a stage otherwise."""
+    following = CloneFollower(source, tmp_path)
+    target.run(*DROPPED[how])
+    source.run("insert into keyed select i, 'v' from generate_series(1, 10) i")
+    upto = following.received(binary=binary)
+    with following.writer(target) as write, pytest.raises(RowRejected, match="has stored 5 of 10 new rows"):
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert target.run("select count(*) from keyed") == [(0,)]
+
+
+@pytest.mark.parametrize("binary", quick_only([True, False], False))
+def test_values_that_a_cast_from_text_would_change_are_kept(
+    source: Database, target: Database, tmp_path: Path, *, binary: bool
+) -> None:
+    """A cast to text cuts spaces off `bpchar`, and one to `regclass` knows neither `-` nor a table that is gone."""
+    for database in (source, target):
+        database.run(
+            "alter table large alter big type bpchar, add r regclass, add p regclass[]",
+            "alter table large alter big set storage external",
+        )
+    following = CloneFollower(source, tmp_path)
+    source.run(
+        "insert into large values (1, repeat('x', 3000) || '   ', 1, '-', '{-,99999}'), (2, 'a  ', 2, '99999', null)"
+    )
+    begun = following.received(binary=binary)
+    source.run("update large set id = id + 10")
+    upto = following.received(binary=binary)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 20)
+        write(begun, upto, 1 << 20)
+    assert contents(target) == contents(source)
+    assert target.run("select octet_length(big) from large order by id") == [(3003,), (3,)]
+
+
+def test_nulls_in_arrays_are_kept_if_the_target_does_not_read_them(
+    source: Database, target: Database, tmp_path: Path
+) -> None:
+    """With `array_nulls = off`, the text {NULL} is an array of the string NULL."""
+    for database in (source, target):
+        database.run("alter table keyed alter v type text[] using array[v]")
+    target.admin(f"alter database {target.name} set array_nulls = off")
+    following = CloneFollower(source, tmp_path)
+    source.run("""insert into keyed values (1, '{NULL,"NULL",a}')""")
+    upto = following.received(binary=False)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert target.run("select v[1] is null, v[2] from keyed") == [(True, "NULL")]
+
+
+def test_a_large_value_that_is_not_sent_again_is_that_of_an_earlier_change_of_the_batch(
+    source: Database, target: Database, tmp_path: Path
+) -> None:
+    following = CloneFollower(source, tmp_path)
+    big = "repeat(md5('{}'), 200)"
+    source.run(f"insert into large values (1, {big.format(0)}, 0), (2, {big.format(0)}, 0)")
+    begun = following.received()
+    source.run(
+        f"insert into large values (3, {big.format(3)}, 0)",
+        "update large set small = 1 where id = 3",
+        f"update large set big = {big.format(1)} where id = 1",
+        "update large set small = 2",
+        "update large set id = id + 10",
+    )
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 30)
+        write(begun, upto, 1 << 30)
+    assert contents(target) == contents(source)
+
+
+LOOSENED = {
+    "NOT NULL": ("alter table keyed alter v set not null", "insert into keyed values (1, null)"),
+    "check": ('alter table keyed add constraint "Some." check (n > 0)', "insert into keyed values (1, 'a', 0)"),
+    "domain": (
+        "create domain bounded as numeric constraint few check (value > 0); alter table keyed alter n type bounded",
+        "insert into keyed values (1, 'a', 0)",
+    ),
+    "NOT NULL of a domain": (
+        "create domain bounded as text not null; alter table keyed alter v type bounded",
+        "insert into keyed values (1, null)",
+    ),
+}
+
+
+@pytest.mark.parametrize("constraint", LOOSENED)
+@pytest.mark.parametrize("binary", quick_only([True, False], True))
+def test_a_constraint_that_the_source_has_dropped_is_named_with_what_drops_it(
+    source: Database, target: Database, tmp_path: Path, constraint: str, *, binary: bool
+) -> None:
+    created, inserted = LOOSENED[constraint]
+    target.run(created)
+    following = CloneFollower(source, tmp_path)
+    source.run(inserted)
+    upto = following.received(binary=binary)
+    with following.writer(target) as write, pytest.raises(RowRejected) as raised:
+        write(Lsn.ZERO, upto, 1 << 20)
+    (fix,) = re.findall("`(.*)`", raised.value.hint)
+    target.run(fix)
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert contents(target) == contents(source)
+
+
+def test_text_without_an_encoding_is_written_as_it_is_stored(server: Server, tmp_path: Path) -> None:
+    source, target = (create_database(server, "SQL_ASCII") for _ in range(2))
+    for database in (source, target):
+        create_tables(database)
+    following = CloneFollower(source, tmp_path, as_stored_s=0.1)
+    source.run(
+        "insert into keyed values (1, E'\\xe9\\xff')",
+        "insert into plain values (1, E'\\xfe', 1)",
+        "insert into large select 1, repeat(E'\\xfd', 9000), 1",
+    )
+    begun = following.received()
+    source.run("update keyed set id = 2", "update plain set f = 2", "update large set id = 2")
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, begun, 1 << 20)
+        write(begun, upto, 1 << 20)
+    for name in ("keyed", "plain", "large"):
+        stored = f"select md5(t::text), octet_length(t::text) from {name} t"
+        assert target.run(stored) == source.run(stored) != []
+    source.drop()
+    target.drop()
+
+
+def test_rows_are_sent_in_pieces(
+    source: Database, target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PQputCopyData takes the size of a piece as a C int, which rows of a batch can exceed."""
+    monkeypatch.setattr(libpq, "PIECE_BYTES", 1000)
+    following = CloneFollower(source, tmp_path)
+    source.run("insert into keyed select i, repeat('v', 100) from generate_series(1, 100) i", "update keyed set n = id")
+    upto = following.received()
+    with following.writer(target) as write:
+        write(Lsn.ZERO, upto, 1 << 20)
+    assert contents(target) == contents(source)
 
 
 def test_a_missing_row_stops_it(source: Database, target: Database, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import click
 
 from tidemark.cli.options import (
     DirectoryType,
+    EndType,
     json_option,
     name_option,
     quiet_option,
@@ -20,11 +21,11 @@ from tidemark.cli.options import (
 from tidemark.cli.showing import display
 from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
-from tidemark.cli.sync import EndType, interval_option, mode_option
+from tidemark.cli.sync import interval_option, mode_option
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
+from tidemark.lake.controls import CURRENT
 from tidemark.pipeline.events import as_json as plain_event
-from tidemark.pipeline.plan import CURRENT
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames

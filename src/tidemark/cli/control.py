@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.cli.options import lake_argument
-from tidemark.cli.sync import EndType
+from tidemark.cli.options import EndType, lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, NotAnswerable
 from tidemark.lake import controls

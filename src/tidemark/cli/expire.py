@@ -11,7 +11,7 @@ import click
 from tidemark.cli.options import DurationType, LsnType, ValueType, lake_argument
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, InvalidValue
-from tidemark.lake.retention import Retention, retention_of
+from tidemark.lake.sync_records import Retention, retention_of
 from tidemark.units import format_size, parse_keep
 
 if TYPE_CHECKING:

@@ -30,14 +30,14 @@ def fold(
 ) -> ExitCode:  # fmt: skip
     """Merge the changes of TABLEs of LAKE into their versions.
 
-    Without TABLE, every table is folded for which it pays. Reads return the same rows before, during and after.
-    `tidemark sync` and `tidemark apply` fold in the background unless run with --no-fold; this command can run at the
-    same time.
+    Without TABLE, every table is folded for which it pays. Then many small files of folded changes become larger ones.
+    Reads return the same rows before, during and after. `tidemark sync` and `tidemark apply` fold in the background
+    unless run with --no-fold; this command can run at the same time.
     """
     from tidemark.lake.lake import Lake
 
     opened = Lake.open(lake)
-    known = {f"{each.fingerprint.schema}.{each.fingerprint.name}" for each in opened.tables().values()}
+    known = {each.fingerprint.qualified for each in opened.tables().values()}
     wanted = {name if "." in name else f"public.{name}" for name in tables}
     if unknown := sorted(wanted - known):
         raise InvalidValue(
@@ -62,6 +62,12 @@ def fold(
                 _report(_plain(table, "would be folded"), as_json=as_json)
             else:
                 _report(_plain(table, "folded", compactor.fold(table)), as_json=as_json)
+        small = [] if dry_run else compactor.compactable()
+        for changes in [each for each in small if not wanted or each.name in wanted]:
+            done = compactor.compact(changes)
+            if done.before:
+                files = {"files": done.before, "files_after": done.after}
+                _report({"table": changes.name, "result": "compacted", **files}, as_json=as_json)
     return ExitCode.OK
 
 
@@ -76,6 +82,8 @@ def _plain(table: Foldable, result: str, done: Folded | None = None) -> dict[str
         "rewrite_bytes": round(burden.rewritten_bytes),
         "buckets": done.buckets if done is not None else None,
         "written_bytes": done.size_bytes if done is not None else None,
+        "files": None,
+        "files_after": None,
     }
 
 
@@ -84,6 +92,8 @@ def _report(plain: dict[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(plain))
         return
     line = f"{plain['table']}  {plain['result']}"
+    if plain.get("files") is not None:
+        line += f"  ({plain['files']:,} files of changes became {plain['files_after']:,})"
     if "lsn" in plain:
         line += "" if plain["result"] == "skipped" else f" to {plain['lsn']}"
         line += f"  ({plain['changes']:,} changes, {format_size(plain['changes_bytes'])}"

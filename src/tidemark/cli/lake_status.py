@@ -48,6 +48,7 @@ def lake_json(found: LakeStatus, receiver: Position | None) -> dict[str, Any]:
         "receiver": receiver.state if receiver else None,
         "writer": found.writer.plain() if found.writer else None,
         "readers": [reader.plain() for reader in found.readers],
+        "copies": [str(copy) for copy in found.copies],
         "disk": _plain_disk(found.disk),
         "restart_requested_at": found.restart.asked_at if found.restart else None,
         "tables": [_plain_table(table) for table in found.tables],
@@ -99,6 +100,7 @@ def lake_lines(found: LakeStatus, receiver: Position | None) -> list[str]:
     progress += [("Retained LSN", str(found.retained_lsn))] if found.retained_lsn > Lsn.ZERO else []
     progress += _disk(found.disk)
     progress += [("Reader", str(reader)) for reader in found.readers]
+    progress += [("Copy", f"not ended, keeps changes above {copy}") for copy in found.copies]
     lines = [f"{name + ':':<14} {value}" for name, value in progress]
     if found.tables:
         lines += ["", *_columns([_HEADER, *(row for table in found.tables for row in _rows(table))])]

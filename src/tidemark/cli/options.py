@@ -13,6 +13,7 @@ import click
 from tidemark.addresses import ListenAddress
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
+from tidemark.lake.controls import CURRENT
 from tidemark.lake.paths import directory_or_command, local_path
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -75,6 +76,16 @@ class LsnType(ValueType[Lsn]):
     def parse(self, value: Any) -> Lsn:
         """Parse an LSN as PostgreSQL prints it."""
         return value if isinstance(value, Lsn) else Lsn.parse(value)
+
+
+class EndType(LsnType):
+    """An LSN, or `current`."""
+
+    name = "end"
+
+    def parse(self, value: Any) -> Any:
+        """Parse an LSN; `current` is returned unchanged."""
+        return value if value == CURRENT else super().parse(value)
 
 
 class SizeType(ValueType[int]):

@@ -68,7 +68,7 @@ def resync(lake: Path, tables: tuple[str, ...], everything: bool, source: Dsn | 
 
 
 def _found(lake: Path, stored: list[Fingerprint], tables: tuple[str, ...]) -> dict[str, int]:
-    oids = {f"{each.schema}.{each.name}": each.oid for each in stored}
+    oids = {each.qualified: each.oid for each in stored}
     names = {table: table if "." in table else f"public.{table}" for table in tables}
     unknown = [table for table, name in names.items() if name not in oids]
     if unknown:

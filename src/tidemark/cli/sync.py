@@ -14,7 +14,7 @@ from tidemark.cli.options import (
     AddressType,
     Command,
     DurationType,
-    LsnType,
+    EndType,
     ValueType,
     apply_options,
     fold_option,
@@ -32,7 +32,8 @@ from tidemark.cli.signals import StopSignals
 from tidemark.cli.spark import spark_options, started
 from tidemark.clock import Lsn
 from tidemark.errors import ExitCode, Stopped
-from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, plan_pipeline
+from tidemark.lake.controls import CURRENT
+from tidemark.pipeline.plan import AUTO, PipelineOptions, plan_pipeline
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.names import MirrorNames
@@ -44,16 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.pipeline.events import SyncEnded, SyncEvent
-
-
-class EndType(LsnType):
-    """An LSN, or `current`."""
-
-    name = "end"
-
-    def parse(self, value: Any) -> Any:
-        """Parse an LSN; `current` is returned unchanged."""
-        return value if value == CURRENT else super().parse(value)
 
 
 class KeepType(ValueType[float | None]):

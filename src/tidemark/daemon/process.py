@@ -21,6 +21,7 @@ from tidemark.pipeline.events import SyncEvent
 from tidemark.pipeline.pipeline import Pipeline, SparkSessions
 from tidemark.pipeline.plan import plan_pipeline
 from tidemark.pipeline.recording import StateRecord
+from tidemark.restarts import next_pause_s
 from tidemark.units import format_duration
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
@@ -86,6 +87,6 @@ class _MirrorRun:
 
     def _rest(self) -> None:
         until = time.monotonic() + self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+        self._pause_s = next_pause_s(self._pause_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while time.monotonic() < until and not self._stopping():
             time.sleep(_LOOK_S)

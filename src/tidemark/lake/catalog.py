@@ -84,15 +84,31 @@ def update_catalog(path: Path) -> bool:
         return not tables.unfinished and not cycle.behind and histories == known
 
 
-class CatalogUpdates:
-    """Updates the catalog when there are new table events.
+class PacedCatalog:
+    """Updates the catalog; after each update it pauses for a multiple of the time that the update took."""
 
-    After each update it pauses for a multiple of the time that the update took.
-    """
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self._next = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the pause has ended."""
+        return time.monotonic() >= self._next
+
+    def update(self) -> bool:
+        """Update the catalog, and return what `update_catalog` does."""
+        begin = time.monotonic()
+        covers_all = update_catalog(self._lake)
+        self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begin)
+        return covers_all
+
+
+class CatalogUpdates:
+    """Updates the catalog when there are new table events, at a limited pace."""
 
     def __init__(self, lake: Path, register: Tables) -> None:
-        self._lake, self._register = lake, register
-        self._next = 0.0
+        self._catalog, self._register = PacedCatalog(lake), register
         self._done: tuple[int, tuple[Lsn, Mapping[int, Lsn]] | None] = (-1, None)
 
     def update_next(self) -> None:
@@ -104,11 +120,9 @@ class CatalogUpdates:
         position = cycle.readable, cycle.behind
         number, listed = self._done
         news = number != self._register.number or (listed is not None and listed != position)
-        begin = time.monotonic()
-        if news and (at_once or begin >= self._next):
+        if news and (at_once or self._catalog.is_due):
             number = self._register.number
-            self._done = number, None if update_catalog(self._lake) else position
-            self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begin)
+            self._done = number, None if self._catalog.update() else position
 
 
 class _Tables:

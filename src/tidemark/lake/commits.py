@@ -8,8 +8,9 @@ commit the same `txn` application ID. This fences writers even if the lock fails
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ _RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
+_NUMBERED = re.compile(r"(\d{20})\.(?:json|checkpoint\.parquet)")
 LOG_S = 600.0  # for so long, commits stay in the log of a table at least
 TOMBSTONES_S = 2 * 3600.0  # for so long, a table records when a file was removed
 CONFIGURATION = {  # every commit and every reader pays for the commits and removed files that a table records
@@ -299,25 +301,32 @@ def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
         ) from error
 
 
-def clean_log(folder: Path) -> None:
+def clean_log(folder: Path, readable: Collection[int] = ()) -> None:
     """Delete the commits that the log of a table need not keep, after the last checkpoint is on disk.
 
-    The expire job does it for `versions`, since earlier generations are read at earlier Delta versions.
+    The Delta versions in `readable` remain so: each needs the last checkpoint up to it, and the commits since. The
+    expire job does it for `versions`, since earlier generations are read at earlier Delta versions.
     """
-    log = folder / LOG
+    log, past = folder / LOG, time.time() - LOG_S
     with os.scandir(log) as entries:
-        last = max((entry.name for entry in entries if entry.name.endswith(_checkpoint())), default=None)
-    if last is None:
+        numbered = {entry.name: int(named[1]) for entry in entries if (named := _NUMBERED.fullmatch(entry.name))}
+    checkpoints = sorted(version for name, version in numbered.items() if name == _checkpoint(version))
+    if not checkpoints:
         return
-    for name in (last, "_last_checkpoint"):
+    last = checkpoints[-1]
+    for name in (_checkpoint(last), "_last_checkpoint"):
         sync(log / name)
     sync(log)
-    opened(folder).cleanup_metadata()
+    needed = [range(max((each for each in checkpoints if each <= end), default=0), end + 1) for end in readable]
+    for name in sorted(name for name, version in numbered.items() if version < last):
+        with suppress(FileNotFoundError):  # another process deletes it
+            if not any(numbered[name] in versions for versions in needed) and (log / name).stat().st_mtime < past:
+                (log / name).unlink()
 
 
-def _checkpoint(version: int | None = None) -> str:
-    """The name of the checkpoint of a version, or the end of the names of all."""
-    return f"{'' if version is None else f'{version:020}'}.checkpoint.parquet"
+def _checkpoint(version: int) -> str:
+    """The name of the checkpoint of a version."""
+    return f"{version:020}.checkpoint.parquet"
 
 
 def applied(table: DeltaTable) -> Lsn:

@@ -2,12 +2,14 @@
 
 The record of a copy is created when its parts are planned, before any is copied. The object of a part is created when
 the part is complete, so it names files that exist. The process that copies has the lock of the record; a record
-without a lock was left by a process that was killed.
+without a lock was left by a process that was killed. It keeps changes and files until another process continues the
+copy, or until the expire job removes it, `ABANDONED_S` after its last part.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from tidemark.storage.interface import StorageLock
 
 FOLDER = "_copies"
 _RECORD, _PART, _LOCK = ".json", ".part", ".lock"
+ABANDONED_S = 6 * 3600.0
 _WAIT_S = 5.0  # the process that holds the snapshot locks a record for a moment
 
 PartRange = tuple[int, int | None, int]
@@ -53,6 +56,7 @@ class RecordedCopy:
     def packed(self) -> bytes:
         """The record as JSON."""
         plain = {
+            "written_at": time.time(),
             "snapshot_id": self.snapshot_id,
             "snapshot": str(self.snapshot),
             "lsn": str(self.base.lsn),
@@ -121,6 +125,7 @@ class CopyRecord:
     def add(self, part: RecordedPart) -> None:
         """Record a complete part."""
         plain = {"oid": part.oid, "first": part.first, "rows": part.rows, "files": list(part.files)}
+        plain["written_at"] = time.time()
         self._storage.write(self._key(f"-{part.oid}-{part.first}{_PART}"), json.dumps(plain).encode())
 
     def parts(self) -> list[RecordedPart]:
@@ -163,6 +168,23 @@ def remove_records(lake: Path) -> None:
     """Delete the records that killed processes have left: their copies cannot be continued."""
     for record in left_records(lake):
         record.remove()
+
+
+def remove_abandoned(lake: Path) -> None:
+    """Delete the records that no process has continued for `ABANDONED_S`, and locks that were left without a record."""
+    storage, past = open_storage(lake), time.time() - ABANDONED_S
+    written: dict[str, float] = {}
+    for suffix in (_LOCK, _RECORD, _PART):
+        for key in storage.list_keys(FOLDER, suffix):
+            identifier, at = key.removeprefix(f"{FOLDER}/").removesuffix(suffix).partition("-")[0], 0.0
+            if suffix != _LOCK:
+                with suppress(ValueError, KeyError, TypeError):  # of another version of Tidemark
+                    at = json.loads(storage.read(key) or b"")["written_at"]
+            written[identifier] = max(at, written.get(identifier, 0.0))
+    for identifier in [identifier for identifier, at in written.items() if at < past]:
+        if not is_copying(lake, identifier):
+            with suppress(LakeInUse):
+                CopyRecord(lake, identifier).remove()
 
 
 def is_recorded(lake: Path, identifier: str) -> bool:

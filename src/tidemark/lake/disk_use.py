@@ -20,7 +20,7 @@ from tidemark.lake.key_index import index_bytes
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained, read_times
-from tidemark.lake.retention import Retention, recorded_retention
+from tidemark.lake.sync_records import Retention, recorded_retention
 from tidemark.lake.unlisted import unlisted_files
 from tidemark.lake.versions import read_versions
 

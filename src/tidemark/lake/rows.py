@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from tidemark.clock.epoch import EPOCH_MICROS
 from tidemark.lake.columns import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -36,7 +37,6 @@ INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED = (
 )
 _TYPES = pa.array([INSERTED, DELETED, PREIMAGE, POSTIMAGE, TRUNCATED])
 _INSERTED, _DELETED, _PREIMAGE, _POSTIMAGE, _TRUNCATED = range(5)
-_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, the epoch of PostgreSQL's timestamps
 
 
 class _Order:
@@ -125,7 +125,7 @@ def _unchanged(batch: ChangeBatch, order: _Order, columns: Sequence[StoredColumn
 
 def _ours(batch: ChangeBatch, order: _Order, unchanged: pa.Array) -> Mapping[str, pa.Array]:
     change = order.change
-    micros = pa.array(batch.commit_micros[change] + _EPOCH_MICROS).cast(pa.timestamp("us", "UTC"))
+    micros = pa.array(batch.commit_micros[change] + EPOCH_MICROS).cast(pa.timestamp("us", "UTC"))
     options = batch.truncate_options[change].astype(np.int32)
     return {
         CHANGE_TYPE: _TYPES.take(pa.array(order.kind)),

@@ -81,5 +81,12 @@ def delete_answer(lake: Path, request: str) -> None:
     open_storage(lake).delete(_answer_to(request))
 
 
+def delete_answers(lake: Path) -> None:
+    """Delete the answers of a polling process that was killed, with which their snapshots have ended."""
+    storage = open_storage(lake)
+    for key in storage.list_keys(FOLDER, _ANSWER):
+        storage.delete(key)
+
+
 def _answer_to(request: str) -> str:
     return request.removesuffix(_REQUEST) + _ANSWER

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemark.clock import Boundary, Lsn
 from tidemark.errors import LogError
 from tidemark.lake.changes import ChangeFiles, read_changes
+from tidemark.lake.copy_records import recorded_floors
 from tidemark.lake.disk_use import DiskUse, disk_use
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, read_leases
@@ -17,7 +18,7 @@ from tidemark.lake.pipeline_state import PipelineState, has_pipeline, read_pipel
 from tidemark.lake.polls import Poll, read_polls
 from tidemark.lake.registers import Cycle, read_retained
 from tidemark.lake.requests import Restart, read_restart, resyncs_of
-from tidemark.lake.unmirrored import recorded_unmirrored
+from tidemark.lake.sync_records import recorded_unmirrored
 from tidemark.lake.versions import Versions, held, read_versions
 from tidemark.log.reader import LogReader
 from tidemark.postgres.unmirrored import Unmirrored
@@ -71,7 +72,8 @@ class LakeStatus:
 
     `pipeline` is what its pipeline recorded last, and `is_running` whether there is one now. `last_poll` is None if the
     mirror uses logical decoding; `restart` is a pending request to restart it; `unmirrored` are the objects that are
-    selected at the source and not mirrored.
+    selected at the source and not mirrored; `copies` are the LSNs above which large copies that have not ended keep
+    changes.
     """
 
     lake: Path
@@ -91,6 +93,7 @@ class LakeStatus:
     restart: Restart | None
     unmirrored: tuple[Unmirrored, ...]
     disk: DiskUse
+    copies: tuple[Lsn, ...]
 
 
 def status_of(path: Path) -> LakeStatus:
@@ -116,6 +119,7 @@ def status_of(path: Path) -> LakeStatus:
         read_restart(path),
         recorded_unmirrored(path),
         disk_use(lake),
+        recorded_floors(path),
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.lake.cached import cached
+from tidemark.lake.cached import cached, forget
 from tidemark.lake.commits import LOG, LOG_S, opened
 from tidemark.lake.files import remove_file
 from tidemark.lake.paths import CHANGES, VERSIONS
@@ -117,6 +117,7 @@ def remove_others(lake: Path, paths: Collection[str]) -> None:
             if not folder.name.startswith(_REMOVED):
                 removed = folder.rename(folder.with_name(f"{_REMOVED}{folder.name}"))
             shutil.rmtree(removed)
+        forget(folder)
 
 
 def _data_files(folder: Path) -> Iterator[os.DirEntry[str]]:

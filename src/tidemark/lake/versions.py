@@ -185,18 +185,25 @@ def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
     return present.delta_version if present is not None else None
 
 
-def ends_before(lake: Path, path: str, bases: Collection[Lsn]) -> list[int]:
-    """Return the last Delta versions of the earlier generations that have one of these bases."""
+@dataclass(frozen=True, slots=True)
+class EarlierGeneration:
+    """The last Delta version of a generation that was replaced; one that no read needs leads to an earlier one."""
+
+    delta_version: int
+    is_read: bool
+
+
+def earlier_generations(lake: Path, path: str, bases: Collection[Lsn]) -> list[EarlierGeneration]:
+    """Return the earlier generations that have one of these bases, and those in between, from the last one on."""
     folder = lake / path / VERSIONS
-    found: list[int] = []
+    found: list[EarlierGeneration] = []
     if not is_there(folder):
         return found
     table = opened(folder)
     wanted = {base for base in bases if base < _base(table)}
     while wanted and (earlier := _before(folder, table)) is not None:
         table = earlier
-        if _base(table) in wanted:
-            found.append(table.version())
+        found.append(EarlierGeneration(table.version(), _base(table) in wanted))
         wanted = {base for base in wanted if base < _base(table)}
     return found
 

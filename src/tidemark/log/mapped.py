@@ -6,7 +6,6 @@ This requires the rows but no index, so any process with access to the directory
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from tidemark.log.disk import Disk
 from tidemark.log.segment import segment_path
 from tidemark.pgoutput import scan
 from tidemark.pgoutput.changes import ChangeBatch, Limits, LocatedChanges, Scope, Undecodable
-from tidemark.pgoutput.extents import ExtentInputs, Said, decode_assembled, locate_assembled
+from tidemark.pgoutput.extents import ExtentInputs, decode_assembled, locate_assembled
 from tidemark.pgoutput.frames import HEAD
 from tidemark.pgoutput.messages import Reader, read_relation
 from tidemark.pgoutput.rows import Assembled, Rows
@@ -28,10 +27,10 @@ from tidemark.values.types import Types
 
 def decoded(
     part: Assembled, folder: Path, types: Types, limits: Limits | None = None, disk: Disk | None = None
-) -> Iterator[ChangeBatch | Undecodable | Said]:
+) -> Iterator[ChangeBatch | Undecodable]:
     """Decode the changes of these transactions in commit order, starting with the relations in `part.standing`."""
     inputs = ExtentInputs(mapped_segments(part, folder, disk), Scope(), limits or Limits())
-    yield from decode_assembled(replace(part, said=Assembled().said), inputs, types)
+    yield from decode_assembled(part, inputs, types)
 
 
 def located(part: Assembled, folder: Path, limits: Limits | None = None) -> Iterator[LocatedChanges]:

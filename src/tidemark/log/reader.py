@@ -29,7 +29,6 @@ from tidemark.log.mirror import read_mirror
 from tidemark.log.segment import INDEX, index_path, numbers
 from tidemark.log.summaries import SUMMARIES, read_summaries
 from tidemark.pgoutput.changes import ChangeBatch, Limits, Undecodable
-from tidemark.pgoutput.extents import Said
 from tidemark.pgoutput.rows import COMMITS, Assembled, Rows, joined_rows
 from tidemark.values.kernels import Bytes
 from tidemark.values.types import Types
@@ -271,7 +270,7 @@ class LogReader:
 
     def read(
         self, after: Lsn, upto: Lsn, types: Types, limits: Limits | None = None
-    ) -> Iterator[ChangeBatch | Undecodable | Said]:
+    ) -> Iterator[ChangeBatch | Undecodable]:
         """Decode the changes of the transactions above `after` and at or below `upto`, in commit order."""
         for part in self.transactions(after, upto):
             yield from decoded(part, self._folder, types, limits, self._disk)

@@ -154,7 +154,7 @@ class LogWriter:
         self._xid = xid.value
         self._write(BlockKind.SESSION, note, Assembled())
 
-    def know(self, xid: Xid8) -> None:
+    def set_xid(self, xid: Xid8) -> None:
         """Set a current full transaction ID of the source, by which the 32-bit IDs of the stream are widened."""
         self._xid = xid.value
 

@@ -190,12 +190,12 @@ class Mirror:
         if self._known_upto(tables) >= boundary.lsn:
             return self._moment(boundary, passed=passed, snapshot=seen)
         while True:
-            look = self._present.read_catalog()
-            if (look.lsn if look.replayed is None else look.replayed) >= boundary.lsn:
-                return self._moment(boundary, look, passed, seen)
+            catalog = self._present.read_catalog()
+            if (catalog.lsn if catalog.replayed is None else catalog.replayed) >= boundary.lsn:
+                return self._moment(boundary, catalog, passed, seen)
             if time.monotonic() >= until:
                 raise NotAnswerable(
-                    f"the session that reads the catalog is at {look.replayed}, before {boundary.lsn}",
+                    f"the session that reads the catalog is at {catalog.replayed}, before {boundary.lsn}",
                     "Retry the command later.",
                 )
             time.sleep(_PAUSE_S)
@@ -298,7 +298,7 @@ class Mirror:
 
     def _seen_by(
         self,
-        looking: Callable[[], CatalogSnapshot],
+        read_catalog: Callable[[], CatalogSnapshot],
         limit_s: float = LIMIT_S,
         forget: Callable[[CatalogSnapshot], None] = lambda _: None,
         tables: Iterable[str] | None = None,
@@ -306,30 +306,29 @@ class Mirror:
         """Return the moment of a catalog snapshot; take a new one while a temporary condition makes it unanswerable.
 
         Only conditions that affect these tables count. If one lasts longer than `limit_s`, the tables that it affects
-        are refused, and all others can be read. `looking` takes a catalog snapshot, and `forget` is called with each
-        one that is no longer needed.
+        are refused, and all others can be read. `forget` is called with each catalog snapshot that is no longer needed.
         """
         reader, asked = self._opened.log(), _Asked(tables)
         until = time.monotonic() + limit_s
         taken: Moment | None = None
         while True:
-            look = looking()
+            catalog = read_catalog()
             try:
-                passed = pass_gate(reader, self._opened.lake.log, _needed(look), max(0.0, until - time.monotonic()))
+                passed = pass_gate(reader, self._opened.lake.log, _needed(catalog), max(0.0, until - time.monotonic()))
             except NotAnswerable:
                 if taken is None:
                     raise
                 return taken
             try:
-                moment = self._moment(_boundary(reader, look, passed), look, passed, _surely_seen(look))
+                moment = self._moment(_boundary(reader, catalog, passed), catalog, passed, _surely_seen(catalog))
             except NotAnswerable:  # it excludes a commit older than the retention, or is ambiguous on a standby
                 if time.monotonic() >= until:
                     raise
-                forget(look)
+                forget(catalog)
             else:
-                if taken is not None and taken._look is not None:
+                if taken is not None and taken._catalog is not None:
                     taken.close()
-                    forget(taken._look)
+                    forget(taken._catalog)
                 if not asked.concerns(moment._unclear, moment) or time.monotonic() >= until:
                     return moment
                 taken = moment
@@ -365,19 +364,19 @@ class Mirror:
     def _moment(
         self,
         boundary: Boundary,
-        look: CatalogSnapshot | None = None,
+        catalog: CatalogSnapshot | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> Moment:
         # The view is before the lease: watermarks only advance, and the retention is checked under the lease.
         view = self._opened.view()
         # A definition above the schema LSN may later be recorded as of the schema LSN: nothing above that may expire.
-        certain = (view.cycle.schema_lsn, *view.cycle.behind.values()) if look is not None else ()
+        certain = (view.cycle.schema_lsn, *view.cycle.behind.values()) if catalog is not None else ()
         needed = min([boundary.floor, *certain])
         lease = Lease(self._opened.lake.path, needed, self._hold_s)
         try:
-            view.require(boundary, defined=look is not None)
-            return Moment(self._opened, self.at, boundary, lease, view, look, passed, snapshot)
+            view.require(boundary, defined=catalog is not None)
+            return Moment(self._opened, self.at, boundary, lease, view, catalog, passed, snapshot)
         except BaseException:
             lease.close()
             raise
@@ -411,9 +410,9 @@ class _Asked:
             return True
 
 
-def _needed(look: CatalogSnapshot) -> Lsn:
+def _needed(catalog: CatalogSnapshot) -> Lsn:
     """Return the LSN that the log must reach to resolve a snapshot; on a standby, beyond the record being replayed."""
-    return look.lsn if look.replayed is None else _beyond(look.lsn)
+    return catalog.lsn if catalog.replayed is None else _beyond(catalog.lsn)
 
 
 def _beyond(replayed: Lsn) -> Lsn:
@@ -421,15 +420,15 @@ def _beyond(replayed: Lsn) -> Lsn:
     return Lsn(replayed.value + _PAGE_HEADER_BYTES + 1)
 
 
-def _surely_seen(look: CatalogSnapshot) -> Snapshot:
+def _surely_seen(catalog: CatalogSnapshot) -> Snapshot:
     """Return what a session certainly sees: the snapshot of a standby does not list the running transactions."""
-    return look.snapshot if look.replayed is None else Snapshot(look.snapshot.xmin, look.snapshot.xmin)
+    return catalog.snapshot if catalog.replayed is None else Snapshot(catalog.snapshot.xmin, catalog.snapshot.xmin)
 
 
-def _boundary(reader: LogReader, look: CatalogSnapshot, passed: Passed) -> Boundary:
-    if look.replayed is None:
-        return reader.boundary(look.snapshot, passed.lsn)
-    return _boundary_on_standby(reader, look.snapshot, look.replayed, look.lsn)
+def _boundary(reader: LogReader, catalog: CatalogSnapshot, passed: Passed) -> Boundary:
+    if catalog.replayed is None:
+        return reader.boundary(catalog.snapshot, passed.lsn)
+    return _boundary_on_standby(reader, catalog.snapshot, catalog.replayed, catalog.lsn)
 
 
 def _boundary_on_standby(reader: LogReader, snapshot: Snapshot, before: Lsn, after: Lsn) -> Boundary:

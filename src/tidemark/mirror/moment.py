@@ -71,16 +71,16 @@ class Moment:
         boundary: Boundary,
         lease: Lease,
         view: LakeView,
-        look: CatalogSnapshot | None = None,
+        catalog: CatalogSnapshot | None = None,
         passed: Passed | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
-        self.boundary, self._look, self._passed, self._snapshot = boundary, look, passed, snapshot
+        self.boundary, self._catalog, self._passed, self._snapshot = boundary, catalog, passed, snapshot
         self._opened, self._at, self._lease = opened, at, lease
-        self._behind = view.cycle.behind if look is None else {}
+        self._behind = view.cycle.behind if catalog is None else {}
         self._closing = weakref.finalize(self, lease.close)
         self._frames: dict[tuple[tuple[str, str], bool, tuple[str, ...]], DataFrame] = {}
-        known, defined = opened.lake.known_tables(), look is not None
+        known, defined = opened.lake.known_tables(), catalog is not None
         self._histories, self._types = known.histories, known.types
         self._planner = TablePlanner(opened.view, known.types, boundary, lease, view, defined=defined)
         self._local = LocalReader(self._planner)
@@ -487,7 +487,7 @@ class Moment:
         """Return the definition and base of a table at this boundary; raise NotAnswerable if they are not known."""
         span = self._span(history)
         if (why := self._hindrance(history, span)) is not None:
-            raise NotAnswerable(f"{span.fingerprint.schema}.{span.fingerprint.name} {why}", _LATER)
+            raise NotAnswerable(f"{span.fingerprint.qualified} {why}", _LATER)
         return span
 
     def _is_clear(self, history: TableHistory) -> bool:
@@ -517,8 +517,8 @@ class Moment:
             return f"was polled with the commit at {polled[0]}, which is not visible here"
         if self._snapshot is not None and span.snapshot is not None and not self._snapshot.covers(span.snapshot):
             return f"was copied or altered up to {span.begin}, and the snapshot may be older than that"
-        if self._look is not None:
-            there = (self._look.roots if history.is_union else self._look.tables).get(span.fingerprint.oid)
+        if self._catalog is not None:
+            there = (self._catalog.roots if history.is_union else self._catalog.tables).get(span.fingerprint.oid)
             same = (
                 there == span.fingerprint
                 if history.is_union
@@ -557,7 +557,7 @@ class Moment:
 
     def _incomplete(self, root: TableHistory, why: str, hint: str) -> NotAnswerable:
         table = root.at(self.lsn).fingerprint
-        name = f"{table.schema}.{table.name}"
+        name = table.qualified
         own = "Or read the other partitions by their names." if root.is_union else f"Or read ONLY {name}."
         return NotAnswerable(f"{name} cannot be read at {self.lsn}: {why}", f"{hint} {own}")
 

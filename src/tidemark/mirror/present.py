@@ -23,12 +23,11 @@ from tidemark.log.reader import LogReader
 from tidemark.mirror.open_lake import OpenLake
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.dsn import Dsn
+from tidemark.postgres.facts import own_role
 from tidemark.postgres.identity import check_same, locate
 from tidemark.postgres.names import MirrorNames
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.schema.catalog_snapshot import CatalogSnapshot, WatchedObjects
-
-_MAY_REPLICATE = "select rolreplication or rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user"
 
 
 class Present:
@@ -73,11 +72,11 @@ def open_source(
     """Open a session on the source of a lake, or on a standby of it, which may lag; refuse any other server."""
     session = Session.open(dsn, purpose, timeouts)
     try:
-        may_replicate, in_recovery = session.row(_MAY_REPLICATE)
         mirror = read_mirror(lake.log, Disk())
         if mirror is not None and mirror.start is not None:  # otherwise the mirror is polled
             durable = reader.received if reader is not None else Lsn.ZERO
-            found = locate(session, dsn, may_replicate=may_replicate)
+            (in_recovery,) = session.row("select pg_is_in_recovery()")
+            found = locate(session, dsn, may_replicate=own_role(session).may_replicate)
             check_same(mirror.identity, replace(found, position=durable) if in_recovery else found, durable)
     except BaseException:
         session.close()

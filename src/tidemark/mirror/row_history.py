@@ -88,7 +88,7 @@ class RowHistory:
     """One row of a table: the columns of the table as readers see them, and the key of the row."""
 
     def __init__(self, table: Fingerprint, types: Types, key: Value) -> None:
-        name = f"{table.schema}.{table.name}"
+        name = table.qualified
         if not table.key:
             raise InvalidValue(
                 f"{name} has no primary key or replica identity index, and its rows cannot be identified",

@@ -22,11 +22,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from tidemark.clock import Lsn
+from tidemark.clock.epoch import EPOCH
 from tidemark.errors import InvalidValue, NotAnswerable
 from tidemark.lake.polls import Polls, read_polls
 from tidemark.log.commits import CommitIndex
 from tidemark.mirror.positions import NOW, parse_position, zoned
-from tidemark.pgoutput.messages import EPOCH
 from tidemark.reads.snapshot import LakeView
 
 _LATER = "Use a later time, or an LSN that `tidemark status LAKE` lists as readable."

@@ -15,7 +15,7 @@ import numpy as np
 from tidemark.pgoutput.events import NO_END, NOBODY, STATE, FrameEventKind, classify
 from tidemark.pgoutput.frames import HEAD, TWO_PHASE, framed
 from tidemark.pgoutput.messages import refuse_two_phase
-from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, SAID, Assembled
+from tidemark.pgoutput.rows import ABORTED, COMMITS, EXTENTS, RELATIONS, Assembled
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import OK, Bytes, Longs
 
@@ -145,11 +145,8 @@ class Assembler:
             out.commit(self.streamed.pop(xid), xid, lsn, more, streamed=True)
         elif kind == FrameEventKind.STREAM_ABORT:
             self._abort(xid, more)
-        elif kind == FrameEventKind.RELATION:
-            self._describe(out, start, end, xid, more)
         else:
-            place, _, first, last = out.stretch(start, end)
-            out.said.append((place, first, last))
+            self._describe(out, start, end, xid, more)
 
     def _abort(self, xid: int, subxid: int) -> None:
         """Ignore an unknown xid: PostgreSQL 18 also reports an abort that it detected before streaming anything."""
@@ -172,7 +169,6 @@ class _Output:
 
     def __init__(self, where: Where) -> None:
         self.standing: list[tuple[int, int, int, int, int, int]] = []
-        self.said: list[tuple[int, int, int]] = []
         self._where = where
         self._parts: list[Assembled] = []
 
@@ -205,8 +201,7 @@ class _Output:
 
     def assembled(self) -> Assembled:
         """Return everything that was added."""
-        outside = Assembled(standing=np.array(self.standing, RELATIONS), said=np.array(self.said, SAID))
-        return Assembled.joined([*self._parts, outside])
+        return Assembled.joined([*self._parts, Assembled(standing=np.array(self.standing, RELATIONS))])
 
 
 def _refuse(buffer: Bytes, at: int) -> None:

@@ -42,7 +42,6 @@ class FrameEventKind(IntEnum):
     STREAM_COMMIT = 4
     STREAM_ABORT = 5
     RELATION = 6
-    SAID = 7
 
 
 # The kernel's state between calls. In a stream block `_XID` is that of the top-level transaction.
@@ -53,7 +52,7 @@ NOBODY, SOMEONE = -2, -1  # values of an event's xid: outside of any transaction
 
 # Of one type: numba would compile `_emit` for every combination of literals, which takes seconds.
 _ZERO, _NOBODY, _SOMEONE = np.int64(0), np.int64(NOBODY), np.int64(SOMEONE)
-_E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION, _E_SAID = (
+_E_COMMIT, _E_EXTENT, _E_START, _E_STOP, _E_STREAM_COMMIT, _E_ABORT, _E_RELATION = (
     np.int64(kind) for kind in FrameEventKind
 )
 
@@ -141,10 +140,7 @@ def classify(buffer: Bytes, at: int, end: int, endpos: int, state: Longs, events
             owner = _NOBODY if mode == _OUTSIDE else (_SOMEONE if mode == _PLAIN else state[_XID])
             oid = np.int64(be32(buffer, body + skip))
             count = _emit(events, count, _E_RELATION, at, stop, _ZERO, owner, _ZERO, oid)
-        elif letter == MESSAGE:
-            if mode == _OUTSIDE:
-                count = _emit(events, count, _E_SAID, at, stop, _ZERO, _NOBODY, _ZERO, _ZERO)
-        elif letter != ORIGIN and letter != TYPE:
+        elif letter != MESSAGE and letter != ORIGIN and letter != TYPE:
             return count, at, at, False
         at = stop
     if state[_MODE] != _OUTSIDE and at > begun:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.clock import Lsn
 from tidemark.pgoutput.changes import (
     ChangeBatch,
     Limits,
@@ -25,26 +24,12 @@ from tidemark.pgoutput.changes import (
     decode_changes,
     locate_changes,
 )
-from tidemark.pgoutput.frames import HEAD, MESSAGE, TRUNCATE, Window, windows
-from tidemark.pgoutput.messages import LogicalMessage, Reader, Transaction, read_message, read_relation
+from tidemark.pgoutput.frames import HEAD, TRUNCATE, Window, windows
+from tidemark.pgoutput.messages import Reader, read_relation
 from tidemark.pgoutput.rows import Assembled, Rows
 from tidemark.pgoutput.scan import Messages, scan
 from tidemark.values.kernels import Bytes, Longs
 from tidemark.values.types import Types
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A logical message and, if it is transactional, its transaction.
-
-    In a streamed transaction a message carries the xid of the top-level transaction, not of its subtransaction. A
-    message that was rolled back to a savepoint therefore cannot be distinguished from one that was not, and `certain`
-    is false.
-    """
-
-    message: LogicalMessage
-    transaction: Transaction | None
-    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +41,11 @@ class ExtentInputs:
     limits: Limits
 
 
-def decode_assembled(
-    assembled: Assembled, reading: ExtentInputs, types: Types
-) -> Iterator[ChangeBatch | Undecodable | Said]:
-    """Decode transactions in commit order, after the Relation and logical messages outside of any transaction."""
+def decode_assembled(assembled: Assembled, reading: ExtentInputs, types: Types) -> Iterator[ChangeBatch | Undecodable]:
+    """Decode the changes of transactions in commit order, after the Relation messages outside of any transaction."""
     describe(assembled.standing, reading.buffers, reading.scope)
-    for place, start, end in assembled.said.tolist():
-        yield Said(read_message(Reader(reading.buffers[place], start + HEAD, end - start - HEAD)), None)
     for sequence in _in_commit_order(assembled, reading):
         yield from decode_changes(sequence, reading.scope, types)
-        yield from _said(sequence)
 
 
 def locate_assembled(assembled: Assembled, reading: ExtentInputs) -> Iterator[LocatedChanges]:
@@ -145,18 +125,5 @@ def _counted(messages: Messages) -> Any:
 
 
 def _kept(messages: Messages, aborted: Rows) -> Any:
-    """Exclude changes and messages of aborted subtransactions; their Relation messages remain in force."""
-    dropped = np.isin(messages.xids, aborted)
-    return ~dropped | ~(_counted(messages) | (messages.letters == MESSAGE))
-
-
-def _said(sequence: Sequence) -> Iterator[Said]:
-    messages = sequence.messages
-    for at in np.flatnonzero(messages.letters == MESSAGE).tolist():
-        reader = Reader(messages.buffer, int(messages.starts[at]), int(messages.lengths[at]))
-        reader.bytes(int(messages.bodies[at] - messages.starts[at] - 1))
-        message, by = read_message(reader), int(sequence.owner[at])
-        lsn, micros = Lsn(int(sequence.transactions.commit_lsns[by])), int(sequence.transactions.commit_micros[by])
-        transaction = Transaction(int(sequence.transactions.xids[by]), lsn, micros)
-        certain = not message.transactional or messages.xids[at] == 0
-        yield Said(message, transaction if message.transactional else None, certain)
+    """Exclude changes of aborted subtransactions; their Relation messages remain in force."""
+    return ~(np.isin(messages.xids, aborted) & _counted(messages))

@@ -7,7 +7,7 @@ r"""pgoutput messages other than row changes, which are too numerous to be objec
                      int32 type, int32 modifier
     Y Type           int32 oid, schema\0, name\0
     T Truncate       int32 relations, int8 options (1 CASCADE, 2 RESTART IDENTITY), int32 oids
-    M Message        int8 transactional, int64 LSN, prefix\0, int32 length, content
+    M Message        written with pg_logical_emit_message: ignored
     S Stream Start   int32 xid, int8 first
     E Stream Stop
     c Stream Commit  int32 xid, then as Commit
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from tidemark.clock import Lsn
@@ -32,22 +31,7 @@ from tidemark.schema.relation import Relation, RelationColumn
 from tidemark.values.failure import bad_message
 from tidemark.values.kernels import Bytes
 
-EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_COLUMNS = 1600  # MaxHeapAttributeNumber
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A committed transaction: its top-level xid, its commit LSN and its commit time."""
-
-    xid: int
-    commit_lsn: Lsn
-    commit_micros: int
-
-    @property
-    def commit_time(self) -> datetime:
-        """The commit time by the source's clock."""
-        return EPOCH + timedelta(microseconds=self.commit_micros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +41,6 @@ class Truncate:
     relations: tuple[int, ...]
     cascade: bool
     restart_identity: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LogicalMessage:
-    """A message written with pg_logical_emit_message."""
-
-    transactional: bool
-    lsn: Lsn
-    prefix: str
-    content: bytes
 
 
 class Reader:
@@ -151,17 +125,6 @@ def read_truncate(reader: Reader) -> Truncate:
     raw = reader.bytes(4 * count)
     reader.end()
     return Truncate(tuple(dict.fromkeys(struct.unpack(f"!{count}I", raw))), bool(options & 1), bool(options & 2))
-
-
-def read_message(reader: Reader) -> LogicalMessage:
-    """Read a logical message, after its xid if it has one."""
-    flags = reader.take("B")
-    if flags > 1:
-        reader.fail("logical message with unknown flags")
-    lsn, prefix = Lsn(reader.take("Q")), reader.string()
-    content = reader.bytes(reader.take("I"))
-    reader.end()
-    return LogicalMessage(bool(flags), lsn, prefix, content)
 
 
 def refuse_two_phase(letter: int, offset: int) -> NoReturn:

@@ -31,17 +31,14 @@ ABORTED = np.dtype("<u4")
 RELATIONS = np.dtype(
     [("place", "<u8"), ("block", "<u8"), ("start", "<u8"), ("end", "<u8"), ("oid", "<u4"), ("streamed", "<u4")]
 )
-# The location of a logical message outside of any transaction.
-SAID = np.dtype([("place", "<u8"), ("start", "<u8"), ("end", "<u8")])
-KINDS = (COMMITS, EXTENTS, ABORTED, RELATIONS, RELATIONS, SAID)
+KINDS = (COMMITS, EXTENTS, ABORTED, RELATIONS, RELATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """Transactions in commit order, and their rows in the same order.
 
-    `standing` contains Relation messages received outside of any transaction, which are in force for all that follow;
-    `said` contains logical messages received outside of any transaction.
+    `standing` contains Relation messages received outside of any transaction, which are in force for all that follow.
     """
 
     commits: Rows = field(default_factory=lambda: np.empty(0, COMMITS))
@@ -49,7 +46,6 @@ class Assembled:
     aborted: Rows = field(default_factory=lambda: np.empty(0, ABORTED))
     relations: Rows = field(default_factory=lambda: np.empty(0, RELATIONS))
     standing: Rows = field(default_factory=lambda: np.empty(0, RELATIONS))
-    said: Rows = field(default_factory=lambda: np.empty(0, SAID))
 
     def __len__(self) -> int:
         return len(self.commits)
@@ -59,7 +55,7 @@ class Assembled:
         """Concatenate consecutive parts."""
         if len(parts) == 1:
             return parts[0]
-        names = ("commits", "extents", "aborted", "relations", "standing", "said")
+        names = ("commits", "extents", "aborted", "relations", "standing")
         return cls(
             *(
                 joined_rows([getattr(part, name) for part in parts], kind)
@@ -70,7 +66,7 @@ class Assembled:
     @property
     def size_bytes(self) -> int:
         """The size of all rows."""
-        parts = (self.commits, self.extents, self.aborted, self.relations, self.standing, self.said)
+        parts = (self.commits, self.extents, self.aborted, self.relations, self.standing)
         return sum(part.nbytes for part in parts)
 
     def some(self, first: int, last: int) -> Assembled:

@@ -6,6 +6,7 @@ The caller calls `step` in a loop. One thread, that of the caller, records all c
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -51,6 +52,7 @@ from tidemark.pipeline.expire.expiry import Expired
 from tidemark.pipeline.fold.background import BackgroundFold
 from tidemark.pipeline.fold.compactor import Folded
 from tidemark.pipeline.plan import PipelineOptions
+from tidemark.pipeline.sinks.sink import STAGING
 from tidemark.postgres.session import Session
 from tidemark.receive.supervision import Receiving, has_begun
 from tidemark.schema.fingerprint import Fingerprint
@@ -106,6 +108,7 @@ class LogicalReplication:
             self._receiving = held.enter_context(Receiving(options.receive, stopping))
             self.applier = held.enter_context(lake_applier(options.apply, spark))
             self.applier.uncopied = frozenset()
+            shutil.rmtree(self.applier.sink.shared.path / STAGING, ignore_errors=True)  # of a process that was killed
             self._left = left_copies(options.lake)
             held.callback(self._leave_copies)
             self._jobs: list[BackgroundJob] = []
@@ -335,7 +338,7 @@ class LogicalReplication:
         self.applier.tables.wait([table.oid], reason)
         self._requests.failed(table.oid, reason)
         pause_s = self._tracker.failed(table.oid, time.monotonic(), unreadable=unreadable)
-        self._emit(CopyFailed(f"{table.schema}.{table.name}", error.message, pause_s))
+        self._emit(CopyFailed(table.qualified, error.message, pause_s))
 
     def _require_spark(self) -> None:
         """Raise an error if Spark has ended: nothing can be done without it, and an idle pipeline would not notice."""

@@ -22,15 +22,15 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Lsn
 from tidemark.errors import SparkError, Stopped, TidemarkError
-from tidemark.lake.controls import Controls, StopRequest
-from tidemark.lake.lake import NAME
+from tidemark.lake.controls import CURRENT, Controls, StopRequest
+from tidemark.lake.lake import Lake
 from tidemark.lake.pipeline_state import State
-from tidemark.lake.retention import KEEP_S
+from tidemark.lake.sync_records import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S
 from tidemark.pipeline.copy.progress import CopyProgress
 from tidemark.pipeline.events import CycleApplied, Emit, ModeSelected, SyncEnded, SyncEvent
 from tidemark.pipeline.logical import LogicalReplication, require_log, spark_ended
-from tidemark.pipeline.plan import AUTO, CURRENT, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
+from tidemark.pipeline.plan import AUTO, INTERVAL_S, PipelineOptions, PipelinePlan, mode_of, plan_pipeline
 from tidemark.pipeline.poll.from_stream import leave_stream
 from tidemark.pipeline.poll.run import run_polls
 from tidemark.pipeline.publishing import Publisher, SlotWatch, UnmirroredRecord, publish
@@ -62,7 +62,7 @@ def sync(
     once: bool = False,
     fold: bool = True,
     keep: str | float | None = KEEP_S,
-    interval: str | float = 10.0,
+    interval: str | float = INTERVAL_S,
     reconcile_every: int = 1,
     budget: str | int = BUDGET_BYTES,
     wal_limit: str | int = WAL_LIMIT_BYTES,
@@ -175,7 +175,7 @@ class Pipeline:
         self._reporter.emit(ModeSelected(self._plan.choice.mode, self._plan.choice.why))
         self._reporter.enter(State.STARTING)
         if not self._plan.polled:
-            publish(self._options, begun=(self._options.lake / NAME).exists())
+            publish(self._options, begun=Lake.exists(self._options.lake))
             self._restart_if_requested(stopping)
             require_log(self._options.lake, self._options.log_folder)
         restarts, polled = Restarts(), self._plan.polled

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from tidemark.clock import Lsn
 from tidemark.errors import InvalidValue
-from tidemark.lake.lake import NAME, Lake
+from tidemark.lake.controls import CURRENT
+from tidemark.lake.lake import Lake
 from tidemark.lake.paths import directory_or_command, local_path, require_plain
 from tidemark.lake.requests import read_restart
-from tidemark.lake.retention import KEEP_S
+from tidemark.lake.sync_records import KEEP_S
 from tidemark.pipeline.apply.options import CYCLE_BYTES, CYCLE_S, ApplyOptions
 from tidemark.postgres.capability import Choice, Mode, choose_mode
 from tidemark.postgres.catalog import read_catalog
@@ -29,7 +30,7 @@ from tidemark.receive.options import BUDGET_BYTES, WAL_LIMIT_BYTES, ReceiveOptio
 from tidemark.schema.selection import Pattern, Selection, choose
 from tidemark.units import format_duration, format_size, parse_duration, parse_keep, parse_size
 
-AUTO, CURRENT = "auto", "current"
+AUTO = "auto"
 INTERVAL_S, SHORTEST_INTERVAL_S = 10.0, 5.0
 SHORTEST_KEEP_S = 1.0
 LOG = "_log"
@@ -271,7 +272,7 @@ def _choice(options: PipelineOptions, present: Mode | None) -> Choice:
 
 def mode_of(lake: Path) -> Mode | None:
     """The mode in which a lake was last written; None if it is empty."""
-    if not (lake / NAME).exists():
+    if not Lake.exists(lake):
         return None
     from tidemark.lake.registers import read_cycle, read_seen  # deferred: they import Delta
 

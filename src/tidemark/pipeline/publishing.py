@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tidemark.errors import NotPermitted, PublicationDiffers, Retry, SourceError, policy_of
 from tidemark.lake.pipeline_state import MISSING, SlotUse
-from tidemark.lake.unmirrored import record_unmirrored
+from tidemark.lake.sync_records import record_unmirrored
 from tidemark.logs import fields
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.postgres.catalog import read_catalog

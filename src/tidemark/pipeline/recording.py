@@ -15,7 +15,7 @@ from typing import Self
 from tidemark.errors import Stopped, TidemarkError
 from tidemark.lake.controls import forget_stop_at_once
 from tidemark.lake.lake import Lake
-from tidemark.lake.pipeline_state import LOCK, Failure, PipelineState, SlotUse, State, read_pipeline_state
+from tidemark.lake.pipeline_state import LOCK, NAME, Failure, PipelineState, SlotUse, State, read_pipeline_state
 from tidemark.logs import ROOT, current_mirror
 from tidemark.pipeline.events import StateChanged, SyncEnded, SyncEvent, SyncProgress
 from tidemark.storage import open_storage
@@ -97,6 +97,7 @@ class StateRecord:
             if self._claim is not None:
                 forget_stop_at_once(self._lake)
                 with suppress(TidemarkError):
+                    self._storage.remove_unfinished(NAME)
                     before = read_pipeline_state(self._lake)
                     if before is not None and self._state.last_error is None:
                         self._state = replace(self._state, last_error=before.last_error)
@@ -112,7 +113,7 @@ class StateRecord:
         logging.getLogger(ROOT).removeHandler(self._warnings)
         with self._guard:
             if isinstance(error, Exception) and not isinstance(error, Stopped):
-                message, hint = _told(error)
+                message, hint = _message_and_hint(error)
                 self.failed(message, hint)
                 self._enter(State.FAILED)
             else:
@@ -132,7 +133,7 @@ class _Warnings(logging.Handler):
             self._record.failed(record.getMessage())
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _message_and_hint(error: Exception) -> tuple[str, str]:
     if isinstance(error, TidemarkError):
         return error.message, error.hint
     return f"unexpected {type(error).__name__}", ""

@@ -72,10 +72,10 @@ class _RestartAttempt:
         with Session.open(receive.source, "restart") as session:
             source = check_source(session, receive.source, names, None, Lsn.ZERO)
             self._lake.require_own(source.identity)
-            look = read_catalog_snapshot(session, names, end.tables.watched, lambda _: ())
-            self._require_above(look.lsn)
+            catalog = read_catalog_snapshot(session, names, end.tables.watched, lambda _: ())
+            self._require_above(catalog.lsn)
             end.require_slot_is_ours(session)
-            request = end.decided(request, lambda: self._decide(session, look))
+            request = end.decided(request, lambda: self._decide(session, catalog))
             after, cause = request.after or Lsn.ZERO, request.cause
             end.end(session, source.identity, after, lambda upto: restarted(str(upto), cause))
         start = self._begun()
@@ -84,11 +84,11 @@ class _RestartAttempt:
         Restart.remove(self._lake.path)
         return MirrorRestarted(start, names.slot, after)
 
-    def _decide(self, session: Session, look: CatalogSnapshot) -> tuple[Lsn, str]:
+    def _decide(self, session: Session, catalog: CatalogSnapshot) -> tuple[Lsn, str]:
         """After which position the gap begins, and why."""
         cause, same_history = self._cause(session)
         applied_lsn = self._end.cycles.last.applied_lsn
-        return self._end.tables.readable_upto(applied_lsn, look if same_history else None), cause
+        return self._end.tables.readable_upto(applied_lsn, catalog if same_history else None), cause
 
     def _cause(self, session: Session) -> tuple[str, bool]:
         """Why the stream cannot be continued, if it cannot; and whether the source has all commits of the lake."""

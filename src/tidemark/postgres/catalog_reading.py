@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import datetime
 
 from psycopg import sql
 
@@ -17,7 +18,7 @@ from tidemark.schema.catalog_snapshot import CatalogSnapshot, DefinitionLock, Wa
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Catalog
 
-_HERE = """
+_POSITION = """
     select pg_current_snapshot()::text,
            case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text,
            clock_timestamp()
@@ -56,9 +57,9 @@ def read_catalog_snapshot(
     held = tuple(DefinitionLock(reference.widen(xid), table, type_oid) for xid, table, type_oid in locks)
     replayed = replayed_by(session)
     with session.transaction():
-        look = replace(read_within(session, names), held=held, replayed=replayed)
-        empty = frozenset(oid for oid in asked(look) if _is_empty(session, look.tables[oid]))
-    return replace(look, empty=empty)
+        catalog = replace(read_within(session, names), held=held, replayed=replayed)
+        empty = frozenset(oid for oid in asked(catalog) if _is_empty(session, catalog.tables[oid]))
+    return replace(catalog, empty=empty)
 
 
 def replayed_by(session: Session) -> Lsn | None:
@@ -67,17 +68,21 @@ def replayed_by(session: Session) -> Lsn | None:
     return None if lsn is None else Lsn.parse(lsn)
 
 
+def read_position(session: Session) -> tuple[Snapshot, Lsn, datetime]:
+    """Read the snapshot of the current transaction, and the LSN and the time of the server."""
+    snapshot, lsn, time = session.row(_POSITION)
+    return Snapshot.parse(snapshot), Lsn.parse(lsn), time
+
+
 def read_within(session: Session, names: MirrorNames) -> CatalogSnapshot:
     """Read the catalog snapshot of the current transaction, which must have just begun, without `held`."""
-    snapshot, lsn, time = session.row(_HERE)
+    snapshot, lsn, time = read_position(session)
     catalog = read_catalog(session)
     tables = _published(catalog, names)
     types = {column.type.oid: column.type for table in tables.values() for column in table.columns}
     roots = roots_of(catalog, tables)
     flaws = {table.oid: table.flaw for table in catalog.tables if table.flaw is not None}
-    return CatalogSnapshot(
-        Snapshot.parse(snapshot), Lsn.parse(lsn), time, tables, roots, types, frozenset(), (), flaws=flaws
-    )
+    return CatalogSnapshot(snapshot, lsn, time, tables, roots, types, frozenset(), (), flaws=flaws)
 
 
 def _published(catalog: Catalog, names: MirrorNames) -> dict[int, Fingerprint]:
@@ -94,7 +99,7 @@ def _is_empty(session: Session, table: Fingerprint) -> bool:
         sql.Identifier(table.schema, table.name), sql.Literal(table.oid)
     )
     try:
-        with translated(f"checking whether {table.schema}.{table.name} is empty"), session.connection.transaction():
+        with translated(f"checking whether {table.qualified} is empty"), session.connection.transaction():
             found = session.connection.execute(query).fetchone()
     except (NotPermitted, TimedOut, ObjectMissing, UnexpectedSourceError):
         return False  # the copy of this table reports why it cannot be read

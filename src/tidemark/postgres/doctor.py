@@ -96,7 +96,7 @@ def examine(dsn: Dsn, names: MirrorNames | None = None, selection: Selection | N
     """Check every requirement, for a mirror of this name or, by default, one named after the database."""
     with Session.open(dsn, "doctor") as session:
         version = version_of(session)
-        if not version.met and version.modes:
+        if first_unmet([version], Mode.POLL) is not None:
             return _report(dsn, None, [version])
         selection = selection or Selection()
         state = read_state(session, names, selection)

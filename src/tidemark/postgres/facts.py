@@ -22,7 +22,6 @@ class Role:
     may_log_in: bool
     connects: bool
     replication: bool
-    bypasses_row_security: bool
     creates_in_database: bool
     sees_all_activity: bool
     emits_messages: bool
@@ -62,7 +61,6 @@ class ServerFacts:
     senders_used: int
     slot_wal_keep_mb: int
     idle_slot_timeout_s: int
-    hot_standby_feedback: bool
     role: Role
 
     @property
@@ -94,8 +92,7 @@ _FACTS = """
            (select count(*)::int from pg_stat_replication) as senders_used,
            (select setting::int from pg_settings where name = 'max_slot_wal_keep_size') as slot_wal_keep_mb,
            coalesce((select setting::int from pg_settings where name = 'idle_replication_slot_timeout'), 0)
-               as idle_slot_timeout_s,
-           current_setting('hot_standby_feedback')::bool as hot_standby_feedback
+               as idle_slot_timeout_s
 """
 
 _ROLE = """
@@ -104,7 +101,6 @@ _ROLE = """
                                       where given.rolname in ('rds_replication', 'rds_superuser')
                                         and pg_has_role(pg_roles.oid, given.oid, 'MEMBER')) as replication,
            has_database_privilege(oid, current_database(), 'CONNECT') as connects,
-           rolsuper or rolbypassrls as bypasses_row_security,
            has_database_privilege(oid, current_database(), 'CREATE') as creates_in_database,
            pg_has_role(oid, 'pg_read_all_stats', 'USAGE') as sees_all_activity,
            (select bool_or(has_function_privilege(pg_roles.oid, p.oid, 'EXECUTE'))
@@ -118,12 +114,17 @@ _ROLE = """
 
 def read_facts(session: Session) -> ServerFacts:
     """Read all properties."""
-    (role,) = session.records(_ROLE, [None])
     (seen,) = session.records(_FACTS, [list(SWITCHES)])
     encrypted = session.connection.pgconn.ssl_in_use
     return ServerFacts(
-        version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=Role(**role), **seen
+        version_num=session.version_num, pooled=session.pooled, encrypted=encrypted, role=own_role(session), **seen
     )
+
+
+def own_role(session: Session) -> Role:
+    """Read the connected role."""
+    (role,) = session.records(_ROLE, [None])
+    return Role(**role)
 
 
 def read_role(session: Session, name: str) -> Role | None:

@@ -74,7 +74,7 @@ def check_same(mirror: Identity, found: Located, durable: Lsn) -> None:
         raise SourceForked(
             f"the mirror is on timeline {mirror.timeline} and the source on {source.timeline}, and the timeline "
             "history cannot be read",
-            "Use a role with the REPLICATION attribute.",
+            "Use a role that may replicate: `tidemark setup SOURCE --print` prints the SQL that grants the privilege.",
         )
     fork = fork_point(mirror, source)
     if fork is not None and fork < durable:

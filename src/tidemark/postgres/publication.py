@@ -96,11 +96,11 @@ def omissions(found: Published, operations: Sequence[str], *, generated: bool) -
         yield f"{publication} has column lists or row filters"
 
 
-def mending(want: WantedPublication, found: Published | None) -> tuple[sql.Composed, ...]:
+def repair_statements(want: WantedPublication, found: Published | None) -> tuple[sql.Composed, ...]:
     """Return the smallest list of statements that bring the publication into the required state."""
     name = sql.Identifier(require_ours(want.name))
     if found is not None and (found.all_tables or not want.tables):
-        return (drop_statement(want.name), *mending(want, None))
+        return (drop_statement(want.name), *repair_statements(want, None))
     if not want.tables:
         return ()
     if found is None:

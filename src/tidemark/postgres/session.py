@@ -1,8 +1,8 @@
 r"""A session on the source or the target: settings pinned and verified, every wait limited, every error converted.
 
-Role and database settings change the text that PostgreSQL sends (`datestyle`, `extra_float_digits`, `search_path`
-inside a `regclass`), so every session sets them and reads them back. A transaction pooler does not keep settings
-between transactions: there every transaction sets them again.
+Role and database settings change the text that PostgreSQL sends or reads (`datestyle`, `extra_float_digits`,
+`array_nulls`, `search_path` inside a `regclass`), so every session sets them and reads them back. A transaction pooler
+does not keep settings between transactions: there every transaction sets them again.
 
 A database with encoding SQL_ASCII can contain any bytes, and the server raises an error for text that is not valid in
 the client's encoding: one such value would end a COPY, a stream or a catalog read. With `as_stored` the server sends
@@ -41,6 +41,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "DateStyle": "ISO, MDY",
         "IntervalStyle": "postgres",
         "TimeZone": "UTC",
+        "array_nulls": "on",  # otherwise a NULL in the text of an array is read as the string
         "bytea_output": "hex",
         "client_encoding": "UTF8",
         "default_transaction_read_only": "off",
@@ -51,6 +52,7 @@ PINNED: Mapping[str, str] = MappingProxyType(
         "row_security": "off",
         "search_path": "",
         "standard_conforming_strings": "on",
+        "xmloption": "content",
     }
 )
 # Only a superuser may set these, so they are only checked: if on, a damaged page reads as empty or as if it were valid.

@@ -96,7 +96,7 @@ def _is_in_transaction(session: Session) -> bool:
 
 def require_same(session: Session, table: Fingerprint) -> None:
     """Lock a table against ALTER and raise TableChanged if it differs from its definition in the snapshot."""
-    name, label = sql.Identifier(table.schema, table.name), session.server.object(table_label(table))
+    name, label = sql.Identifier(table.schema, table.name), session.server.object(table.qualified)
     try:
         session.execute(sql.SQL("lock table only {} in access share mode").format(name), f"locking {label}")
     except ObjectMissing as error:
@@ -129,8 +129,3 @@ def _described(kind: PgType, typmod: int) -> tuple[int, int]:
 
 def _changed(label: str, how: str) -> TableChanged:
     return TableChanged(f"table {label} {how} after the snapshot was taken", "Retry the command.")
-
-
-def table_label(table: Fingerprint) -> str:
-    """Return `schema.table`, for messages."""
-    return f"{table.schema}.{table.name}"

@@ -63,7 +63,6 @@ class Slot:
     health: SlotHealth | None
     retained_bytes: int | None
     two_phase: bool
-    failover: bool
     invalidation_reason: str | None
 
 
@@ -101,7 +100,6 @@ _SLOT = """
            restart_lsn::text, wal_status,
            case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end,
            two_phase,
-           coalesce((to_jsonb(s) ->> 'failover')::bool, false),
            coalesce(to_jsonb(s) ->> 'invalidation_reason',
                     case when (to_jsonb(s) ->> 'conflicting')::bool then 'conflicting' end)
       from pg_replication_slots s

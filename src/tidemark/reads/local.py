@@ -271,9 +271,9 @@ def together_here(root: Fingerprint, parts: Sequence[tuple[Fingerprint, LocalRow
         Shown(name, column.name, column.attnum, kinds[name], name in fallback, None) for name, column in named.items()
     )
     if any(match[name].type != kind for match in matches for name, kind in kinds.items()):
-        raise EngineRefused(f"columns of {root.schema}.{root.name} have other types in the tables below it", _ELSEWHERE)
+        raise EngineRefused(f"columns of {root.qualified} have other types in the tables below it", _ELSEWHERE)
     if not columns:
-        raise EngineRefused(f"{root.schema}.{root.name} has no columns", _ELSEWHERE)
+        raise EngineRefused(f"{root.qualified} has no columns", _ELSEWHERE)
     selects = [
         f"SELECT {', '.join(_renamed(column, match[column.name]) for column in columns)} FROM ({rows.query})"
         for (_, rows), match in zip(parts, matches, strict=True)

@@ -30,7 +30,7 @@ from tidemark.reads.places import Places, places_of
 from tidemark.reads.shown import ShownTable, shown_table
 from tidemark.reads.snapshot import LakeView
 from tidemark.reads.tail import TailWork, tail_here
-from tidemark.reads.versions import chosen, files_with, key_said
+from tidemark.reads.versions import chosen, files_with, key_of_equalities
 from tidemark.reads.visible import seen_here
 from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.schema.relation import columns_of, fitting
@@ -85,7 +85,7 @@ class PlannedTable:
     def of_key(self, few: Few, equalities: Equalities) -> tuple[Few, tuple[VersionFile, ...]] | None:
         """Return the changes and the files for the key that the equalities determine; None if they determine none."""
         folded, shown = self.found.folded, self.found.shown
-        key = key_said(folded, shown, equalities) if folded is not None else None
+        key = key_of_equalities(folded, shown, equalities) if folded is not None else None
         if folded is None or key is None:
             return None
         few = few.for_key(shown.shape, [value for _, value in key])
@@ -200,7 +200,7 @@ class TablePlanner:
         if shown.oid not in planned.tables:
             return None
         every = [event.fingerprint for event in reversed(history.events)]
-        recent, sent = every[: 1 + _told_above(history, after)], set(descriptions(planned.sent, view.lake.log))
+        recent, sent = every[: 1 + _events_above(history, after)], set(descriptions(planned.sent, view.lake.log))
         relations = {}
         for relation in descriptions(planned.relations, view.lake.log):
             fingerprint = fitting(relation, recent if relation in sent else every)
@@ -214,7 +214,7 @@ class TablePlanner:
         return TailWork(view.lake.log, types, shown, relations), planned
 
 
-def _told_above(history: TableHistory, lsn: Lsn) -> int:
+def _events_above(history: TableHistory, lsn: Lsn) -> int:
     """Return the number of trailing events above an LSN: the definition before them was still valid at that LSN."""
     return sum(1 for _ in takewhile(lambda event: event.lsn > lsn, reversed(history.events)))
 

@@ -23,7 +23,6 @@ from tidemark.lake.rows import INSERTED, PREIMAGE, change_rows
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice, SlicePlan
 from tidemark.pgoutput.changes import Undecodable
-from tidemark.pgoutput.extents import Said
 from tidemark.reads.shape import ChangeFacts
 from tidemark.reads.shown import ShownTable
 from tidemark.schema.relation import Relation
@@ -115,8 +114,8 @@ def _tail_rows(work: TailWork, slices: Iterable[Slice]) -> Iterator[pa.Table]:
     for each in slices:
         for part in each.parts:
             for batch in decoded(part, work.log, work.types):
-                columns = None if isinstance(batch, Said) else work.relations.get(batch.relation)
-                if isinstance(batch, Said) or columns is None:
+                columns = work.relations.get(batch.relation)
+                if columns is None:
                     continue
                 if isinstance(batch, Undecodable):
                     raise NotAnswerable(

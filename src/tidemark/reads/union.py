@@ -48,9 +48,9 @@ def matched(root: Fingerprint, part: Fingerprint, version_num: int) -> dict[str,
     for source, shown in _named(root, version_num).items():
         if source not in own:
             raise NotAnswerable(
-                f"{root.schema}.{root.name} cannot be read with {part.schema}.{part.name}, whose column {source} is "
+                f"{root.qualified} cannot be read with {part.qualified}, whose column {source} is "
                 "generated and not replicated",
-                f"Read each table alone: ONLY {root.schema}.{root.name}.",
+                f"Read each table alone: ONLY {root.qualified}.",
             )
         found[own[source]] = shown
     return found

@@ -54,7 +54,7 @@ def chosen(files: Sequence[VersionFile], boundary: Boundary) -> SelectedFiles:
 Key = tuple[tuple[pa.DataType, int | str], ...]
 
 
-def key_said(versions: Versions, table: ShownTable, equalities: Equalities) -> Key | None:
+def key_of_equalities(versions: Versions, table: ShownTable, equalities: Equalities) -> Key | None:
     """Return the key of the rows that satisfy the equalities, if these determine every column of the key."""
     by_attnum = {column.attnum: column for column in table.columns}
     homes = {column.attnum: column.type for column in versions.stored if not column.text}

@@ -1,6 +1,6 @@
-"""Visibility of commits at a boundary, in the forms that reads need: expressions of Spark, of Arrow, and of SQL.
+"""Visibility of commits at a boundary: expressions of Spark, of Arrow, and of SQL, and NumPy for decoded changes.
 
-The rule is `clock.Boundary.sees`: a commit is visible if it is at or below the boundary's LSN and not excluded. Each
+The rule is `clock.Boundary.sees`: a commit is visible if it is at or below the boundary's LSN and not excluded. An
 engine has it in both directions, because Parquet filters are derived from comparisons and not from their negation. One
 property test compares all forms.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -51,6 +53,14 @@ def sql_misses(boundary: Boundary, commit: str) -> str:
     """Return the SQL condition that a commit is not visible; null if the commit is null."""
     above = f"{commit} > {boundary.lsn.value}"
     return f"({above} OR {commit} IN ({_listed(boundary)}))" if boundary.excluded else f"({above})"
+
+
+def numpy_sees(boundary: Boundary, commits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return for each commit LSN whether it is visible."""
+    seen = commits <= np.uint64(boundary.lsn.value)
+    if boundary.excluded and seen.any():
+        seen &= ~np.isin(commits, np.array(_excluded(boundary), np.uint64))
+    return seen
 
 
 def seen(changes: DataFrame, base: Boundary, boundary: Boundary, files: Sequence[ChangeFile] | None) -> DataFrame:

@@ -14,6 +14,7 @@ from tidemark.log.archive import Archive, read_archived, store_segment, unarchiv
 from tidemark.log.disk import Disk
 from tidemark.log.writer import LogWriter
 from tidemark.logs import fields
+from tidemark.restarts import next_pause_s
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 from tidemark.units import format_duration
 
@@ -45,15 +46,15 @@ class Archiving:
         self._thread.join()
 
     def _run(self) -> None:
-        pause_s, retry_s = 0.0, RETRY_S
+        pause_s, retry_s = 0.0, 0.0
         while not self._stopping.wait(pause_s):
             try:
                 self._archive_closed()
-                pause_s, retry_s = INTERVAL_S, RETRY_S
+                pause_s, retry_s = INTERVAL_S, 0.0
             except (TidemarkError, OSError) as error:
                 if self._stopping.is_set():
                     return
-                pause_s, retry_s = retry_s, min(LONGEST_RETRY_S, 2 * retry_s)
+                pause_s = retry_s = next_pause_s(retry_s, RETRY_S, LONGEST_RETRY_S)
                 _LOGGER.warning("%s; retry in %s", " ".join(str(error).split()), format_duration(pause_s))
 
     def _archive_closed(self) -> None:

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import pq, sql
 
 from tidemark.clock import Lsn
+from tidemark.clock.epoch import EPOCH_S
 from tidemark.errors import (
     RESYNC_ALL,
     ConnectionLost,
@@ -33,7 +34,6 @@ from tidemark.values.kernels import Bytes
 
 _STATUS = struct.Struct("!cQQQqB")
 _UNDECODABLE = ("58", "XX")  # the classes of missing and damaged files, and of defects of the server
-_EPOCH_S = 946_684_800  # PostgreSQL's timestamps count from 2000-01-01
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Replication:
 
     def report(self, written: Lsn, flushed: Lsn, *, wants_reply: bool = False) -> None:
         """Report the written and flushed LSNs to the server, which retains WAL that is not flushed."""
-        micros = int((time.time() - _EPOCH_S) * 1e6)
+        micros = int((time.time() - EPOCH_S) * 1e6)
         update = _STATUS.pack(b"r", written.value, flushed.value, flushed.value, micros, wants_reply)
         with translated("sending the received LSN to the source"):
             self._pgconn.put_copy_data(update)

@@ -40,6 +40,7 @@ from tidemark.receive.pump import Pump
 from tidemark.receive.runtime import ReceiverRuntime, stop_signal
 from tidemark.receive.watch import drop_slot_by_policy, stated, warn_not_published
 from tidemark.receive.writing import LogProgress
+from tidemark.restarts import next_pause_s
 from tidemark.storage.fail_points import ReceiveFailPoint, fail_point
 
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
@@ -122,7 +123,7 @@ class Receiver:
         write_mirror(self._options.folder, self._disk, mirror)
 
     def _follow(self, runtime: ReceiverRuntime) -> None:
-        pause_s = PAUSE_S
+        pause_s = 0.0
         while not runtime.ended():
             before = runtime.position
             try:
@@ -136,7 +137,7 @@ class Receiver:
                 advanced = runtime.position > before
                 if not self._may_succeed(error, advanced=advanced):
                     raise
-                pause_s = PAUSE_S if advanced else min(LONGEST_PAUSE_S, pause_s * 2)
+                pause_s = next_pause_s(0.0 if advanced else pause_s, PAUSE_S, LONGEST_PAUSE_S)
                 runtime.enter(f"waiting: {' '.join(error.message.split())}; retrying in {pause_s:g} s")
                 fail_point(ReceiveFailPoint.CONNECTION_LOST)
                 runtime.pause(pause_s)

@@ -85,7 +85,7 @@ class ReceiverRuntime:
             renewed, self.watch.renewed = self.watch.renewed, None
             self.keep_marks(renewed)
         if self.watch.xid is not None:
-            self.writing.know(self.watch.xid)
+            self.writing.set_xid(self.watch.xid)
             self.watch.xid = None
 
     def pause(self, pause_s: float) -> None:

@@ -32,9 +32,11 @@ from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.slot import drop_slot_when_free
 from tidemark.receive.checks import check_marks, check_publications, check_slot_alive, read_xid
 from tidemark.receive.options import ReceiveOptions, WalPolicy
+from tidemark.restarts import next_pause_s
 from tidemark.units import format_size
 
 PREFIX = "tidemark"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SHARES = (0.5, 0.8)  # fractions of the limit at which a warning is logged
 _LOGGER = logging.getLogger("tidemark.receive")
 
@@ -96,7 +98,7 @@ class Watch:
                 if policy_of(error).retry is Retry.NEVER and not self._stopping:
                     self.failure = error
                     return
-                pause_s = min(5.0, pause_s * 2 or 0.1)
+                pause_s = next_pause_s(pause_s, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 time.sleep(pause_s)
             except Exception as error:  # noqa: BLE001 - monitoring must not end without an error
                 self.failure = UnexpectedSourceError(

@@ -100,9 +100,9 @@ class Writing:
         self._wait(lambda: self._log.begin_session(note, xid, approve))
         self.refused, self._convert = None, convert
 
-    def know(self, xid: Xid8) -> None:
+    def set_xid(self, xid: Xid8) -> None:
         """Queue a current full transaction ID, by which later 32-bit IDs are widened."""
-        self._jobs.put(lambda: self._log.know(xid))
+        self._jobs.put(lambda: self._log.set_xid(xid))
 
     def sync(self) -> None:
         """Queue a sync of all frames queued so far; `progress.durable` advances when it is done."""

@@ -24,7 +24,8 @@ class CopyState:
         self._truncated: dict[int, Lsn] = {}
 
     def observe(self, snapshot: CatalogSnapshot) -> None:
-        """Record since when each table has its publications and types."""
+        """Record since when each table has its publications and types. One that returns has them since then."""
+        self._unchanged = {oid: since for oid, since in self._unchanged.items() if oid in snapshot.tables}
         for oid, table in snapshot.tables.items():
             if self._unchanged.get(oid, (None,))[0] != _conditions(table):
                 self._unchanged[oid] = (_conditions(table), snapshot.snapshot)
@@ -38,6 +39,11 @@ class CopyState:
     def ripe_after(self, oid: int) -> Xid8:
         """The xid below which every transaction must end before a table is ripe."""
         return self._unchanged[oid][1].xmax
+
+    @property
+    def copies(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The tables with a requested, and with a running copy."""
+        return frozenset(self.requested), frozenset(self._running)
 
     def is_running(self, oid: int) -> bool:
         """Whether a table is being copied."""

@@ -87,6 +87,11 @@ class Fingerprint:
         )
 
     @property
+    def qualified(self) -> str:
+        """`schema.table`, for messages; it is not quoted, and SQL must be composed from the parts."""
+        return f"{self.schema}.{self.name}"
+
+    @property
     def publications(self) -> tuple[str, ...]:
         """The names of the publications that the table is in."""
         return tuple(each.publication for each in self.memberships)
@@ -129,7 +134,7 @@ def compare(old: Fingerprint | None, new: Fingerprint | None) -> FingerprintComp
 
 def _table_findings(old: Fingerprint, new: Fingerprint) -> Iterator[Finding]:
     if (old.schema, old.name) != (new.schema, new.name):
-        yield Effect.METADATA, f"renamed from {old.schema}.{old.name} to {new.schema}.{new.name}"
+        yield Effect.METADATA, f"renamed from {old.qualified} to {new.qualified}"
     if (old.parent, old.bound) != (new.parent, new.bound):
         yield Effect.METADATA, "its partitioned table or partition bound changed"
     if old.inherits != new.inherits:

@@ -115,7 +115,7 @@ class TableHistory:
     @property
     def name(self) -> str:
         """The last `schema.table`, for messages."""
-        return f"{self.fingerprint.schema}.{self.fingerprint.name}"
+        return self.fingerprint.qualified
 
     @property
     def is_union(self) -> bool:

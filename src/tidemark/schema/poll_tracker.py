@@ -192,7 +192,7 @@ class PollTracker(SchemaTracker):
             plan.events.append(self._event(TableEventKind.WAITING, new, here, why))
         else:
             return
-        plan.messages.append(f"table {new.schema}.{new.name}: skipped: {why.text}")
+        plan.messages.append(f"table {new.qualified}: skipped: {why.text}")
 
     def _compare_roots(self, roots: Mapping[int, Fingerprint], here: PollPosition, plan: PollPlan) -> None:
         recorded = {oid: event.fingerprint for oid, event in self._partitioned().items() if event.observed}

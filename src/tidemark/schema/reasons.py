@@ -140,4 +140,4 @@ def not_permitted(table: Table) -> Reason | None:
 
 def resync_command(table: Fingerprint) -> str:
     """Return the command that copies a table again."""
-    return f"tidemark resync LAKE {shlex.quote(f'{table.schema}.{table.name}')}"
+    return f"tidemark resync LAKE {shlex.quote(table.qualified)}"

@@ -15,6 +15,10 @@ from tidemark.schema.table import Catalog, Persistence, RelationKind, Table
 _PATTERN = re.compile(r"""(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)""")
 
 
+STATE_SCHEMA = "tidemark"
+STATE_TABLES = frozenset({"clones", "tables", "parts", "repairs", "large_objects"})
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """`schema.table` with the wildcards * and ?. A double-quoted name is literal. The default schema is public."""
@@ -90,9 +94,20 @@ def choose(catalog: Catalog, selection: Selection, *, strict: bool = True) -> Se
     every = {table.oid for table in catalog.tables}
     taken = matched(catalog, selection.take, inheriting=True) if selection.take else every
     meant = taken - matched(catalog, selection.leave)
-    wanted = [table for table in catalog.tables if table.oid in meant and table.kind is not RelationKind.PARTITIONED]
+    own = own_tables(catalog)
+    wanted = [
+        table for table in catalog.tables if table.oid in meant - own and table.kind is not RelationKind.PARTITIONED
+    ]
     skipped = tuple(Skipped(table, reason) for table in wanted if (reason := why_not(table)))
     return SelectedTables(tuple(table for table in wanted if not why_not(table)), skipped)
+
+
+def own_tables(catalog: Catalog) -> frozenset[int]:
+    """The tables in which Tidemark records clones, if the database is the target of one: they are never selected."""
+    names = {table.name for table in catalog.tables if table.schema == STATE_SCHEMA}
+    return frozenset(
+        table.oid for table in catalog.tables if table.schema == STATE_SCHEMA and names >= STATE_TABLES >= {table.name}
+    )
 
 
 def matched(catalog: Catalog, patterns: Iterable[Pattern], *, inheriting: bool = False) -> set[int]:

@@ -75,6 +75,15 @@ class Beginning:
     lsn: Lsn
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The tables that need a copy, and whether no other table waits, in one state of the tracker."""
+
+    state: tuple[object, ...]
+    to_copy: Mapping[int, Fingerprint]
+    is_settled: bool
+
+
 class StreamTracker(SchemaTracker):
     """All tables that are or were published, with all operations if they are in `publication`.
 
@@ -98,6 +107,8 @@ class StreamTracker(SchemaTracker):
         self._copies = CopyState()
         self._restarted = {oid for oid, each in histories.items() if each.restarted}
         self.pending: dict[int, PendingChange] = {}
+        self._snapshots = 0
+        self._waiting: _Waiting | None = None
 
     @property
     def types(self) -> Mapping[int, PgType]:
@@ -132,6 +143,7 @@ class StreamTracker(SchemaTracker):
         The schema LSNs of the tables that it confirms advance to the previous snapshot.
         """
         last, self._last = self._last, snapshot
+        self._snapshots += 1
         changed = self._compare_roots(snapshot)
         oids = sorted(snapshot.tables.keys() | self._present.keys())
         changed |= {oid for oid in oids if self._compare(oid, snapshot)}
@@ -253,10 +265,16 @@ class StreamTracker(SchemaTracker):
         self.describe(relations, applied)
         self._described_from = since
 
-    def settle(self, applied: Lsn, changed_at: Mapping[int, Lsn], log: CommitLog) -> None:
+    @property
+    def is_beginning(self) -> bool:
+        """Whether `settle` may record that an empty table can be read."""
+        return bool(self._beginnings)
+
+    def settle(self, applied: Lsn, changed_at: Mapping[int, Lsn], log: CommitLog, retained: Lsn = Lsn.ZERO) -> None:
         """Record the events that are certain at the applied LSN.
 
-        `changed_at` is, for each table with a pending change, the LSN up to which it may have changes.
+        `changed_at` is, for each table with a pending change, the LSN up to which it may have changes. Those at or
+        below `retained` may have expired.
         """
         for oid, pending in list(self.pending.items()):
             if pending.lsn <= applied:
@@ -268,7 +286,9 @@ class StreamTracker(SchemaTracker):
                 del self._beginnings[oid]
             elif beginning.lsn <= log.received:
                 del self._beginnings[oid]
-                self._begin(oid, beginning, log.boundary(beginning.snapshot, beginning.lsn))
+                base = log.boundary(beginning.snapshot, beginning.lsn)
+                if base.floor >= retained:  # otherwise a later catalog snapshot shows it again
+                    self._begin(oid, beginning, base)
         self._store_added()
 
     def _begin(self, oid: int, beginning: Beginning, base: Boundary) -> None:
@@ -349,8 +369,18 @@ class StreamTracker(SchemaTracker):
         tables = snapshot.tables.items()
         return [oid for oid, table in tables if self._may_begin(oid, table) and self._copies.is_ripe(oid, snapshot)]
 
-    def to_copy(self) -> dict[int, Fingerprint]:
+    def to_copy(self) -> Mapping[int, Fingerprint]:
         """The tables that need a copy and are not being copied. The caller reports the start of a copy."""
+        return self._waiting_tables().to_copy
+
+    def _waiting_tables(self) -> _Waiting:
+        """The tables that wait, found again only if something has changed: a mirror may have thousands of tables."""
+        state = self._snapshots, self._changes, self._copies.copies, tuple(self.pending), tuple(self._beginnings)
+        if self._waiting is None or self._waiting.state != state:
+            self._waiting = _Waiting(state, self._find_to_copy(), self._find_settled())
+        return self._waiting
+
+    def _find_to_copy(self) -> dict[int, Fingerprint]:
         last = self._last
         if last is None:
             return {}
@@ -478,6 +508,9 @@ class StreamTracker(SchemaTracker):
     @property
     def is_settled(self) -> bool:
         """Whether every table published with all operations can be read, or be copied now."""
+        return self._waiting_tables().is_settled
+
+    def _find_settled(self) -> bool:
         last = self._last
         if last is None or self._beginnings:
             return False

@@ -31,6 +31,7 @@ class SchemaTracker:
         self._store = store
         self._events = {oid: list(history.events) for oid, history in of_events(events).items()}
         self._unstored: list[TableEvent] = []
+        self._changes = 0  # of the events
 
     @property
     def histories(self) -> dict[int, TableHistory]:
@@ -59,9 +60,11 @@ class SchemaTracker:
         """Forget the events that no read at or above an LSN needs, and dropped tables, as the sink has done before."""
         kept = {oid: events for oid, events in self._events.items() if oid not in gone}
         self._events = {oid: list(needed_events(events, retained)) for oid, events in kept.items()}
+        self._changes += 1
 
     def _add(self, event: TableEvent) -> None:
         """Add an event. Every public method that adds events stores them with `_store_added` before it returns."""
+        self._changes += 1
         self._unstored.append(event)
         self._events.setdefault(event.fingerprint.oid, []).append(event)
 

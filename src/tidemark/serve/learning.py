@@ -43,6 +43,7 @@ class Record:
     executions: int = 0
     checked_at: float = float("-inf")
     failures: int = 0
+    needs_session: bool = False  # the engine cannot compute it in the background
     paused_until: float = float("-inf")
 
     def is_settled(self, threshold: float, now: float) -> bool:
@@ -63,10 +64,12 @@ class Record:
         if self.source_s is None:
             return Choice.SOURCE
         if self.mirror_s is None:
-            return Choice.MEASURE
+            return Choice.MIRROR if self.needs_session else Choice.MEASURE
         if self.mirror_s < self.source_s * MARGIN:
             return Choice.SOURCE if self.executions % RETRIED == 0 else Choice.MIRROR
-        return Choice.MEASURE if self.executions % REMEASURED == 0 else Choice.SOURCE
+        if self.executions % REMEASURED:
+            return Choice.SOURCE
+        return Choice.MIRROR if self.needs_session else Choice.MEASURE
 
     def add_source(self, seconds: float) -> None:
         """Add a time of the source."""

@@ -166,6 +166,9 @@ class MirrorRouter:
             try:
                 async with asyncio.timeout(_MEASURED_S):
                     while not isinstance(message := await conversation.next(), Finished):
+                        if isinstance(message, Ask):
+                            record.needs_session = True
+                            return
                         if not isinstance(message, Running):
                             record.add_failure(time.monotonic())
                             return
@@ -227,6 +230,8 @@ class _Deciding:
         text = self._candidate.text.decode()
         if keyword_of(self._candidate.text) not in _SELECTS:
             raise _NotAnswered("not a SELECT", _READ_ONLY)
+        if self._candidate.statement.styles not in (None, self._routed.state.styles):
+            raise _NotAnswered("TimeZone, DateStyle or IntervalStyle was changed after the statement was prepared")
         if self._record.unproven and self._knows_settings:
             raise _NotAnswered(self._record.unproven, by_split=True)
         try:

@@ -10,11 +10,12 @@ from tidemark.errors import Unproven
 from tidemark.split.nodes import kind_of, parsed, walk
 
 _FIRST = re.compile(rb"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]+|\()?", re.DOTALL)
-# Statements that read and write no table. A transaction may be begun and ended with any setting.
+# Statements that read and write no table. A transaction may be begun and ended with any setting. LOCK comes before the
+# snapshot of a REPEATABLE READ block, which reading the settings would take.
 _HARMLESS = frozenset(
     {
         *("set", "reset", "show", "begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release"),
-        *("discard", "deallocate", "listen", "unlisten", "notify", "close", ""),
+        *("lock", "discard", "deallocate", "listen", "unlisten", "notify", "close", ""),
     }
 )
 _SYSTEM = frozenset(("pg_catalog", "information_schema"))

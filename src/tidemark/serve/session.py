@@ -21,6 +21,7 @@ from tidemark.serve import messages
 from tidemark.serve.messages import read_parameter_status, read_parse
 from tidemark.serve.statements import (
     MENTION,
+    RESETS,
     SETTING,
     Candidate,
     Statement,
@@ -51,6 +52,7 @@ _STARTING = _EXTENDED | _ALONE
 _WATCHED = frozenset((_READY, _ERROR, _PARAMETER, _KEY, _COPY_IN))
 _LIMITS = dict(CLIENT_LIMITS)
 _FAILED = ord("E")
+_STYLES = ("TimeZone", "DateStyle", "IntervalStyle")
 _NO_STATEMENT = b"_tidemark_refused"  # a syntax error for the source, which is then replaced by the reason
 _IN_PIPELINE = "settings of tidemark cannot be changed together with other statements: SET them alone"
 
@@ -107,6 +109,11 @@ class Session:
     def pending_bytes(self) -> int:
         """The bytes of the client that are held."""
         return len(self._pending)
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """The settings with which the source reads constants of dates and times."""
+        return tuple(self.parameters.get(name, "") for name in _STYLES)
 
     @property
     def is_guarded(self) -> bool:
@@ -303,7 +310,8 @@ class Session:
     def _note_text(self, kind: int, data: bytes, at: int, after: int) -> tuple[bytes, int]:
         """Note a statement, and rewrite it for the source if the server answers it; return the data and the end."""
         body = data[at + HEADER_BYTES : after]
-        mentions = MENTION in body.lower()
+        lower = body.lower()
+        mentions = MENTION in lower or (b"all" in lower and RESETS.search(lower) is not None)
         if mentions and kind != _QUERY and SETTING.search(body):
             self._names_settings = self._guards
         if kind == _BIND:
@@ -318,7 +326,7 @@ class Session:
             rewritten = rewritten_query(statement)
         else:
             name, text, _ = read_parse(body)
-            statement = Statement(text)
+            statement = Statement(text, self.styles)
             self._remember(name, statement)
             if statement.kind is None and not mentions:
                 return data, after

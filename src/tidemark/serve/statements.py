@@ -10,6 +10,7 @@ from functools import cached_property
 from tidemark.serve.messages import BindMessage, parse, query, read_bind, read_parse
 
 MENTION = b"tidemark"
+RESETS = re.compile(rb"\b(?:discard|reset)\s+all\b")  # in lower case; the values of the role apply again
 SETTING = re.compile(rb'tidemark"?\s*\.\s*"?(?:route|at|cost|wait|notice|prefer)\b', re.IGNORECASE)
 _SHOW = re.compile(rb"\s*show\s+tidemark\s*\.\s*last\s*;?\s*", re.IGNORECASE)
 _EXPLAIN = re.compile(rb"\s*explain\s*\(\s*tidemark\s*\)\s*(.+)", re.IGNORECASE | re.DOTALL)
@@ -27,11 +28,15 @@ class OwnKind(Enum):
 
 
 class Statement:
-    """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out."""
+    """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out.
 
-    __slots__ = ("kind", "source_text", "text", "verdict")
+    `styles` are the settings with which the source has read its constants, when it was prepared.
+    """
 
-    def __init__(self, text: bytes) -> None:
+    __slots__ = ("kind", "source_text", "styles", "text", "verdict")
+
+    def __init__(self, text: bytes, styles: tuple[str, ...] | None = None) -> None:
+        self.styles = styles
         self.kind: OwnKind | None = None
         self.text = self.source_text = text
         self.verdict: object = None

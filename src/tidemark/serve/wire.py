@@ -50,7 +50,6 @@ CLIENT_LIMITS: Mapping[int, int] = MappingProxyType(
         ClientKind.PASSWORD: TOKEN_LIMIT,
     }
 )
-SOURCE_LIMIT = 0x7FFFFFFF
 
 
 class Opening(Enum):

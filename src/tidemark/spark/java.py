@@ -15,13 +15,11 @@ can shut down. The JVM exits when its standard input is closed, so it never outl
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -36,6 +34,7 @@ from pyspark.java_gateway import launch_gateway
 
 from tidemark.errors import JavaMissing, SparkError
 from tidemark.logs import is_debug
+from tidemark.spark.scratch import scratch_directory
 
 OLDEST = 17
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
@@ -57,6 +56,7 @@ def jvm_environment() -> Iterator[None]:
     """Set the environment variables for the start of a JVM, and restore them afterwards."""
     level, raised = ("warn", "warn") if is_debug() else ("error", "off")
     options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dtidemark.level={level} -Dtidemark.raised={raised}"
+    options += f' "-Djava.io.tmpdir={scratch_directory()}"'
     changed = {
         "JAVA_HOME": str(_shim_home(find_java())),
         "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",  # the last one takes effect
@@ -111,11 +111,10 @@ def java_version(java: Path) -> int | None:
 
 
 def _shim_home(java: Path) -> Path:
-    """Create a directory that serves as JAVA_HOME for Spark and runs this Java; removed when this process ends."""
-    home = Path(tempfile.mkdtemp(prefix="tidemark-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    """Return the directory that serves as JAVA_HOME for Spark and runs this Java."""
+    home = scratch_directory() / "home"
     shim = home / "bin" / "java"
-    shim.parent.mkdir()
+    shim.parent.mkdir(parents=True, exist_ok=True)
     shim.write_text(_SHIM.format(java=java))
     shim.chmod(0o755)
     return home

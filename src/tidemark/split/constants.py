@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
+from tidemark.clock.epoch import EPOCH
 from tidemark.errors import Unproven
 from tidemark.quoting import postgres_text
 from tidemark.split import ir
@@ -55,7 +56,7 @@ _INTEGER, _DATE = re.compile(r"[+-]?[0-9]{1,18}"), re.compile(r"[0-9]{4}-[0-9]{2
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?")
 _NUMERIC = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?")
 _RANGE = {INT2: 1 << 15, INT4: 1 << 31, INT8: 1 << 63}
-_EPOCH = datetime(2000, 1, 1)
+_EPOCH = EPOCH.replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True)

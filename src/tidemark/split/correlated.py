@@ -5,7 +5,6 @@ from __future__ import annotations
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.aggregates import Finished
-from tidemark.split.columns import all_of, produced
 from tidemark.split.context import Context
 from tidemark.split.core import Core
 from tidemark.split.grouped import GroupedExpressions, Groups
@@ -30,7 +29,7 @@ def joined_aggregate(select: Node, core: Core, apart: list[ir.Expr], outer: Sour
 
     The subquery has the columns around it only in conditions `inside = outside`: its groups are by these insides.
     """
-    inside = produced(core.relation)
+    inside = ir.produced(core.relation)
     groups = _EmptyGroups(context, core.expressions)
     conditions = []
     for condition in apart:
@@ -42,7 +41,7 @@ def joined_aggregate(select: Node, core: Core, apart: list[ir.Expr], outer: Sour
     if not groups.aggregates or len(groups.keys) != len(apart):
         raise Unproven("a correlated subquery without an aggregate")
     relation = groups.relation(core.relation)
-    outer.relation = ir.Join(ir.JoinKind.LEFT, outer.relation, relation, all_of(list(conditions)))
+    outer.relation = ir.Join(ir.JoinKind.LEFT, outer.relation, relation, ir.conjunction(conditions))
     return value
 
 

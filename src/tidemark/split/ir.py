@@ -11,7 +11,7 @@ round, wrap or return NULL. The only divisions are of integers, and of a sum by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -351,9 +351,29 @@ def columns_in(node: Any) -> Iterator[Column]:
     return (each for each in walk(node) if isinstance(each, Column))
 
 
+def produced(relation: Relation) -> set[str]:
+    """Return the names of the columns that are defined inside of a relation."""
+    names: set[str] = set()
+    for node in walk(relation):
+        if isinstance(node, Scan):
+            names |= {column.name for _, column in node.columns}
+        elif isinstance(node, Project):
+            names |= {column.name for column, _ in node.columns}
+        elif isinstance(node, Group):
+            names |= {column.name for column, _ in (*node.keys, *node.aggregates)}
+        elif isinstance(node, Union):
+            names |= {column.name for column in node.columns}
+    return names
+
+
 def scans(node: Any) -> Iterator[Scan]:
     """Yield the scans of a tree."""
     return (each for each in walk(node) if isinstance(each, Scan))
+
+
+def conjunction(conditions: Sequence[Expr]) -> Expr:
+    """Return the conditions joined by AND."""
+    return conditions[0] if len(conditions) == 1 else Call(Op.AND, tuple(conditions), BOOL)
 
 
 def bound(node: Any, scalars: tuple[Literal, ...]) -> Any:

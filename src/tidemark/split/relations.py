@@ -67,7 +67,7 @@ class Relations:
             if found is not None:
                 conditions.append(found)
         if conditions:
-            source.relation = ir.Filter(source.relation, conjunction(conditions))
+            source.relation = ir.Filter(source.relation, ir.conjunction(conditions))
         return core
 
     def _from(self, nodes: list[Node]) -> Source:
@@ -151,7 +151,9 @@ class Relations:
                 merged.append((name, Typed(expr, one.type, one.scale)))
             else:
                 merged.append((name, other if kind is ir.JoinKind.RIGHT else one))
-        joined.relation = ir.Join(kind, left.relation, right.relation, conjunction(conditions) if conditions else None)
+        joined.relation = ir.Join(
+            kind, left.relation, right.relation, ir.conjunction(conditions) if conditions else None
+        )
         joined.visible = merged + [each for each in left.visible + right.visible if each[0] not in names]
         return joined
 
@@ -262,11 +264,6 @@ def conjuncts(node: Node | None) -> Iterable[Node]:
                 yield from conjuncts(each)
     else:
         yield node
-
-
-def conjunction(conditions: list[ir.Expr]) -> ir.Expr:
-    """Return the conditions joined by AND."""
-    return conditions[0] if len(conditions) == 1 else ir.Call(ir.Op.AND, tuple(conditions), ir.BOOL)
 
 
 def _alias(node: Node | None) -> tuple[str, list[str]]:

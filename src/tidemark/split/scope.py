@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import Unproven
 from tidemark.split import ir
-from tidemark.split.nodes import Node
 from tidemark.split.typed import Typed
 
 Columns = list[tuple[str, Typed]]
@@ -98,15 +97,3 @@ class NameScope:
         if columns is None:
             raise Unproven("* of a table around the subquery")
         return columns
-
-
-class NoSubqueries:
-    """A scope without names, for constants."""
-
-    def column(self, parts: tuple[str, ...]) -> Typed:
-        """Refuse every name."""
-        raise Unproven(f"the name {'.'.join(parts)} where no column is visible")
-
-    def subquery(self, _: Node, __: object) -> Typed:
-        """Refuse every subquery."""
-        raise Unproven("a subquery where none is expected")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.aggregates import has_aggregates
-from tidemark.split.columns import all_of, closed, produced
 from tidemark.split.constants import decoded
 from tidemark.split.context import Context
 from tidemark.split.core import Analyzer, Core
@@ -87,7 +86,7 @@ class Subqueries:
     ) -> tuple[ir.Relation, ir.Expr | None]:
         if not _is_simple(select, self._analyzer):
             source = self._analyzer.inside(None).whole(select)
-            closed(source.relation)
+            _require_closed(source.relation)
             if test is not None and len(source.visible) != 1:
                 raise Unproven("IN with several columns")
             conditions = [] if test is None else [_equal(test, source.visible[0][1], expressions, null_aware)]
@@ -96,7 +95,7 @@ class Subqueries:
         if test is not None:
             value = core.expressions.value(only_target(select))
             apart.append(_equal(test, value, inner, null_aware))
-        closed(core.relation)
+        _require_closed(core.relation)
         return core.relation, _all(apart)
 
     def _apart(self, select: Node) -> tuple[Expressions, Core, list[ir.Expr]]:
@@ -110,7 +109,7 @@ class Subqueries:
             core = inner.core(fields["from_clause"], fields["where_clause"])
         if core.leftover:
             raise Unproven(core.reasons[0])
-        inside = produced(core.relation)
+        inside = ir.produced(core.relation)
         relation = core.relation
         own: list[ir.Expr] = []
         apart: list[ir.Expr] = []
@@ -118,7 +117,7 @@ class Subqueries:
             for condition in _conditions(relation.condition):
                 names = {each.name for each in ir.columns_in(condition)}
                 (own if names <= inside else apart).append(condition)
-            relation = ir.Filter(relation.relation, all_of(own)) if own else relation.relation
+            relation = ir.Filter(relation.relation, ir.conjunction(own)) if own else relation.relation
         core.source.relation = relation
         return core.expressions, core, apart
 
@@ -133,7 +132,7 @@ class Subqueries:
         if not core.scope.uses_outer:
             return None
         self._require_join()
-        closed(core.relation)
+        _require_closed(core.relation)
         return joined_aggregate(select, core, apart, self.scope.source, self._analyzer.context)
 
     def _first(self, select: Node) -> Typed:
@@ -185,7 +184,7 @@ def standalone(select: Node, ctes: Mapping[str, Node]) -> Node:
 
 
 def _all(conditions: list[ir.Expr]) -> ir.Expr | None:
-    return all_of(conditions) if conditions else None
+    return ir.conjunction(conditions) if conditions else None
 
 
 def _conditions(expr: ir.Expr) -> list[ir.Expr]:
@@ -216,3 +215,9 @@ def _may_be_simple(select: Node) -> bool:
 def _is_simple(select: Node, analyzer: Analyzer) -> bool:
     """Whether a subquery has only FROM and WHERE, and no aggregates."""
     return _may_be_simple(select) and not has_aggregates(Fields(select)["target_list"], analyzer.context.facts)
+
+
+def _require_closed(relation: ir.Relation) -> None:
+    """Raise Unproven if a relation names a column that is defined outside of it."""
+    if not {each.name for each in ir.columns_in(relation)} <= ir.produced(relation):
+        raise Unproven("a correlated subquery of another form")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 from tidemark.errors import Unproven
@@ -175,8 +175,3 @@ def chosen_scale(branches: list[tuple[ir.Expr | None, Typed]]) -> Scale:
 
 def _scale_or_null(value: Typed) -> ir.Expr:
     return ir.Literal(None, ir.INT4) if value.is_null else scale_expr(value.scale)
-
-
-def retyped(value: Typed, type_: SqlType) -> Typed:
-    """Return the same value with another type in PostgreSQL."""
-    return replace(value, type=type_)

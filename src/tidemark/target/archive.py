@@ -18,12 +18,14 @@ from typing import Any
 from tidemark.errors import DumpFailed, UnsupportedArchive
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.storage.disk import LocalDisk
+from tidemark.schema.selection import STATE_SCHEMA
+from tidemark.storage import open_storage
 from tidemark.target.dependents import LeftOut, read_left_out
 from tidemark.target.objects import Facts, Roles, needs_superuser, read_facts, read_roles
 from tidemark.target.programs import Programs, connection_of
 from tidemark.target.stages import CATALOGS, CloneStage, Entry, Section, closure, dump_ids, entries, stage_of
 
+_ENTRIES = "schema.json"
 _PATIENT = Timeouts(statement_s=600, idle_in_transaction_s=0)
 _LOCK_WAIT_S = 60
 _OPTIONS = (
@@ -116,11 +118,14 @@ def dump_schema(
     that is not selected are left out. pg_dump takes an ACCESS SHARE lock on the dumped tables only.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # user mappings may contain passwords
-    (folder / "schema.json").unlink(missing_ok=True)
+    open_storage(folder).delete(_ENTRIES)
     with Session.open(source, "schema", _PATIENT) as session, session.transaction(snapshot_id=snapshot_id):
         left_out = read_left_out(session, tables)
         encoding = ["--encoding=UTF8"] if session.has_encoding else []
-        _run_pg_dump(programs, source, snapshot_id, folder / "schema.dump", [*encoding, *_excluded(left_out)])
+        (is_target,) = session.row("select to_regclass('tidemark.clones') is not null")
+        own = [f"--exclude-schema={STATE_SCHEMA}"] if is_target else []
+        options = [*encoding, *own, *_excluded(left_out)]
+        _run_pg_dump(programs, source, snapshot_id, folder / "schema.dump", options)
         listed = _listed(programs, folder / "schema.dump")
         gone = closure(listed, {each.dump_id for each in listed if (each.catalog, each.oid) in left_out.objects})
         kept = tuple(entry for entry in listed if entry.dump_id not in gone)
@@ -134,16 +139,40 @@ def dump_schema(
             tuple(f"{schema}.{name}" for schema, name in left_out.relations),
         )
     _ = archive.stages  # an entry of an unknown kind is found now
-    LocalDisk().write_atomically(folder / "schema.json", json.dumps(_plain(archive)).encode())
+    return written(archive)
+
+
+def written(archive: DumpArchive) -> DumpArchive:
+    """Write the entries of an archive into its directory, which completes it."""
+    open_storage(archive.folder).write(_ENTRIES, json.dumps(_plain(archive)).encode())
     return archive
+
+
+def without_new(later: DumpArchive, earlier: DumpArchive) -> DumpArchive:
+    """Leave out what a later dump has and an earlier one has not, and what depends on that, up to stage LAST. Pure.
+
+    What is created last may be new, but not if it depends on another new object, such as a new table.
+    """
+    known = {_identity(earlier, entry) for entry in earlier.entries}
+    new = {entry.dump_id for entry in later.entries if _identity(later, entry) not in known}
+    start = {dump_id for dump_id in new if later.stages[dump_id] is not CloneStage.LAST}
+    gone = closure(later.entries, start) & new
+    left_out = tuple(entry for entry in later.entries if entry.dump_id in gone)
+    kept = tuple(entry for entry in later.entries if entry.dump_id not in gone)
+    return replace(later, entries=kept, left_out=(*later.left_out, *left_out))
+
+
+def _identity(archive: DumpArchive, entry: Entry) -> tuple[str, str]:
+    facts = archive.facts.get(entry.dump_id)
+    return (facts.type, facts.identity) if facts is not None else (entry.kind, entry.rest)
 
 
 def open_archive(folder: Path) -> DumpArchive:
     """Open an archive that `dump_schema` completed."""
-    try:
-        plain = json.loads((folder / "schema.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UnsupportedArchive(f"{folder} has no archive", "Run the command again to dump the schema.") from error
+    data = open_storage(folder).read(_ENTRIES)
+    if data is None:
+        raise UnsupportedArchive(f"{folder} has no archive", "Run the command again to dump the schema.")
+    plain = json.loads(data)
     return DumpArchive(
         folder,
         tuple(map(_entry, plain["entries"])),

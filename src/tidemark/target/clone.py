@@ -52,7 +52,7 @@ from tidemark.target.options import CloneOptions
 from tidemark.target.poll import TargetPolled, TargetPoller, TargetPollOptions
 from tidemark.target.probes import read_target_state
 from tidemark.target.publishing import TablePublishing
-from tidemark.target.rights import require_target
+from tidemark.target.rights import not_cloned, require_target
 from tidemark.target.schema import CloneSchema
 from tidemark.target.sequences import read_sequences, set_sequences
 from tidemark.target.source_tables import (
@@ -137,6 +137,9 @@ class Clone:
             with self._options.open_source() as session:
                 there = read_target_state(session, options.source, options.target, options.selection)
                 require_target(there, mode)
+            self._require_later_end()
+            for each in not_cloned(there):
+                _LOGGER.warning("%s", each)
         self._folder.prepare(source, state, mode)
         return self._by_stream(source, state) if mode is Mode.LOGICAL else self._by_polls(source)
 
@@ -154,6 +157,7 @@ class Clone:
                 return
             there = read_target_state(session, options.source, options.target, options.selection)
             require_target(there, choice.mode)
+            self._require_later_end()
             with session.transaction():
                 tables = read_selected(session, options.selection)
                 sizes = list(table_lines(session, tables))
@@ -161,6 +165,7 @@ class Clone:
         if options.with_schema:
             chosen = tables if options.selection != Selection() else None
             yield from schema_lines(options.source, options.target, self._schema.programs(), chosen)
+        yield from (f"-- {each[0].upper()}{each[1:]}" for each in not_cloned(there))
         yield from sizes
 
     def _choice(self) -> Choice:
@@ -274,6 +279,7 @@ class Clone:
         def observe(now: CloneFollower, merged: MergedCounts | None) -> None:
             self._check_receiver()
             if watch.is_due:
+                now.check_target()
                 check_source(now.tables)
             changes = merged.changes if merged is not None else 0
             self._reporter.clone(self._filling.progress, now.applied_lsn, now.received_lsn, changes)
@@ -294,7 +300,7 @@ class Clone:
                     "Run the command again, which continues.",
                 )
             self._filling.copy_unlogged_again(record, state)
-            record.set_phase(ClonePhase.COMPLETION)
+            self._begin_completion(record, state)
         return self._completed(source)
 
     def _polled(self, source: Identity) -> Cloned:
@@ -314,8 +320,13 @@ class Clone:
             if options.follows or self._stopping():
                 return Cloned(ClonePhase.FOLLOW, self._state(source).applied_lsn)
             with self._options.recorded() as record:
-                record.set_phase(ClonePhase.COMPLETION)
+                self._begin_completion(record, record.existing(source))
         return self._completed(source)
+
+    def _begin_completion(self, record: CloneRecord, state: CloneState) -> None:
+        """Dump what is created last as the source has it now: a privilege may have been revoked since the copy."""
+        self._schema.dump_last(state.tables.keys() if state.selection != Selection() else None)
+        record.set_phase(ClonePhase.COMPLETION)
 
     def _report_poll(self, polled: TargetPolled, seconds: float) -> None:
         merged = polled.merged
@@ -330,11 +341,14 @@ class Clone:
     def _completed(self, source: Identity) -> Cloned:
         """Create what is created last, and set the sequences."""
         with self._options.recorded() as record:
+            self._filling.refill_emptied(record, record.existing(source))
             self._schema.create(CloneStage.LAST)
             fail_point(CloneFailPoint.CONSTRAINTS_CREATED)
             self._copy_large_objects_again()
             self._set_sequences()
             fail_point(CloneFailPoint.SEQUENCES_SET)
+            while self._filling.refill_emptied(record, record.existing(source)):
+                self._schema.create(CloneStage.LAST)
             record.set_phase(ClonePhase.COMPLETE)
             fail_point(CloneFailPoint.COMPLETED)
             state = record.existing(source)
@@ -370,6 +384,12 @@ class Clone:
     def _position(self) -> Lsn:
         with self._options.open_source() as session:
             return Lsn.parse(session.row("select pg_current_wal_insert_lsn()::text")[0])
+
+    def _require_later_end(self) -> None:
+        """Refuse an end that is before the copy, which is as of a later position than the present one."""
+        endpos = self._options.endpos
+        if endpos is not None and endpos < (now := self._position()):
+            raise InvalidValue(f"--endpos {endpos} is before {now}, the position of the source before the copy", _LATER)
 
 
 def _require_end(state: CloneState, endpos: Lsn | None) -> None:

@@ -24,8 +24,8 @@ from tidemark.errors import TargetTableUnfit, UnsupportedServer
 from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.catalog import printed
+from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import NO_ENCODING, Session
-from tidemark.postgres.shared import table_label
 from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, Generated, Persistence, PgType, RelationKind, Table
@@ -73,7 +73,7 @@ class CarriedTable:
     @property
     def label(self) -> str:
         """`schema.table`, for messages."""
-        return table_label(self.fingerprint)
+        return self.fingerprint.qualified
 
     @property
     def name(self) -> sql.Identifier:
@@ -128,7 +128,7 @@ def carried_columns(
     With `with_key`, generated columns of the key are carried too: they identify the row. Raises TargetTableUnfit if the
     target has no such table, or one whose columns or types differ.
     """
-    label = table_label(table)
+    label = table.qualified
     if found is None:
         dump = f"pg_dump --schema-only --table='{label}' SOURCE | psql TARGET"
         raise TargetTableUnfit(f"table {label} does not exist at the target", f"Create it with `{dump}`.")
@@ -146,6 +146,12 @@ def carried_columns(
     if not binary:
         _require_whole_names(label, columns, source, target)
     unlogged = found.persistence is Persistence.UNLOGGED
+    if unlogged and table.persistence is not Persistence.UNLOGGED:
+        fix = statement("alter table {} set logged", sql.Identifier(table.schema, table.name))
+        raise TargetTableUnfit(
+            f"table {label} of the target is unlogged, and that of the source is not: a crash would empty it",
+            f"Run `{fix}` at the target.",
+        )
     return CarriedTable(table, columns, binary, found.oid, unlogged)
 
 
@@ -189,7 +195,7 @@ def _differs_in_type(table: Fingerprint, column: Column, wanted: str, found: str
         how = f"has type {found} for column {column.name!r}, which is {wanted} at the source"
         return _differs(table, column.name, how, f"alter column {{0}} type {wanted} using {{0}}::text::{wanted}")
     return TargetTableUnfit(
-        f"type {wanted} of column {column.name!r} of table {table_label(table)} is defined differently at the target",
+        f"type {wanted} of column {column.name!r} of table {table.qualified} is defined differently at the target",
         f"Change its labels or attributes with `alter type {wanted} …` at the target, or drop and create it.",
     )
 
@@ -198,7 +204,7 @@ def _differs(table: Fingerprint, column: str, how: str, change: str) -> TargetTa
     quoted = sql.Identifier(column).as_string(None)
     name = sql.Identifier(table.schema, table.name).as_string(None)
     fix = f"alter table {name} {change.format(quoted)}"
-    return TargetTableUnfit(f"table {table_label(table)} of the target {how}", f"Run `{fix}` at the target.")
+    return TargetTableUnfit(f"table {table.qualified} of the target {how}", f"Run `{fix}` at the target.")
 
 
 def same_type(ours: PgType, other: PgType) -> bool:

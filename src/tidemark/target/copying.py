@@ -22,7 +22,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from tidemark.errors import TargetError, TaskFailed, TidemarkError, TimedOut, UnsupportedServer, in_short
+from tidemark.errors import TargetError, TaskFailed, TidemarkError, TimedOut, in_short
 from tidemark.pipeline.copy.copying import ATTEMPTS, PAUSE_S, may_pass
 from tidemark.pipeline.copy.parts import Part, parts_of, together
 from tidemark.pipeline.copy.progress import CopyProgress
@@ -36,7 +36,7 @@ from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.spark import TasksStopped, in_a_task, what_failed
 from tidemark.target.columns import CarriedTable, carried_columns, read_server, require_encodings
-from tidemark.target.obstacles import read_obstacles
+from tidemark.target.obstacles import read_obstacles, require_direct
 from tidemark.target.pipe import (
     PipedPart,
     SourceSide,
@@ -167,10 +167,7 @@ def copy_tables(
 
 
 def _planned(snapshot: SharedSnapshot, target: Session, tables: Sequence[Fingerprint], jobs: int) -> _Plan:
-    if target.pooled:
-        raise UnsupportedServer(
-            "the target is behind a transaction pooler", "Connect to PostgreSQL directly, not through a pooler."
-        )
+    require_direct(target)
     with target.transaction():
         found = {(table.schema, table.name): table for table in read_catalog(target).tables}
         writer = read_server(target)
@@ -184,7 +181,7 @@ def _planned(snapshot: SharedSnapshot, target: Session, tables: Sequence[Fingerp
             try:
                 carried = carried_columns(table, there, reader, writer)
                 if carried.target_oid in obstacles:
-                    raise obstacles[carried.target_oid]
+                    raise obstacles[carried.target_oid][0].error()
                 parts = _parts(source, carried, jobs)
             except TidemarkError as error:
                 plan.refused.append(TableFailed(table, error))

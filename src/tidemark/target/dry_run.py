@@ -18,7 +18,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.target.archive import dump_schema
 from tidemark.target.copying import has_own_rows
-from tidemark.target.needs import may_set_owners, missing_at_target
+from tidemark.target.needs import missing_at_target, replaced_owners
 from tidemark.target.programs import Programs
 from tidemark.target.stages import CloneStage
 from tidemark.units import format_size
@@ -51,8 +51,8 @@ def schema_lines(
         counts = Counter(archive.stages.values())
         first = ", ".join(f"{counts[stage]} {stage.value}" for stage in _FIRST)
         yield f"-- Created at the target: {first}; {counts[CloneStage.LAST]} objects when the clone is completed."
-        if not may_set_owners(session, archive):
-            yield f"-- All objects belong to {session.connection.info.user}, which may not give them to their owners."
+        if owners := replaced_owners(session, archive):
+            yield f"-- {owners[0].upper()}{owners[1:]}"
         yield from (f"-- Not created, because only a superuser can: {entry}" for entry in needs.superuser)
         yield from (f"-- Not created, because a table is not selected: {entry}" for entry in archive.left_out)
 
@@ -64,5 +64,5 @@ def table_lines(session: Session, tables: Mapping[int, Fingerprint]) -> Iterator
         if has_own_rows(table):
             pages, page_bytes = pages_of(session, table.oid)
             whole += pages * page_bytes
-            yield f"{table.schema}.{table.name}  {format_size(pages * page_bytes)}"
+            yield f"{table.qualified}  {format_size(pages * page_bytes)}"
     yield f"{format_size(whole)} to copy"

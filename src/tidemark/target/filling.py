@@ -24,7 +24,6 @@ from tidemark.pipeline.reporting import PROGRESS_S, Reporter
 from tidemark.postgres.capability import Mode
 from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.selection import Selection
 from tidemark.schema.table import Persistence
@@ -33,6 +32,7 @@ from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.copying import FilledTable, TableFailed, copy_tables, has_own_rows
 from tidemark.target.folder import CloneFolder
 from tidemark.target.large_objects import copy_large_objects, require_unused_oids
+from tidemark.target.obstacles import obstacles_of
 from tidemark.target.options import CloneOptions
 from tidemark.target.publishing import TablePublishing
 from tidemark.target.schema import CloneSchema, indexed_at_once
@@ -183,7 +183,7 @@ class Filling:
             table = result.fingerprint
             record.set_copied(table.oid, snapshot.base, result.rows, watermark)
             fail_point(CloneFailPoint.TABLE_COPIED)
-            name = f"{table.schema}.{table.name}"
+            name = table.qualified
             self._reporter.emit(TableCopied(name, snapshot.base.lsn, result.rows, self.progress.seconds(table.oid)))
             then(result)
         for failure in failed:
@@ -203,6 +203,25 @@ class Filling:
                 require_unaltered(state.tables, definitions)
                 changed = self._copy_rows(record, snapshot, [definitions[oid] for oid in oids])
                 oids = [table.oid for table in changed]
+
+    def refill_emptied(self, record: CloneRecord, state: CloneState) -> bool:
+        """Copy unlogged tables again that a crash of the target has emptied; return whether there are any.
+
+        Their triggers, rules and foreign keys that the clone has created are dropped, and have to be created again.
+        """
+        emptied = record.emptied(state.tables.values())
+        if not emptied:
+            return False
+        names = [(table.definition.schema, table.definition.name) for table in emptied]
+        _LOGGER.warning(
+            "a crash of the target emptied %s, copying them again", ", ".join(each.name for each in emptied)
+        )
+        if self._schema.is_cloned:
+            with self._options.open_target() as session, session.transaction(read_only=False):
+                for obstacle in obstacles_of(session, names):
+                    obstacle.drop(session)
+        self.copy_unlogged_again(record, state)
+        return True
 
     def _require_running(self) -> None:
         if self._stops():
@@ -256,6 +275,6 @@ def _require_logged(definitions: Mapping[int, Fingerprint]) -> None:
     for table in definitions.values():
         if table.persistence is Persistence.UNLOGGED:
             raise UnsupportedServer(
-                f"unlogged table {table_label(table)} cannot be read on a standby",
+                f"unlogged table {table.qualified} cannot be read on a standby",
                 "Connect to the primary, or leave the table out with `--exclude`.",
             )

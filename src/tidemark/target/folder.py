@@ -100,7 +100,7 @@ class CloneFolder:
                 lock.release()
         for name in DUMPS:
             shutil.rmtree(self._options.folder / name, ignore_errors=True)
-        (self._options.folder / NAME).unlink(missing_ok=True)
+        self._storage.delete(NAME)
         with suppress(OSError):  # it has files of others
             self._options.folder.rmdir()
 

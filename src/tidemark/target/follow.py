@@ -48,15 +48,18 @@ from tidemark.postgres.identity import Identity
 from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.sqlstate import Endpoint, translated
 from tidemark.receive.client import ReceiveClient
+from tidemark.restarts import next_pause_s
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.schema.relation import Relation, columns_of
 from tidemark.storage.fail_points import CloneFailPoint, fail_point
 from tidemark.target.alterations import AlteredTable, alterations, described, gone_names, obstacle
+from tidemark.target.copying import has_own_rows
 from tidemark.target.differences import Differences
 from tidemark.target.merging import MergedCounts
+from tidemark.target.obstacles import require_direct, require_no_obstacles
 from tidemark.target.source_rows import ATTEMPTS, SourceRows, exact_source, read_definition
 from tidemark.target.source_tables import CARRY_OR_CLONE_AGAIN, CLONE_AGAIN, Carrying
-from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState, Held
+from tidemark.target.state import ClonedTable, ClonePhase, CloneRecord, CloneState, Held, commit_durably
 from tidemark.target.tables import read_tables, target_table
 from tidemark.target.writer import FollowedTable, TargetWriter
 
@@ -66,10 +69,6 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 FORGET_S = 60.0  # after this time, indexes of segments that were removed are removed too
 KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
-# The log is removed when the target has it, so what the target has must survive a crash of the target.
-_DURABLE = """
-    select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
-"""
 # A table with pending checks of deferred constraints cannot be altered.
 _NOTHING_PENDING = ("set constraints all immediate", "set constraints all deferred")
 _NOT_AT_END = (
@@ -116,15 +115,21 @@ class CloneFollower:
         """Connect, take the lock of the clone and read its state."""
         session = Session.open(options.target, "clone", _WRITING, server=Endpoint.TARGET)
         try:
+            require_direct(session)
             record = CloneRecord(session, options.name)
             record.lock()
-            session.rows(_DURABLE)
+            commit_durably(session)
             state = record.existing(options.source)
             _require_copied(options.name, state.phase)
+            _require_no_obstacles(session, state.tables)
             return cls(options, session, state, record)
         except BaseException:
             session.close()
             raise
+
+    def check_target(self) -> None:
+        """Raise TargetTableUnfit if a trigger, rule or foreign key of the target acts on what is written."""
+        _require_no_obstacles(self._session, self._tables)
 
     def step(self, endpos: Lsn | None = None) -> MergedCounts | None:
         """Apply a batch of what was received, up to `endpos`; None if nothing was applied."""
@@ -431,6 +436,12 @@ def _require_copied(name: str, phase: ClonePhase) -> None:
         )
 
 
+def _require_no_obstacles(session: Session, tables: Mapping[int, ClonedTable]) -> None:
+    definitions = [table.definition for table in tables.values() if has_own_rows(table.definition)]
+    with session.transaction():
+        require_no_obstacles(session, [(each.schema, each.name) for each in definitions])
+
+
 def followed_table(session: Session, relation: Relation, table: ClonedTable) -> FollowedTable:
     """Return the table of a relation, if the relation is that of the definition that was copied."""
     name, definition = (table.definition.schema, table.definition.name), table.definition
@@ -473,4 +484,4 @@ def follow(
                 raise
             _LOGGER.warning("%s; retrying in %.1f s", error.message, pause_s, extra=fields(pause_s=pause_s))
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = next_pause_s(pause_s, FIRST_PAUSE_S, MOST_PAUSE_S)

@@ -1,7 +1,7 @@
 """Merges a stage into its table, in a transaction of the target.
 
 The numbers of rows that a merge deletes and updates must be those of the changes: another number means that another
-application has changed the target.
+application has changed the target. As many rows must be inserted as there are new ones.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from functools import lru_cache, partial
 
 from psycopg import sql
 
-from tidemark.errors import TargetDiffers
+from tidemark.errors import RowRejected, TargetDiffers
 from tidemark.target.script import Require, Script
 from tidemark.target.statements import StageTable, copied_into
 from tidemark.target.tables import TargetTable
 
 MOST_KEPT = 1024
+_NO_TRIGGERS = "Disable the triggers and rules of the table at the target, and retry the command."
 RESTORE = "Run `tidemark compare SOURCE TARGET` to list all differences, and undo them at the target."
 
 
@@ -70,7 +71,7 @@ def merge_rows(script: Script, stage: StageTable, counts: StagedCounts, merged: 
         script.add(statements.updated, doing, require(changed))
     put_in = counts.inserted + counts.moved + moves
     if put_in:
-        script.add(statements.inserted, doing)
+        script.add(statements.inserted, doing, require_stored(table, put_in))
     merged.deleted += gone
     merged.updated += changed
     merged.inserted += put_in
@@ -84,9 +85,21 @@ def merge_contents(script: Script, stage: StageTable, gone: int, new: int, merge
         require = partial(_require, f"table {table} at the target", "rows that the source removed", gone)
         script.add(as_bytes(stage.deleted_contents()), doing, require)
     if new:
-        script.add(statements.inserted, doing)
+        script.add(statements.inserted, doing, require_stored(table, new))
     merged.deleted += gone
     merged.inserted += new
+
+
+def require_stored(table: str, expected: int) -> Require:
+    """Return the check that a statement has inserted so many rows: a trigger or a rule can drop them silently."""
+
+    def require(found: int) -> None:
+        if found != expected:
+            raise RowRejected(
+                f"table {table} at the target has stored {found:,} of {expected:,} new rows", _NO_TRIGGERS
+            )
+
+    return require
 
 
 def _require(table: str, which: str, expected: int, found: int) -> None:

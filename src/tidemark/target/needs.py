@@ -6,6 +6,7 @@ extensions that PostgreSQL reserves to superusers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import LiteralString
@@ -185,3 +186,13 @@ def may_set_owners(session: Session, archive: DumpArchive) -> bool:
     how = "SET" if session.version_num >= 160000 else "MEMBER"
     (may,) = session.row(_OWNERS, [how, *columns])
     return bool(may)
+
+
+def replaced_owners(session: Session, archive: DumpArchive) -> str:
+    """What becomes of the owners of the objects, if they cannot have them at the target; empty if they can."""
+    role = session.connection.info.user
+    counts = Counter(facts.owner for facts in archive.facts.values() if facts.owner not in (None, role))
+    if not counts or may_set_owners(session, archive):
+        return ""
+    owners = _some([f"{owner} ({objects:,})" for owner, objects in sorted(counts.items(), key=str)])
+    return f"all objects belong to {role}, which may not give them to their owners: {owners}"

@@ -16,7 +16,8 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.receive.options import ReceiveOptions
 from tidemark.schema.selection import Selection
-from tidemark.target.state import CloneRecord
+from tidemark.target.obstacles import require_direct
+from tidemark.target.state import CloneRecord, commit_durably
 
 LOG = "log"
 
@@ -69,13 +70,21 @@ class CloneOptions:
         return Session.open(self.source, "clone")
 
     def open_target(self) -> Session:
-        """Connect to the target."""
-        return Session.open(self.target, "clone", server=Endpoint.TARGET)
+        """Connect to the target; what the session commits survives a crash of the target."""
+        session = Session.open(self.target, "clone", server=Endpoint.TARGET)
+        try:
+            if not session.pooled:
+                commit_durably(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     @contextmanager
     def recorded(self) -> Iterator[CloneRecord]:
         """The record of the clone, which no other process writes meanwhile."""
         with self.open_target() as session:
+            require_direct(session)
             record = CloneRecord(session, self.names.mirror)
             record.lock()
             try:

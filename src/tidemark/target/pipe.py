@@ -34,13 +34,12 @@ from tidemark.pipeline.copy.parts import Part
 from tidemark.pipeline.copy.reading import PartQuery
 from tidemark.postgres.blockers import named
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.libpq import libpq
+from tidemark.postgres.libpq import copy_pieces, libpq
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import PINNED, Session, results_of
 from tidemark.postgres.sqlstate import error_for, translated
 from tidemark.target.columns import CarriedTable
 
-PIECE_BYTES = 1 << 20
 CANCEL_S = 10.0
 _BEGIN = """
     begin isolation level read committed, read write;
@@ -74,11 +73,10 @@ class SourceSide:
 
 @dataclass(frozen=True, slots=True)
 class PipedPart:
-    """A part that the target has written: its rows, and the bytes that were sent."""
+    """A part that the target has written, and its rows."""
 
     part: Part
     rows: int
-    sent_bytes: int
 
 
 def pipe_part(
@@ -211,8 +209,7 @@ def _placed(error: SourceError, table: CarriedTable, server: str, hint: str) -> 
 def _piped(source: SourceSide, target: Session, table: CarriedTable, part: Part, *, freeze: bool) -> PipedPart:
     with at_target(table, target):
         copy = _CopyIn(target, table.copy_in(freeze=freeze).as_bytes(target.connection))
-    written, sent_bytes = _written(source, table.query(part).copied(source.session, source.dsn), copy, table)
-    return PipedPart(part, written, sent_bytes)
+    return PipedPart(part, _written(source, table.query(part).copied(source.session, source.dsn), copy, table))
 
 
 def pipe_query(
@@ -233,7 +230,7 @@ def pipe_query(
     except BaseException:
         _stop_reading(source.session, chunks)
         raise
-    return _written(source, rows, copy, table)[0]
+    return _written(source, rows, copy, table)
 
 
 def _unless_empty(chunks: Generator[memoryview, None, int]) -> Generator[memoryview, None, int] | None:
@@ -253,12 +250,10 @@ def _resumed(
     return (yield from rest) if rest is not None else rows
 
 
-def _written(
-    source: SourceSide, chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable
-) -> tuple[int, int]:
-    """Send all data and end both COPYs; return the number of rows and of bytes."""
+def _written(source: SourceSide, chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> int:
+    """Send all data and end both COPYs; return the number of rows."""
     try:
-        sent_bytes, read = _transferred(chunks, copy, table)
+        read = _transferred(chunks, copy, table)
     except BaseException:
         _stop_reading(source.session, chunks)
         copy.abort()
@@ -270,21 +265,20 @@ def _written(
             f"copy of {table.label}, at the target: {written} of {read} rows were stored",
             "Disable the triggers of the table at the target, and retry the command.",
         )
-    return written, sent_bytes
+    return written
 
 
-def _transferred(chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> tuple[int, int]:
-    """Send all data; return the number of bytes, and of the rows that the source has read."""
-    sent_bytes = 0
+def _transferred(chunks: Generator[memoryview, None, int], copy: _CopyIn, table: CarriedTable) -> int:
+    """Send all data; return the number of rows that the source has read."""
     while True:
         with at_source(table):
             try:
                 chunk = next(chunks)
             except StopIteration as end:
-                return sent_bytes, end.value
+                rows: int = end.value
+                return rows
         with at_target(table, copy.session):
             copy.send(chunk)
-        sent_bytes += len(chunk)
 
 
 def _stop_reading(session: Session, chunks: Generator[memoryview, None, int]) -> None:
@@ -315,11 +309,8 @@ class _CopyIn:
     def send(self, data: memoryview) -> None:
         """Send data; raise the error of the server as soon as it has sent one."""
         library, connection = libpq(), ctypes.c_void_p(self._pgconn.pgconn_ptr)
-        address = np.frombuffer(data, np.uint8).ctypes.data if data else 0
-        for at in range(0, len(data), PIECE_BYTES):
-            size = min(PIECE_BYTES, len(data) - at)
-            sent = not self._has_input() and library.PQputCopyData(connection, ctypes.c_void_p(address + at), size) == 1
-            if not sent:
+        for address, size in copy_pieces(np.frombuffer(data, np.uint8)):
+            if self._has_input() or library.PQputCopyData(connection, address, size) != 1:
                 raise self._ended(_ABORTED) or SourceError("the target ended the COPY without an error")
 
     def finish(self) -> int:

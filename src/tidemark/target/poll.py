@@ -24,7 +24,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from tidemark.clock import Lsn
-from tidemark.errors import ObjectMissing, TargetDiffers, UnsupportedServer
+from tidemark.errors import ObjectMissing, TargetDiffers
 from tidemark.logs import fields
 from tidemark.pipeline.copy.parts import Part, parts_of
 from tidemark.pipeline.copy.reading import PartQuery, pages_of
@@ -46,6 +46,7 @@ from tidemark.target.compare.catalogs import ServerTables, compared_columns, req
 from tidemark.target.copying import has_own_rows
 from tidemark.target.differences import listed
 from tidemark.target.merging import RESTORE, MergedCounts, StagedCounts, merge_contents, merge_rows
+from tidemark.target.obstacles import require_direct, require_no_obstacles
 from tidemark.target.pipe import SourceSide, pipe_query
 from tidemark.target.poll_statements import DELETED, INSERTED, UPDATED, PollStage, key_texts
 from tidemark.target.script import Script
@@ -140,7 +141,7 @@ class TargetPoller:
         try:
             session, record = self._connected()
             with open_poll_snapshot(self._options.source) as seen:
-                if self._last is not None and seen.is_same(self._last):
+                if self._last is not None and seen.is_same(self._last) and self._is_recorded(record, self._last):
                     return None
                 try:
                     polled = self._polled(session, record, seen)
@@ -158,6 +159,7 @@ class TargetPoller:
         if self._opened is not None:
             self._opened[0].close()
             self._opened = None
+        self._last = None
 
     def __enter__(self) -> Self:
         return self
@@ -169,15 +171,16 @@ class TargetPoller:
         if self._opened is None:
             session = Session.open(self._options.target, "poll", _WRITING, server=Endpoint.TARGET)
             self._opened = session, CloneRecord(session, self._options.name)
-            if session.pooled:
-                raise UnsupportedServer(
-                    "the target is behind a transaction pooler", "Connect to PostgreSQL directly, not through a pooler."
-                )
+            require_direct(session)
             self._opened[1].lock()
         return self._opened
 
+    def _is_recorded(self, record: CloneRecord, last: PollSnapshot) -> bool:
+        """Whether the target has the last poll: a crash can lose it, and a standby that is promoted may not have it."""
+        return record.watermark == _watermark(last)
+
     def _polled(self, session: Session, record: CloneRecord, seen: PollSnapshot) -> TargetPolled:
-        after = PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
+        after = _watermark(seen)
         with session.transaction(read_only=False):
             state = record.existing(seen.identity)
             pairs = self._pairs(session, state, seen)
@@ -199,7 +202,9 @@ class TargetPoller:
         servers = read_server(seen.session), read_server(session)
         require_encodings(*servers)
         wanted = {oid: definitions[oid] for oid in state.tables if has_own_rows(definitions[oid])}
-        found = read_tables(session, [(each.schema, each.name) for each in wanted.values()])
+        names = [(each.schema, each.name) for each in wanted.values()]
+        require_no_obstacles(session, names)
+        found = read_tables(session, names)
         tables = {(table.schema, table.name): table for table in here.catalog.tables}
         utf8 = seen.session.stores_utf8 and session.stores_utf8
         pairs = []
@@ -209,6 +214,10 @@ class TargetPoller:
             parts = parts_of(oid, *pages_of(seen.session, oid), self._options.jobs)
             pairs.append(_paired(definition, both, found.get(name), servers, parts, state.tables[oid], utf8=utf8))
         return pairs
+
+
+def _watermark(seen: PollSnapshot) -> PollWatermark:
+    return PollWatermark(seen.snapshot, seen.lsn, seen.identity.timeline)
 
 
 def _paired(

@@ -45,6 +45,24 @@ _SEQUENCES = """
        and n.nspname not like 'pg\\_toast%'
      order by n.nspname collate "C", c.relname collate "C"
 """
+_COUNTED = 100_000  # rows of a table of an extension that are counted
+_EXTENSION_TABLES = """
+    select n.nspname::text, c.relname::text, greatest(c.reltuples, 0)::bigint,
+           has_schema_privilege(n.oid, 'USAGE') and has_table_privilege(c.oid, 'SELECT')
+      from pg_depend d join pg_class c on c.oid = d.objid
+           join pg_namespace n on n.oid = c.relnamespace
+     where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e'
+       and c.relkind = 'r'
+     order by n.nspname collate "C", c.relname collate "C"
+"""
+_TABLE_OWNERS = """
+    select pg_get_userbyid(relowner)::text, count(*) from pg_class where oid = any(%s) group by 1 order by 1
+"""
+_GIVEN = """
+    select r.rolname::text from pg_roles r
+     where r.rolname = any(%s) and (pg_has_role(r.oid, %s)
+           or (select rolsuper from pg_roles where rolname = current_user))
+"""
 _SERVER = """
     select current_setting('server_version'), current_database()::text, current_user::text,
            current_setting('server_encoding'), pg_is_in_recovery(),
@@ -95,7 +113,8 @@ class TargetNeeds:
     """What a clone of the selected tables of a source needs at its target.
 
     `hidden_sequences` are those that `role` may not read at the source. The stream has no UPDATE and DELETE of the
-    tables `without_identity`.
+    tables `without_identity`. `extension_rows` are tables of extensions and the texts of their numbers of rows,
+    `owners` the owners of the tables and how many each has.
     """
 
     major: int
@@ -105,6 +124,8 @@ class TargetNeeds:
     extensions: tuple[Extension, ...] = ()
     hidden_sequences: tuple[tuple[str, str], ...] = ()
     without_identity: tuple[tuple[str, str], ...] = ()
+    extension_rows: tuple[tuple[str, str], ...] = ()
+    owners: tuple[tuple[str, int], ...] = ()
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -137,6 +158,7 @@ class TargetState:
 
     `same` is whether the target is the database of the source, or a copy or standby of that server. On a server that
     cannot be a target, nothing is probed, and the fields from `creates_schemas` on have their defaults.
+    `strange_owners` are owners of tables at the source to which the role cannot give tables at the target.
     """
 
     needs: TargetNeeds
@@ -157,6 +179,7 @@ class TargetState:
     uses_origins: str | None = None
     closed_functions: tuple[str, ...] = ()
     lacking_extensions: tuple[LackingExtension, ...] = ()
+    strange_owners: tuple[tuple[str, int], ...] = ()
 
     @property
     def major(self) -> int:
@@ -188,7 +211,20 @@ def read_needs(source: Session, selection: Selection) -> TargetNeeds:
                 for table in chosen.tables
                 if not table.identifies_rows and table.oid not in extended
             ),
+            extension_rows=tuple(_extension_rows(source)),
+            owners=tuple(source.rows(_TABLE_OWNERS, [[table.oid for table in tables if table.oid not in extended]])),
         )
+
+
+def _extension_rows(source: Session) -> Iterator[tuple[str, str]]:
+    """Yield the tables of extensions that have rows, and how many. What the role may not read is estimated."""
+    for schema, name, estimate, readable in source.rows(_EXTENSION_TABLES):
+        counting = sql.SQL("select count(*) from (select from only {} limit {}) r").format(
+            sql.Identifier(schema, name), sql.Literal(_COUNTED + 1)
+        )
+        rows = source.row(counting.as_string(None))[0] if readable else estimate
+        if rows:
+            yield f"{schema}.{name}", f"more than {_COUNTED:,}" if readable and rows > _COUNTED else f"{rows:,}"
 
 
 def read_target_state(source: Session, source_dsn: Dsn, target: Dsn, selection: Selection) -> TargetState:
@@ -235,7 +271,14 @@ def _probed(session: Session, dsn: Dsn, state: TargetState) -> TargetState:
         uses_origins=_refusal(session, origin),
         closed_functions=tuple(row[0] for row in session.rows(_FUNCTIONS, [list(_ORIGIN_FUNCTIONS)])),
         lacking_extensions=tuple(_lacking_extensions(session, dsn, needs)),
+        strange_owners=_strange_owners(session, needs),
     )
+
+
+def _strange_owners(session: Session, needs: TargetNeeds) -> tuple[tuple[str, int], ...]:
+    how = "SET" if session.version_num >= 160000 else "MEMBER"
+    given = {name for (name,) in session.rows(_GIVEN, [[name for name, _ in needs.owners], how])}
+    return tuple((name, tables) for name, tables in needs.owners if name not in given)
 
 
 def _closed_schemas(session: Session, needs: TargetNeeds) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from tidemark.errors import PublicationDiffers
 from tidemark.logs import fields
 from tidemark.pipeline.publishing import require_published
 from tidemark.postgres.blockers import described, older_than
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Persistence
 from tidemark.target.copying import has_own_rows
@@ -63,7 +62,7 @@ class TablePublishing:
             if has_own_rows(table) and table.persistence is Persistence.PERMANENT and not table.is_in(publication)
         }
         if failed := missing & self._missing:
-            names = ", ".join(sorted(table_label(tables[oid]) for oid in failed))
+            names = ", ".join(sorted(tables[oid].qualified for oid in failed))
             raise PublicationDiffers(
                 f"publication {publication} does not include {names}",
                 "Give each of these tables a replica identity (`alter table … replica identity full`), leave it out "

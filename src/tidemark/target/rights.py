@@ -25,6 +25,7 @@ from tidemark.schema.selection import Selection
 from tidemark.target.probes import LackingExtension, LimitedTable, TargetState, read_target_state
 
 _LISTED = 5
+_TABLES = ("table", "tables")
 _ALL_FIXES = "Run `tidemark doctor SOURCE TARGET`, which prints the SQL."
 
 
@@ -89,6 +90,8 @@ def target_requirements(state: TargetState) -> Iterator[Requirement]:
     yield from _table_privileges(state)
     yield from _extensions(state)
     yield _sequences(state)
+    yield _extension_rows(state)
+    yield _owners(state)
     yield _replica_identity(state)
     yield _replication_role(state)
     yield _origins(state)
@@ -308,6 +311,45 @@ def _sequences(state: TargetState) -> Requirement:
         consequence="the sequences of the target cannot be set",
         kind=NotPermitted,
     )
+
+
+def _extension_rows(state: TargetState) -> Requirement:
+    name, tables = "rows of extensions", [f"{table} ({rows} rows)" for table, rows in state.needs.extension_rows]
+    if not tables:
+        return Requirement(name, NEITHER, holds=True, found="no table of an extension has rows")
+    return Requirement(
+        name,
+        NEITHER,
+        holds=False,
+        found=f"tables of extensions have rows: {_listed(tables)}",
+        remedy="Copy the rows that CREATE EXTENSION does not create when the clone is complete.",
+        consequence="these rows are not cloned, and their changes are not followed",
+        advice=True,
+    )
+
+
+def _owners(state: TargetState) -> Requirement:
+    name, role = "owners", sql.Identifier(state.role)
+    owners = [f"{owner} ({tables:,} {_TABLES[tables > 1]})" for owner, tables in state.strange_owners]
+    if not owners:
+        return Requirement(name, NEITHER, holds=True, found=f"role {state.role} can give tables to their owners")
+    grants = (statement("grant {} to {}", sql.Identifier(owner), role) for owner, _ in state.strange_owners)
+    return Requirement(
+        name,
+        NEITHER,
+        holds=False,
+        found=f"role {state.role} cannot give tables to {_listed(owners)}",
+        fixes=tuple(Fix(each, "after the role was created", allowed=False) for each in grants),
+        consequence=f"all objects belong to role {state.role}",
+        advice=True,
+    )
+
+
+def not_cloned(state: TargetState) -> Iterator[str]:
+    """Yield what a clone does not have, for the log and the plan."""
+    requirement = _extension_rows(state)
+    if not requirement.holds:
+        yield f"{requirement.found}; {requirement.consequence}"
 
 
 def _replica_identity(state: TargetState) -> Requirement:

@@ -1,7 +1,8 @@
-"""The schema of a clone: dumped once from the snapshot of its copy, and created at the target stage by stage.
+"""The schema of a clone: dumped from the snapshot of its copy, and created at the target stage by stage.
 
 The dump is kept in a local directory until the clone is complete. A run that was killed while it created the schema is
-continued with the same dump, and only if the source still has this schema.
+continued with the same dump, and only if the source still has this schema. What is created last is dumped again before
+the clone is completed, and a completion that was interrupted continues with that dump.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from tidemark.logs import fields
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
-from tidemark.target.archive import DumpArchive, dump_schema, open_archive
+from tidemark.storage.disk import LocalDisk
+from tidemark.target.archive import DumpArchive, dump_schema, open_archive, without_new, written
 from tidemark.target.copying import FilledTable
 from tidemark.target.definitions import restore_stage, sql_of
-from tidemark.target.needs import may_set_owners, missing_at_target
+from tidemark.target.needs import may_set_owners, missing_at_target, replaced_owners
 from tidemark.target.programs import Programs, find_programs, stores_column_versions
 from tidemark.target.source_tables import CLONE_AGAIN
 from tidemark.target.stages import CloneStage
 
 LARGE_BYTES = 64 << 20  # the start of pg_restore takes longer than to index a table that is much smaller
-DUMPS = _DUMP, _NEXT = "schema", "schema.next"
+DUMPS = _DUMP, _NEXT, _LAST = "schema", "schema.next", "schema.last"
 _PREAMBLE = ("--", "SET ", "SELECT pg_catalog.set_config")
 _LOOK_S = 0.2
 _LOGGER = logging.getLogger("tidemark.target")
@@ -99,17 +101,35 @@ class CloneSchema:
         programs = self.programs()
         archive = dump_schema(programs, self.source, snapshot_id, self.folder / _NEXT, chosen)
         with self._target() as session:
-            needs = missing_at_target(session, archive)
+            needs, owners = missing_at_target(session, archive), replaced_owners(session, archive)
         if begun and needs.existing:
             self._require_unaltered(programs, archive)
             needs = replace(needs, existing=())
             shutil.rmtree(archive.folder)
         else:
             shutil.rmtree(self.folder / _DUMP, ignore_errors=True)
-            archive.folder.rename(self.folder / _DUMP)
+            disk = LocalDisk()
+            disk.replace(archive.folder, self.folder / _DUMP)
+            disk.sync_folder(self.folder)  # a continued clone needs the dump of which it has created a part
         needs.require()
         for entry in needs.superuser:
             _LOGGER.warning("not cloned, because only a superuser can create it: %s", entry)
+        if owners:
+            _LOGGER.warning("%s", owners)
+
+    def dump_last(self, chosen: Collection[int] | None) -> None:
+        """Dump again what is created last, because the source may have changed it since the copy.
+
+        Objects that the target does not have, because they were created after the copy, are named and left out.
+        """
+        if not self.is_cloned:
+            return
+        later = dump_schema(self.programs(), self.source, None, self.folder / _LAST, chosen)
+        archive = written(without_new(later, self._archive()))
+        with self._target() as session:
+            replace(missing_at_target(session, archive), existing=()).require()
+        for entry in archive.left_out[len(later.left_out) :]:
+            _LOGGER.warning("not cloned, because it was created at the source after the copy: %s", entry)
 
     def create(
         self, stage: CloneStage, only: Collection[int] | None = None, stopping: Callable[[], bool] = lambda: False
@@ -117,7 +137,7 @@ class CloneSchema:
         """Create what does not exist yet of a stage, or, one after the other, what concerns the tables `only`."""
         if not self.is_cloned:
             return
-        begin, archive = time.monotonic(), self._archive()
+        begin, archive = time.monotonic(), self._last() if stage is CloneStage.LAST else self._archive()
         with self._target() as session:
             keep_owners = may_set_owners(session, archive)
             without = {entry.dump_id for entry in missing_at_target(session, archive).superuser}
@@ -129,7 +149,7 @@ class CloneSchema:
         _LOGGER.info("%s created in %.1f s", what, time.monotonic() - begin, extra=fields(stage=stage.value))
 
     def last_sql(self) -> str:
-        """Return the SQL that completes the clone, without comments and settings."""
+        """Return the SQL that would complete the clone as of the copy, without comments and settings."""
         if not self.is_cloned:
             return ""
         lines = sql_of(self.programs(), self._archive(), CloneStage.LAST).splitlines()
@@ -137,7 +157,7 @@ class CloneSchema:
 
     def sequences(self) -> frozenset[int] | None:
         """Return the OIDs of the sequences; None for all that the target has."""
-        return self._archive().sequences if self.is_cloned else None
+        return self._last().sequences if self.is_cloned else None
 
     def programs(self) -> Programs:
         """Find pg_dump and pg_restore for both servers."""
@@ -164,6 +184,10 @@ class CloneSchema:
 
     def _archive(self) -> DumpArchive:
         return open_archive(self.folder / _DUMP)
+
+    def _last(self) -> DumpArchive:
+        """The archive of what is created last."""
+        return open_archive(self.folder / _LAST) if (self.folder / _LAST).exists() else self._archive()
 
     def _target(self) -> Session:
         return Session.open(self.target, "clone", server=Endpoint.TARGET)

@@ -15,17 +15,19 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg import pq
+from psycopg import pq, sql
 
-from tidemark.errors import SourceError, UnsupportedServer
-from tidemark.postgres.libpq import libpq
-from tidemark.postgres.session import Session, answered
+from tidemark.errors import RowRejected, SourceError, TidemarkError, UnsupportedServer
+from tidemark.postgres.libpq import copy_pieces, libpq
+from tidemark.postgres.quoted import statement
+from tidemark.postgres.session import PINNED, Session, answered
 from tidemark.postgres.sqlstate import error_for
 from tidemark.target.rows import HEADER, TRAILER
 from tidemark.values.kernels import Bytes
 
 MOST_HELD_BYTES = 32 << 20  # of rows; then the statements are sent
 _WAIT_S = 60.0
+_CONSTRAINTS = _NULL, _CHECK = "23502", "23514"  # not_null_violation, check_violation
 _BROKEN_OFF = b"the rows could not be sent"
 Require = Callable[[int], None]
 
@@ -40,6 +42,11 @@ class _Step:
     require: Require | None = None
 
 
+# A server without an encoding would reject bytes that are not valid in that of the client.
+_AS_STORED = _Step(b"set local client_encoding = 'SQL_ASCII'", "setting client_encoding")
+_CONVERTED = _Step(f"set local client_encoding = '{PINNED['client_encoding']}'".encode(), "setting client_encoding")
+
+
 class Script:
     """Statements that wait to be sent, for one session. Each gives one result: how many rows it concerned."""
 
@@ -52,9 +59,9 @@ class Script:
         """Add a statement that returns no rows; `require` raises an error if it concerned a wrong number of rows."""
         self._steps.append(_Step(statement, doing, None, require))
 
-    def copy(self, statement: bytes, rows: Bytes, doing: str) -> None:
+    def copy(self, statement: bytes, rows: Bytes, doing: str, require: Require | None = None) -> None:
         """Add a COPY of rows in the binary format. If many bytes of rows wait, everything is sent."""
-        self._steps.append(_Step(statement, doing, rows))
+        self._steps.append(_Step(statement, doing, rows, require))
         self._held_bytes += len(rows)
         if self._held_bytes >= MOST_HELD_BYTES:
             self.run()
@@ -69,6 +76,8 @@ class Script:
         self.clear()
         if not steps:
             return 0
+        if not self._session.has_encoding:
+            steps = [_AS_STORED, *steps, _CONVERTED]
         pgconn: Any = self._session.connection.pgconn
         pgconn.nonblocking = 0  # libpq would buffer everything otherwise
         try:
@@ -102,9 +111,9 @@ class Script:
                 step.require(found)
         if failure is not None:
             raise failure
-        return counts[-1]
+        return counts[-1 if steps[-1] is not _CONVERTED else -2]
 
-    def _failure(self, result: pq.abc.PGresult | None, step: _Step) -> SourceError | None:
+    def _failure(self, result: pq.abc.PGresult | None, step: _Step) -> TidemarkError | None:
         if result is None:
             return error_for(None, step.doing, "the connection was closed")
         if result.status == pq.ExecStatus.COMMAND_OK:
@@ -120,7 +129,27 @@ class Script:
             )
         )
         message = f"{primary} ({detail})" if detail else primary or " ".join(result.get_error_message().split())
+        if state in _CONSTRAINTS:
+            hint = f"If the source no longer has this constraint, run `{_dropped(result, state)}` at the target."
+            return RowRejected(f"{step.doing}: {message} (SQLSTATE {state})", hint)
         return error_for(state or None, step.doing, message, self._session.server)
+
+
+def _dropped(result: pq.abc.PGresult, state: str) -> str:
+    """The statement that drops the constraint of a column, a table or a domain with which the server rejected a row."""
+    field = pq.DiagnosticField
+    schema, table, column, domain, constraint = (
+        (result.error_field(each) or b"").decode(errors="replace")
+        for each in (field.SCHEMA_NAME, field.TABLE_NAME, field.COLUMN_NAME, field.DATATYPE_NAME, field.CONSTRAINT_NAME)
+    )
+    name, part = sql.Identifier(schema, table or domain), sql.Identifier(column if state == _NULL else constraint)
+    if not table and state == _NULL:
+        return statement("alter domain {} drop not null", name)
+    if not table:
+        return statement("alter domain {} drop constraint {}", name, part)
+    if state == _NULL:
+        return statement("alter table {} alter column {} drop not null", name, part)
+    return statement("alter table {} drop constraint {}", name, part)
 
 
 def _with_rows(step: _Step) -> SourceError:
@@ -142,8 +171,10 @@ def _next(pgconn: Any) -> pq.abc.PGresult | None:
 def _send(pgconn: Any, rows: Bytes) -> None:
     """Send the rows of a COPY, by ctypes for the reason above. If the connection is lost, the next result has it."""
     library, connection = libpq(), ctypes.c_void_p(pgconn.pgconn_ptr)
-    pieces = (np.frombuffer(piece, np.uint8) for piece in (HEADER, rows.data, TRAILER))
-    sent = all(library.PQputCopyData(connection, ctypes.c_void_p(each.ctypes.data), len(each)) == 1 for each in pieces)
+    parts = (np.frombuffer(HEADER, np.uint8), rows, np.frombuffer(TRAILER, np.uint8))
+    sent = all(
+        library.PQputCopyData(connection, address, size) == 1 for part in parts for address, size in copy_pieces(part)
+    )
     _end_copy(pgconn, None if sent else _BROKEN_OFF)
 
 

@@ -12,7 +12,7 @@ from tidemark.pipeline.copy.snapshots import CopySnapshot, copy_snapshot
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import require_same, table_label
+from tidemark.postgres.shared import require_same
 from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
 from tidemark.target.alterations import AlteredTable, ColumnText
@@ -67,7 +67,7 @@ class SourceRows:
         if self._found is None:
             publications = {name for each in self._definitions.values() for name in each.publications}
             tables = (Fingerprint.of(each, publications) for each in read_catalog(self._session).tables)
-            self._found = {table_label(each): each for each in tables}
+            self._found = {each.qualified: each for each in tables}
         found = self._found.get(table.label)
         change = compare(self._definitions[table.label], found)
         if found is None or change.effect is not Effect.SAME:

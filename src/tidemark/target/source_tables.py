@@ -13,9 +13,8 @@ from tidemark.errors import InvalidValue, SourceAltered
 from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Effect, Fingerprint, compare
-from tidemark.schema.selection import Selection
+from tidemark.schema.selection import Selection, own_tables
 from tidemark.schema.table import Catalog
 from tidemark.target.alterations import AlteredTable, obstacle
 from tidemark.target.dependents import selected_tables
@@ -34,12 +33,13 @@ def read_selected(
 ) -> dict[int, Fingerprint]:
     """The selected tables, with their memberships in these publications.
 
-    Tables of extensions are not among them: CREATE EXTENSION creates them at the target.
+    Tables of extensions are not among them: CREATE EXTENSION creates them at the target. Nor are those of an earlier
+    clone of which this database was the target.
     """
     catalog = catalog or read_catalog(session)
     chosen = selected_tables(catalog, selection)
-    extended = read_extended(session)
-    tables = [table for table in catalog.tables if table.oid not in extended]
+    others = read_extended(session) | own_tables(catalog)
+    tables = [table for table in catalog.tables if table.oid not in others]
     return {table.oid: Fingerprint.of(table, publications) for table in tables if chosen is None or table.oid in chosen}
 
 
@@ -142,7 +142,7 @@ class SourceWatch:
 
     def name_new(self, tables: Mapping[int, ClonedTable], definitions: Mapping[int, Fingerprint]) -> None:
         """Name new tables, which are not cloned."""
-        new = frozenset(table_label(each) for oid, each in definitions.items() if oid not in tables)
+        new = frozenset(each.qualified for oid, each in definitions.items() if oid not in tables)
         for name in sorted(new - self._new):
             _LOGGER.warning("table %s was created at the source after the copy and is not cloned", name)
         self._new |= new

@@ -31,9 +31,9 @@ from tidemark.postgres.sqlstate import translated
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint, from_plain, to_plain
 from tidemark.schema.selection import Pattern, Selection
+from tidemark.schema.table import Persistence
 from tidemark.target.differences import TableRepair
 
-SCHEMA = "tidemark"
 RECORDED = 1000  # keys of repaired rows, of one table and batch
 LOCK_WAIT_S, _LOOK_S = 1.0, 0.05
 _LOCK, _HOLD = (zlib.crc32(each) - (1 << 31) for each in (b"tidemark clone", b"tidemark hold"))
@@ -123,7 +123,20 @@ _POLLED = """
     update tidemark.clones set applied_lsn = %s, snapshot = %s, timeline = %s, changed_at = now()
     where name = %s and snapshot is not distinct from %s
 """
+_DURABLE = """
+    select set_config('synchronous_commit', 'local', false) where current_setting('synchronous_commit') = 'off'
+"""
+_WATERMARK = "select applied_lsn::text, snapshot, timeline from tidemark.clones where name = %s"
+_HAS_ROWS = sql.SQL("select exists (select from only {})")
 _REPAIRED = "select coalesce(sum(rows), 0)::bigint from tidemark.repairs where clone = %s"
+
+
+def commit_durably(session: Session) -> None:
+    """Have the commits of a session survive a crash of the target, also if its role does not wait for that.
+
+    The log, the slot and the publication are removed when the target has recorded that it does not need them.
+    """
+    session.rows(_DURABLE)
 
 
 class ClonePhase(Enum):
@@ -166,7 +179,12 @@ class ClonedTable:
     @property
     def name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.definition.schema}.{self.definition.name}"
+        return self.definition.qualified
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name for SQL."""
+        return sql.Identifier(self.definition.schema, self.definition.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +307,12 @@ class CloneRecord:
         found = self._session.rows("select mode from tidemark.clones where name = %s", [self.name])
         return Mode(found[0][0]) if found else None
 
+    @property
+    def watermark(self) -> PollWatermark | None:
+        """The watermark of the last poll; None if there is none."""
+        found = self._session.rows(_WATERMARK, [self.name])
+        return _watermark(_lsn(found[0][0]), *found[0][1:]) if found else None
+
     def begin(self, source: Identity, mode: Mode = Mode.LOGICAL, selection: Selection | None = None) -> str:
         """Record a new clone of the selected tables of this source; return its `id`."""
         insert = "insert into tidemark.clones (name, system_identifier, database_oid, database, mode, phase"
@@ -348,7 +372,7 @@ class CloneRecord:
         self._run(
             "insert into tidemark.tables (clone, oid, name, definition) values (%s, %s, %s, %s) on conflict "
             "(clone, oid) do update set definition = excluded.definition, name = excluded.name",
-            self.name, definition.oid, f"{definition.schema}.{definition.name}", Jsonb(to_plain(definition)),
+            self.name, definition.oid, definition.qualified, Jsonb(to_plain(definition)),
         )  # fmt: skip
 
     def set_copied(self, oid: int, base: Boundary, rows: int, watermark: PollWatermark | None = None) -> None:
@@ -360,6 +384,16 @@ class CloneRecord:
             *((str(watermark.snapshot), watermark.timeline) if watermark is not None else (None, None)),
             self.name, oid,
         )  # fmt: skip
+
+    def emptied(self, tables: Iterable[ClonedTable]) -> list[ClonedTable]:
+        """The unlogged tables that have no rows although rows were copied: a crash of the target empties them."""
+        return [
+            table
+            for table in tables
+            if table.rows
+            and table.definition.persistence is Persistence.UNLOGGED
+            and not self._session.row(_HAS_ROWS.format(table.identifier).as_string(None))[0]
+        ]
 
     def advance(self, before: Lsn | None, after: Lsn, received: Lsn) -> None:
         """Record progress; raise Held if the clone is held before it, TargetInUse if `before` is not recorded."""

@@ -117,6 +117,10 @@ class StageTable:
             "insert into {} ({}) overriding system value select {} from {} s where s.o in ('i', 'm')"
         ).format(self.table.identifier, _COMMA.join(names), _COMMA.join(values), self.identifier)
 
+    def new_counted(self) -> sql.Composed:
+        """Count the rows that are new or move."""
+        return sql.SQL("select count(*) from {} where o in ('i', 'm')").format(self.identifier)
+
     def deleted_contents(self) -> sql.Composed:
         """Delete as many rows of each content as the stage has, from a table without a key."""
         here, there = content(self.table), self._content()
@@ -133,8 +137,8 @@ class StageTable:
 
         Returns the operation, how many rows the target has, the key of the origin and the key of the new row, as text.
         """
-        origin = [sql.SQL("{}::text").format(self._key(at)) for at in self.table.key]
-        after = [sql.SQL("{}::text").format(self._value(at)) for at in self.table.key]
+        origin = [_text(self._key(at)) for at in self.table.key]
+        after = [_text(self._value(at)) for at in self.table.key]
         return sql.SQL(
             "update {0} s set o = case when s.o = 'd' then s.o else 'x' end from ("
             "select s.ctid as at, count(t.ctid) as n from {0} s left join only {1} t on {2}"
@@ -206,9 +210,7 @@ class StageTable:
 
     def _typed(self, at: int, name: str) -> sql.Composable:
         value = sql.SQL("s.{}").format(sql.Identifier(name))
-        if at not in self.texts:
-            return value
-        return sql.SQL("{}::{}").format(value, sql.SQL(self.table.columns[at].type))
+        return self.table.columns[at].of_text(value) if at in self.texts else value
 
     def _value_or_own(self, at: int) -> sql.Composable:
         if at not in self.marked:
@@ -217,11 +219,10 @@ class StageTable:
         return sql.SQL("case when {} then {} else {} end").format(self._is_marked(at), own, self._value(at))
 
     def _theirs(self, at: int, value: sql.Composable) -> sql.Composable:
-        return sql.SQL("{}::text").format(value) if at in self.texts else value
+        return _text(value) if at in self.texts else value
 
     def _texts(self, at: int) -> tuple[sql.Composable, sql.Composable]:
-        here = sql.SQL("t.{}::text").format(sql.Identifier(self.table.columns[at].name))
-        return here, sql.SQL("{}::text").format(self._value(at))
+        return _text(sql.SQL("t.{}").format(sql.Identifier(self.table.columns[at].name))), _text(self._value(at))
 
     def _is_marked(self, at: int) -> sql.Composed:
         return sql.SQL("get_byte(s.m, {}) = 1").format(sql.Literal(self.table.written.index(at)))
@@ -247,18 +248,18 @@ def rows_at_source(table: TargetTable) -> sql.Composed:
     """The rows of the source that have these keys, or contents, as text: the parameters are a list for each column.
 
     Each row is returned once, also if several of the texts are equal as keys, such as 1.0 and 1.00.
-    `format` calls the output function of a type, as the stream does; a cast to text would cut spaces off `bpchar`.
     """
     names = [sql.SQL("t.{}").format(sql.Identifier(table.columns[at].name)) for at in table.written]
-    values = [sql.SQL("case when {0} is distinct from null then format('%%s', {0}) end").format(name) for name in names]
-    listed = _COMMA.join(values)
+    listed = _COMMA.join(map(_text, names))
     if not table.key:
         return sql.SQL("select {} from only {} t where row({})::text = any(%s::text[])").format(
             listed, table.identifier, _COMMA.join(names)
         )
     wanted = [sql.Identifier(f"k{at}") for at in table.key]
     same = [
-        sql.SQL("t.{} = x.{}::{}").format(sql.Identifier(table.columns[at].name), name, sql.SQL(table.columns[at].type))
+        sql.SQL("t.{} = {}").format(
+            sql.Identifier(table.columns[at].name), table.columns[at].of_text(sql.SQL("x.{}").format(name))
+        )
         for at, name in zip(table.key, wanted, strict=True)
     ]
     return sql.SQL("select {} from only {} t where exists (select from unnest({}) as x({}) where {})").format(
@@ -270,8 +271,16 @@ def rows_at_source(table: TargetTable) -> sql.Composed:
     )
 
 
+def _text(value: sql.Composable) -> sql.Composed:
+    """The text of a value as the stream sends it: `concat` calls the output function of its type.
+
+    A cast to text would cut spaces off `bpchar`, and use the function of a cast that a user has created.
+    """
+    return sql.SQL("case when {0} is distinct from null then concat({0}) end").format(value)
+
+
 def _key_texts(table: TargetTable) -> sql.Composed:
-    names = [sql.SQL("t.{}::text").format(sql.Identifier(table.columns[at].name)) for at in table.key]
+    names = [_text(sql.SQL("t.{}").format(sql.Identifier(table.columns[at].name))) for at in table.key]
     return sql.SQL("array[{}]").format(_COMMA.join(names))
 
 

@@ -10,7 +10,6 @@ from psycopg import sql
 
 from tidemark.errors import ObjectMissing
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import table_label
 from tidemark.schema.fingerprint import Fingerprint
 
 _COLUMNS = """
@@ -31,7 +30,10 @@ _COLUMNS = """
            case when a.attgenerated <> '' then array(
                select d.refobjsubid from pg_attrdef e join pg_depend d on d.objid = e.oid
                where e.adrelid = c.oid and e.adnum = a.attnum and d.classid = 'pg_attrdef'::regclass
-                 and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid) else '{}' end
+                 and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid) else '{}' end,
+           exists (select from pg_cast k where k.casttarget = base.base and k.castmethod = 'f'
+                   and k.castsource = 'text'::regtype)
+           and not exists (select from pg_cast k where k.casttarget = base.base and k.castsource = 'bpchar'::regtype)
     from unnest(%s::text[], %s::text[]) as wanted(schema, name)
     join pg_namespace n on n.nspname = wanted.schema
     join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name and c.relkind in ('r', 'p')
@@ -66,7 +68,11 @@ _UNIQUE = """
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column: its type for casts, and the type of a stage's column, which is the base type if it is a domain."""
+    """A column: its type for casts, and the type of a stage's column, which is the base type if it is a domain.
+
+    If text is `cast` to the type by a function, that is not the input function of the type: `regclass` casts neither
+    the text `-` nor the OID of a table that was dropped, which its output function prints.
+    """
 
     name: str
     type: str
@@ -74,6 +80,11 @@ class TargetColumn:
     collation: str | None
     generated: bool
     always_identity: bool
+    cast: bool = False
+
+    def of_text(self, text: sql.Composable) -> sql.Composed:
+        """The value that the input function of the type reads from a text; `bpchar` has no cast of its own."""
+        return sql.SQL("{}::bpchar::{}" if self.cast else "{}::{}").format(text, sql.SQL(self.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +137,7 @@ class FoundTable:
 
 def target_table(definition: Fingerprint, names: Sequence[str], found: FoundTable | None) -> TargetTable:
     """Return the table at the target with these columns; an error if it or one of them does not exist."""
-    label = table_label(definition)
+    label = definition.qualified
     if found is None:
         raise ObjectMissing(f"table {label} does not exist at the target", "Create it, and retry the command.")
     missing = [name for name in names if name not in found.columns]
@@ -151,13 +162,13 @@ def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tupl
     columns: dict[tuple[str, str], dict[str, TargetColumn]] = defaultdict(dict)
     numbers: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     inputs: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
-    for schema, table, name, kind, stored, collation, generated, always, attnum, computed_from in session.rows(
+    for schema, table, name, kind, stored, collation, generated, always, attnum, computed_from, cast in session.rows(
         _COLUMNS, wanted
     ):
         if name is None:
             columns[schema, table] = {}
             continue
-        columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always)
+        columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always, cast)
         numbers[schema, table][attnum] = name
         inputs[schema, table][name] = computed_from
     exclusive: dict[tuple[str, str], dict[int, frozenset[str]]] = defaultdict(dict)

@@ -29,6 +29,7 @@ from tidemark.pgoutput.frames import TRUNCATE, framed, windows
 from tidemark.pgoutput.scan import Format, RowCells, changed_tables, find_values, scan
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint, translated
+from tidemark.reads.visible import numpy_sees
 from tidemark.schema.relation import Relation
 from tidemark.target.differences import Differences, Name, TableDifferences
 from tidemark.target.merging import (
@@ -40,6 +41,7 @@ from tidemark.target.merging import (
     merge_contents,
     merge_rows,
     merge_statements,
+    require_stored,
 )
 from tidemark.target.net import (
     DELETED,
@@ -249,7 +251,9 @@ class TargetWriter:
         new = net.last[net.operations == INSERTED] if apart else np.empty(0, np.int64)
         if len(new):
             rows = inserted_rows(changes, 2 * new, written)
-            self._script.copy(copy_statement(table), rows, f"inserting into {table.label}")
+            self._script.copy(
+                copy_statement(table), rows, f"inserting into {table.label}", require_stored(table.label, len(new))
+            )
             merged.inserted += len(new)
 
     def _merge_staged(
@@ -294,7 +298,7 @@ class TargetWriter:
             keys = [tuple(key) for (key,) in self._rows(stage.blocking(unique))]
             found.add_extra(keys)
             found.unknown.update(keys)
-        return self._count(stage.inserted(), stage.table)
+        return self._insert(stage)
 
     def _settle(self, found: TableDifferences, read: ReadRows) -> None:
         """Give the rows whose state is not known the state that they have at the source."""
@@ -331,7 +335,7 @@ class TargetWriter:
         deleted = self._rows(contents_deleted(found.table), _columns(contents))
         if rows:
             self._fill(stage.filled_with_rows(), rows)
-        self._count(stage.inserted(), found.table)
+        self._insert(stage)
         found.missing += Counter(self._rows(stage.contents())) - Counter(deleted)
         self._empty(stage, len(rows))
 
@@ -382,6 +386,13 @@ class TargetWriter:
         self._script.add(as_bytes(statement), f"repairing {table.label}")
         return self._script.run()
 
+    def _insert(self, stage: StageTable) -> int:
+        """Insert the rows that are new or move; return their number."""
+        ((new,),) = self._rows(stage.new_counted())
+        put_in = self._count(stage.inserted(), stage.table)
+        require_stored(stage.table.label, new)(put_in)
+        return put_in
+
     def _rows(self, statement: sql.Composed, parameters: Sequence[Any] | None = None) -> list[Any]:
         self._script.run()
         return self._session.connection.execute(statement, parameters).fetchall()
@@ -397,13 +408,8 @@ def _some(net: NetRows, chosen: np.ndarray) -> NetRows:
 
 def _not_in(changes: LocatedChanges, base: Boundary) -> LocatedChanges:
     """Leave out changes of commits that the base of the table contains."""
-    lsns = changes.commit_lsns
-    seen = lsns <= np.uint64(base.lsn.value)
-    if not seen.any():
-        return changes
-    if base.excluded:
-        seen &= ~np.isin(lsns, np.array([each.value for each in base.excluded], np.uint64))
-    return chosen_changes(changes, np.flatnonzero(~seen))
+    seen = numpy_sees(base, changes.commit_lsns)
+    return chosen_changes(changes, np.flatnonzero(~seen)) if seen.any() else changes
 
 
 def chosen_changes(changes: LocatedChanges, chosen: np.ndarray | slice) -> LocatedChanges:

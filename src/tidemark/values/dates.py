@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemark.clock.epoch import EPOCH_DAYS, EPOCH_MICROS
 from tidemark.errors import InvalidValue
 from tidemark.values.cells import Cells, DecodedColumn, fixed, present, same_width, strings_of, values_of, written
 from tidemark.values.failure import require_good
@@ -37,8 +38,6 @@ from tidemark.values.kernels import (
 from tidemark.values.text import as_strings
 from tidemark.values.zones import UTC, Zone
 
-DAYS_TO_2000 = 10957
-MICROS_TO_2000 = DAYS_TO_2000 * 86_400_000_000
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, counted from 1970
 FIRST_MICRO, LAST_MICRO = FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1
 MICROS_PER_DAY = 86_400_000_000
@@ -101,14 +100,14 @@ def _fallback(name: str, cells: Cells, strange: Flags, binary: bool) -> pa.Strin
 
 def date_text(array: pa.Array) -> Cells:
     """date32 to text."""
-    texts, bad = _date_texts(values_of(array, np.int32).astype(np.int64) - DAYS_TO_2000, present(array))
+    texts, bad = _date_texts(values_of(array, np.int32).astype(np.int64) - EPOCH_DAYS, present(array))
     _require_in_range(array, bad)
     return texts
 
 
 def timestamp_text(array: pa.Array, zone: Zone = UTC) -> Cells:
     """timestamp[us] to text; with a time zone, in `zone`."""
-    counts = values_of(array, np.int64) - MICROS_TO_2000
+    counts = values_of(array, np.int64) - EPOCH_MICROS
     texts, bad = _timestamp_texts(counts, present(array), None if array.type.tz is None else zone)
     _require_in_range(array, bad)
     return texts
@@ -133,12 +132,12 @@ def timestamptz_text(cells: Cells, zone: Zone) -> Cells:
 
 def date_binary(array: pa.Array) -> Cells:
     """date32 to days."""
-    return same_width((values_of(array, np.int32) - np.int32(DAYS_TO_2000)).astype(">i4"), present(array))
+    return same_width((values_of(array, np.int32) - np.int32(EPOCH_DAYS)).astype(">i4"), present(array))
 
 
 def timestamp_binary(array: pa.Array) -> Cells:
     """timestamp[us] to microseconds, for timestamp and timestamptz."""
-    return same_width((values_of(array, np.int64) - MICROS_TO_2000).astype(">i8"), present(array))
+    return same_width((values_of(array, np.int64) - EPOCH_MICROS).astype(">i8"), present(array))
 
 
 def parsed_date(cells: Cells) -> Cells:
@@ -242,7 +241,7 @@ def _days(buffer: Bytes, offsets: Longs, lengths: Ints, out: Ints, strange: Flag
             continue
         if lengths[i] != 4:
             return i
-        value = int32_at(buffer, offsets[i]) + DAYS_TO_2000
+        value = int32_at(buffer, offsets[i]) + EPOCH_DAYS
         strange[i] = value < FIRST_DAY or value > LAST_DAY
         out[i] = 0 if strange[i] else np.int32(value)
     return OK
@@ -256,8 +255,8 @@ def _micros(buffer: Bytes, offsets: Longs, lengths: Ints, out: Longs, strange: F
         if lengths[i] != 8:
             return i
         value = np.int64(be64(buffer, offsets[i]))
-        strange[i] = value < FIRST_MICRO - MICROS_TO_2000 or value > LAST_MICRO - MICROS_TO_2000
-        out[i] = 0 if strange[i] else value + MICROS_TO_2000
+        strange[i] = value < FIRST_MICRO - EPOCH_MICROS or value > LAST_MICRO - EPOCH_MICROS
+        out[i] = 0 if strange[i] else value + EPOCH_MICROS
     return OK
 
 
@@ -404,7 +403,7 @@ def _parsed_day(buffer: Bytes, at: Any, end: Any) -> Any:
     year = 1 - year if before_christ else year
     if month < 1 or month > 12 or day < 1 or day > _month_length(year, month):
         return np.int64(0), np.int64(-1)
-    return _days_from_civil(year, month, day) - DAYS_TO_2000, np.int64(p + 6)
+    return _days_from_civil(year, month, day) - EPOCH_DAYS, np.int64(p + 6)
 
 
 @kernel

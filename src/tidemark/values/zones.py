@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidemark.clock.epoch import EPOCH_S
 from tidemark.errors import InvalidValue
 from tidemark.values.kernels import Flags, Ints, Longs
 
 _CYCLE_S = 146_097 * 86_400  # 400 years
 _CYCLE_YEARS = 400
-_TO_2000_S = 10_957 * 86_400
 _HINT = "Use a file of the IANA time zone database, version 2 or later."
 _RULE = re.compile(
     rb"(?:<[^>]+>|[A-Za-z]+)([-+]?[0-9:]+)"
@@ -38,7 +38,7 @@ class Zone:
         """Return the distance from UTC at times in microseconds since 2000; 0 where there is no time."""
         if not len(self.transitions):
             return np.where(valid, np.int64(self.east[0]), 0)
-        seconds = micros // 1_000_000 + _TO_2000_S
+        seconds = micros // 1_000_000 + EPOCH_S
         if self.repeats:
             late = np.maximum(seconds - self.transitions[-1], 0)
             seconds = seconds - -(-late // _CYCLE_S) * _CYCLE_S

@@ -1,4 +1,4 @@
-"""Histories of the model through a lake that is folded and vacuumed on the way: as of every commit of the window.
+"""Histories of the model through a lake that is folded, compacted and expired on the way: as of every commit kept.
 
 Many histories are the rows of one table, told apart by its first column. Their commits have positions of their own, so
 one boundary hides other commits of each. Where they are truncated they commit together.
@@ -23,6 +23,7 @@ from tidemark.clock import Boundary, Lsn
 from tidemark.errors import NotAnswerable
 from tidemark.lake.registers import read_retained
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
+from tidemark.pipeline.fold import change_files
 from tidemark.pipeline.fold.compactor import Compactor
 from tidemark.reads import few, places
 
@@ -32,12 +33,16 @@ QUICK = ((Identity.DEFAULT, False),)
 
 
 class FoldedLake(MadeLake):
-    """The same, folded and expired."""
+    """The same, folded, compacted and expired."""
+
+    compactions = 0
 
     def fold(self, spark: SparkSession) -> None:
         with Compactor(self.lake.path, spark) as compactor:
             for table in compactor.foldable():
                 compactor.fold(table)
+            for small in compactor.compactable():
+                self.compactions += compactor.compact(small).after
 
     def expire(self, number: int) -> None:
         """Let go of everything before a commit."""
@@ -92,6 +97,8 @@ def test_every_reader_sees_the_models_rows_wherever_the_table_is_folded_to(
     """
     if not truncated:
         monkeypatch.setattr(places, "WORTH_ROWS", 1)
+    monkeypatch.setattr(change_files, "MANY", 2)
+    monkeypatch.setattr(change_files, "GROWTH", 1)
     table, chance = many(identity, truncated, 8 if short else 25), random.Random(0)  # noqa: S311 - it is to be the same every time
     made = FoldedLake(tmp_path, table)
     first, second, last = 1, 3, table.length - 1
@@ -108,3 +115,4 @@ def test_every_reader_sees_the_models_rows_wherever_the_table_is_folded_to(
     made.fold(spark)
     made.expire(second)
     made.require(spark, second, last, chance, short=short)
+    assert made.compactions

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,15 +17,17 @@ from harness.database import PATIENT, Database
 from harness.lake import Lakeside, following, lakeside
 from harness.mirrored import eventually
 from harness.outside import path_of
+from harness.small_disk import CannotMount, fill, small_disk
+from harness.syncing import syncing
 from tests.conftest import NEWEST
 from tidemark.clock import Boundary, Lsn
-from tidemark.errors import NotAnswerable
+from tidemark.errors import LakeError, NotAnswerable
 from tidemark.lake.commits import LOG, LOG_S, old_commits, opened
-from tidemark.lake.leases import read_leases
+from tidemark.lake.leases import Lease, read_leases
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import read_retained
-from tidemark.lake.retention import Retention, retention_of
 from tidemark.lake.status import status_of
+from tidemark.lake.sync_records import Retention, retention_of
 from tidemark.lake.unlisted import names_in
 from tidemark.lake.versions import END_LSN, read_versions
 from tidemark.log.reader import LogReader
@@ -174,6 +178,39 @@ def test_kept_forever_what_folds_replaced_is_deleted_and_all_history_reads_as_be
         assert parquet(side) == listed
 
 
+@pytest.mark.full
+def test_kept_forever_with_a_resync_the_log_of_versions_keeps_only_what_each_generation_needs(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "MANY_COMMITS", 0)
+    db.run("create table t (id int primary key, v text)", "insert into t select i, 'v' from generate_series(1, 50) i")
+    with syncing(db, tmp_path, spark, "t", folds=False, keep_s=None) as synced:
+        lake = synced.options.lake
+
+        def changed(count: int) -> None:
+            for _ in range(count):
+                db.run("update t set v = v || '.' where id % 3 = 0")
+                synced.note("t")
+                synced.catch_up()
+                synced.fold()
+
+        synced.copy_all()
+        changed(2)
+        folder = lake / path_of(lake, "t") / VERSIONS
+        end = opened(folder).version()
+        synced.resync("t")
+        changed(3)
+        table = opened(folder)
+        table.create_checkpoint()
+        made_older(folder)
+        expire_lake(lake, ExpireOptions.of(Retention(None), 0.0))
+        left = sorted(int(path.stem) for path in (folder / LOG).glob("*.json"))
+        assert left == [*range(end + 1), table.version()]
+        synced.require_noted()
+        changed(1)
+        synced.require_noted()
+
+
 def made_older(folder: Path) -> None:
     """Make the commits of a table older than its log needs."""
     past = time.time() - 2 * LOG_S
@@ -220,6 +257,65 @@ def test_files_of_failed_jobs_go_when_nobody_writes(db: Database, spark: SparkSe
         remove_files(side, side.notes[0].lsn)
         assert not any(stray.exists() for stray in strays)
         assert side.require_noted_now() == 1
+
+
+@pytest.mark.full
+def test_on_a_full_disk_what_was_removed_before_is_deleted_and_then_it_goes_on(
+    db: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    try:
+        disk = small_disk(tmp_path / "lake", 64 << 20)
+        with disk as small, following(lakeside(db, tmp_path, spark, "t")) as side:
+            digits = "(select string_agg(md5(i::text || j), '') from generate_series(1, 50) j)"
+            db.run(f"insert into t select -i, {digits} from generate_series(1, 1000) i")
+            rounds(side, 2)
+            first, second = side.notes[0].lsn, side.notes[1].lsn
+            expire_lake(side.options.lake, ExpireOptions(keep_s=None, before=first, grace_s=3600))
+            db.run("update t set v = v || ', later'")
+            side.apply_all()
+            side.fold()
+            before = parquet(side)
+            ballast = fill(small)
+            with pytest.raises((LakeError, OSError)):
+                remove_files(side, second)
+            assert parquet(side) < before
+            remove_files(side, second)
+            assert read_retained(side.options.lake) == second
+            ballast.unlink()
+            side.notes = side.notes[1:]
+            assert side.require_noted_now() == 1
+    except CannotMount as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+
+
+@pytest.mark.full
+def test_the_tail_of_a_reader_that_opens_while_expire_runs_stays_in_the_log(
+    db: Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run("create table t (id int primary key, v text)")
+    side = lakeside(db, tmp_path, spark, "t", segment_bytes=100_000)
+    removing, leases, segments = expiry._tables, list[Lease](), list[int]()
+
+    def opened_meanwhile(*arguments: Any) -> Iterator[expiry.Removal]:
+        leases.append(Lease(side.options.lake, begin))
+        leases[0].needs_tail(begin)
+        for n in range(3):
+            db.run(f"insert into t select {n} * 1000 + i, repeat('v', 200) from generate_series(1, 600) i")
+            side.apply_all()
+        segments.extend(indexes_and_segments(side)[1])
+        return removing(*arguments)
+
+    with following(side):
+        begin = side.apply_all()
+        monkeypatch.setattr(expiry, "_tables", opened_meanwhile)
+        remove_files(side, begin)
+        monkeypatch.undo()
+        db.run("insert into t values (-1, 'received later')")
+        side.mirror.catch_up()
+        assert len(segments) > 2
+        assert indexes_and_segments(side)[1][: len(segments)] == segments
+        leases[0].close()
 
 
 @pytest.mark.full

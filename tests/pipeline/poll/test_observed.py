@@ -31,11 +31,11 @@ from harness.standby import standby_of, wait_for
 from tests.conftest import NEWEST
 from tests.mirror.conftest import SETTINGS, set_in
 from tests.pipeline.sync.load import create, writing
-from tidemark.clock import Lsn
+from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import ExitCode, NotAnswerable, ObjectMissing
 from tidemark.lake.controls import Controls
 from tidemark.lake.polls import read_polls
-from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest
+from tidemark.lake.snapshot_requests import ExportedSnapshot, SnapshotRequest, answer_request, read_requests
 from tidemark.mirror.compare.comparison import CompareOptions, Comparison
 from tidemark.mirror.compare.narrowing import Verdict
 from tidemark.pipeline.plan import PipelineOptions
@@ -388,6 +388,23 @@ def test_a_request_of_a_dead_process_is_nobodys(plain: Database, tmp_path: Path)
         exports.close_unused()
         eventually(lambda: not holders(plain))
         assert not list((tmp_path / "_requests").iterdir())
+
+
+def test_an_answer_of_a_killed_process_is_deleted_and_its_request_is_answered_again(
+    plain: Database, tmp_path: Path
+) -> None:
+    with SnapshotRequest(tmp_path) as gone, SnapshotRequest(tmp_path) as asked:
+        for request in read_requests(tmp_path):
+            answer_request(tmp_path, request, ExportedSnapshot("00000003-00000002-1", Snapshot.parse("7:7:"), Lsn(7)))
+        gone.close()
+        with SnapshotExports(tmp_path, plain.dsn()) as exports, open_poll_snapshot(plain.dsn()) as seen:
+            assert asked.answer() is None
+            assert exports.wanted()
+            exports.shown(seen, Lsn(8))
+            answer = asked.answer()
+            assert answer is not None
+            assert answer.lsn == Lsn(8)
+    assert not list((tmp_path / "_requests").iterdir())
 
 
 @pytest.mark.full

@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from harness.database import MIRROR, Database
 from harness.mirrored import eventually
 from harness.outside import path_of
+from harness.postgres.server import free_port
 from harness.syncing import Synced, publish, syncing
 from tests.conftest import NEWEST
 from tests.pipeline.sync.child import as_json
 from tidemark.clock import Boundary, Snapshot
-from tidemark.errors import UnexpectedSourceError
+from tidemark.errors import SourceError, SourceUnreachable
 from tidemark.lake.copy_records import CopyRecord, RecordedCopy, RecordedPart, left_records, recorded_files
 from tidemark.lake.requests import request_restart
 from tidemark.lake.versions import read_versions
@@ -32,6 +33,7 @@ from tidemark.pipeline.copy.holder import HeldCopy, SnapshotHolder
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
 from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.restart import restart_if_requested
+from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.slot import exact_snapshot
 from tidemark.storage.fail_points import AnyFailPoint, FailPoint, attach, detach
 
@@ -304,5 +306,17 @@ def test_a_holder_ends_when_nobody_continues_the_copy(db: Database, tmp_path: Pa
     assert holder._process.returncode == 0
     CopyRecord(tmp_path, record.id).remove()
     assert not list((tmp_path / "_copies").iterdir())
-    with pytest.raises(UnexpectedSourceError, match="no process can hold the snapshot"):
-        SnapshotHolder(HeldCopy(db.dsn(), "00000003-00000002-1", tmp_path, record.id))
+
+
+def test_the_error_of_a_process_that_cannot_hold_a_snapshot_keeps_its_class_sqlstate_and_hint(
+    db: Database, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError) as stale, db.session() as session:
+        session.begin(snapshot_id="00000003-00000002-1")
+    with pytest.raises(type(stale.value)) as held:
+        SnapshotHolder(HeldCopy(db.dsn(), "00000003-00000002-1", tmp_path, "unrecorded"))
+    assert held.value.args == stale.value.args
+    assert held.value.sqlstate is not None
+    with pytest.raises(SourceUnreachable, match="Connection refused") as unreachable:
+        SnapshotHolder(HeldCopy(Dsn(f"host=127.0.0.1 port={free_port()}"), "1-1", tmp_path, "unrecorded"))
+    assert unreachable.value.hint

@@ -9,7 +9,15 @@ import pytest
 from tidemark.clock import Boundary, Lsn, Snapshot
 from tidemark.errors import LakeInUse
 from tidemark.lake import copy_records
-from tidemark.lake.copy_records import CopyRecord, RecordedCopy, RecordedPart, left_records, recorded_files
+from tidemark.lake.copy_records import (
+    CopyRecord,
+    RecordedCopy,
+    RecordedPart,
+    left_records,
+    recorded_files,
+    recorded_floors,
+    remove_abandoned,
+)
 from tidemark.pipeline.copy.continuing import ContinuedCopy, left_copies
 
 pytestmark = pytest.mark.quick
@@ -44,6 +52,31 @@ def test_what_a_killed_process_left_is_read_again(tmp_path: Path, monkeypatch: p
     assert (left.copy, list(left.parts)) == (before, parts)
     left.record.remove()
     assert not left_copies(tmp_path)
+
+
+def test_a_record_that_no_process_continues_keeps_changes_for_some_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = recorded(tmp_path)
+    monkeypatch.setattr(copy_records, "ABANDONED_S", 0.0)
+    remove_abandoned(tmp_path)
+    assert recorded_floors(tmp_path) == (Lsn(4),), "its process runs"
+    record.close()
+    monkeypatch.setattr(copy_records, "ABANDONED_S", 3600.0)
+    remove_abandoned(tmp_path)
+    assert recorded_floors(tmp_path) == (Lsn(4),)
+    monkeypatch.setattr(copy_records, "ABANDONED_S", 0.0)
+    remove_abandoned(tmp_path)
+    assert (recorded_floors(tmp_path), recorded_files(tmp_path)) == ((), set())
+    assert not list((tmp_path / "_copies").iterdir())
+
+
+def test_the_lock_of_a_process_that_was_killed_before_it_wrote_its_record_is_removed(tmp_path: Path) -> None:
+    running = CopyRecord(tmp_path)
+    CopyRecord(tmp_path).close()
+    remove_abandoned(tmp_path)
+    assert [path.name for path in (tmp_path / "_copies").iterdir()] == [f"{running.id}.lock"]
+    running.close()
 
 
 def test_a_record_of_another_version_is_removed_and_its_files_are_not_kept(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from tests.conftest import NEWEST
 from tests.pipeline.sync.test_faults import TABLE
 from tidemark.clock import Lsn
 from tidemark.errors import NotAnswerable, NotPermitted
-from tidemark.lake.controls import Controls
+from tidemark.lake.controls import CURRENT, Controls
 from tidemark.lake.requests import request_resync
 from tidemark.pipeline.pipeline import follow
-from tidemark.pipeline.plan import CURRENT
 from tidemark.pipeline.recording import StateRecord
 from tidemark.pipeline.reporting import Reporter
 

@@ -12,7 +12,7 @@ from harness.syncing import Synced, syncing
 from tests.conftest import NEWEST
 from tidemark.lake.registers import read_tables
 from tidemark.pipeline.expire.expiry import ExpireOptions, expire_lake
-from tidemark.pipeline.sinks import forgetting
+from tidemark.pipeline.sinks import sink
 from tidemark.schema.history import TableEventKind
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
@@ -29,7 +29,7 @@ def known(synced: Synced) -> dict[str, list[TableEventKind]]:
 def test_tables_that_were_dropped_and_definitions_that_expired_are_forgotten_by_a_running_mirror(
     db: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "FORGET_S", 0.0)
+    monkeypatch.setattr(sink, "FORGET_S", 0.0)
     for table in ("t", "u", "w"):
         db.run(f"create table {table} (id int primary key)", f"insert into {table} values (1)")
     with syncing(db, tmp_path, spark, "t", "u", "w", folds=False) as synced:

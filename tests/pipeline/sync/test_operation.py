@@ -27,6 +27,7 @@ from tidemark.pipeline.plan import PipelineOptions
 from tidemark.pipeline.publishing import SlotWatch
 from tidemark.pipeline.recording import StateRecord
 from tidemark.postgres.dsn import Dsn
+from tidemark.storage.disk import TEMPORARY
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark, NEWEST]
 
@@ -150,18 +151,23 @@ def test_a_source_that_refuses_connections_is_logged_once(
     assert logged.startswith("cannot read the replication slot: cannot connect to ")
 
 
-def test_the_record_counts_equal_errors_and_is_left_to_the_pipeline_that_runs(
+def test_the_record_counts_equal_errors_removes_unfinished_ones_and_is_left_to_the_pipeline_that_runs(
     db: Database, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     db.run("create table t (id int primary key)")
     publish(db, "t")
     tidemark.sync(db.dsn(), lake, spark=spark, once=True)
+    unfinished = lake / f"_pipeline.json.{'0' * 32}{TEMPORARY}"  # as a kill leaves it
+    unfinished.touch()
     with StateRecord(lake) as record:
+        assert not unfinished.exists()
+        unfinished.touch()
         record.failed("folding failed")
         record.failed("folding failed")
         with StateRecord(lake) as other:
             other.failed("something else")
+            assert unfinished.exists(), "the pipeline that runs may be writing it"
         error = pipeline_state(lake).last_error
         assert error is not None
         assert (error.message, error.count) == ("folding failed", 2)

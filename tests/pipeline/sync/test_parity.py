@@ -1,6 +1,7 @@
 """A busy database, mirrored from the middle of its work on: at exact positions every table is what PostgreSQL has.
 
-Tables are added and copied anew under load, and folded in some turns; in the others reads find what is not folded.
+Tables are added and copied anew under load, and folded and compacted in some turns; in the others reads find what is
+not folded.
 `make sync-parity` is the same for longer.
 """
 
@@ -17,6 +18,7 @@ from harness.postgres import installs
 from harness.syncing import Synced, syncing
 from tests.conftest import Start, installs_from
 from tests.pipeline.sync.load import create, writing
+from tidemark.pipeline.fold import change_files
 
 pytestmark = [pytest.mark.quick, pytest.mark.spark]
 
@@ -27,7 +29,11 @@ TABLES = ("orders", "items", "bag_of_events", "late", "later")
 
 
 @pytest.mark.full
-def test_under_load_every_table_is_exact_at_every_position(start: Start, spark: SparkSession, tmp_path: Path) -> None:
+def test_under_load_every_table_is_exact_at_every_position(
+    start: Start, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_files, "MANY", 4)
+    monkeypatch.setattr(change_files, "GROWTH", 1)
     db = create_database(start(max_prepared_transactions=20))
     create(db, *TABLES)
     with writing(db, *TABLES) as done, syncing(db, tmp_path, spark, *TABLES[:3], folds=False) as synced:

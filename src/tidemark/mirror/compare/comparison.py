@@ -74,7 +74,7 @@ class _Subject:
 
     @property
     def name(self) -> str:
-        return f"{self.history.fingerprint.schema}.{self.history.fingerprint.name}"
+        return self.history.fingerprint.qualified
 
     @property
     def only(self) -> bool:

@@ -153,7 +153,7 @@ class ServerSide:
         return source_md5(source_row(columns), utf8=self.session.stores_utf8)
 
     def _rows(self, query: sql.Composed) -> list[tuple[Any, ...]]:
-        name = f"{self.table.fingerprint.schema}.{self.table.fingerprint.name}"
+        name = self.table.fingerprint.qualified
         with translated(f"comparing {self.session.server.object(name)}", self.session.server):
             return self.session.connection.execute(query.as_bytes(None)).fetchall()  # UTF-8 also with `send_as_stored`
 

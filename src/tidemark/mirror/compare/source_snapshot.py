@@ -75,43 +75,43 @@ class StreamedSnapshot(SourceSnapshot):
 
     def __init__(self, dsn: Dsn, mirror: Mirror, timeout_s: float) -> None:
         super().__init__(dsn, mirror, timeout_s)
-        self._looks: list[tuple[CatalogSnapshot, Session]] = []
+        self._catalogs: list[tuple[CatalogSnapshot, Session]] = []
 
     def moment(self, wait_s: float | None) -> Moment:
         """Return the mirror at the first snapshot that can be answered; the sessions of the others are closed."""
         limit_s = LIMIT_S if wait_s is None else wait_s
-        moment = self._mirror._seen_by(self._look, limit_s, self._forget, self.tables)
-        for look, session in self._looks:
-            if look is moment._look:
-                self._keep(session, look.snapshot)
+        moment = self._mirror._seen_by(self._read_catalog, limit_s, self._forget, self.tables)
+        for catalog, session in self._catalogs:
+            if catalog is moment._catalog:
+                self._keep(session, catalog.snapshot)
             else:
                 session.close()
-        self._looks = []
+        self._catalogs = []
         return moment
 
-    def _forget(self, look: CatalogSnapshot) -> None:
+    def _forget(self, catalog: CatalogSnapshot) -> None:
         """Close the session of a snapshot that was not used; there may be many, and a server limits its connections."""
-        for each, session in self._looks:
-            if each is look:
+        for each, session in self._catalogs:
+            if each is catalog:
                 session.close()
-        self._looks = [held for held in self._looks if held[0] is not look]
+        self._catalogs = [held for held in self._catalogs if held[0] is not catalog]
 
     def close(self) -> None:
         """Close all sessions, which releases their snapshots."""
-        for _, session in self._looks:
+        for _, session in self._catalogs:
             session.close()
         super().close()
 
-    def _look(self) -> CatalogSnapshot:
+    def _read_catalog(self) -> CatalogSnapshot:
         """Take a catalog snapshot in a session of its own, whose transaction stays open."""
         lake = self._mirror._opened.lake
         session = open_source(self._dsn, "compare", lake, self._mirror._opened.view().reader, self._timeouts)
         try:
             replayed = replayed_by(session)
             session.begin()
-            look = replace(read_within(session, MirrorNames(lake.mirror)), replayed=replayed)
+            catalog = replace(read_within(session, MirrorNames(lake.mirror)), replayed=replayed)
         except BaseException:
             session.close()
             raise
-        self._looks.append((look, session))
-        return look
+        self._catalogs.append((catalog, session))
+        return catalog

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -42,8 +42,7 @@ from tidemark.logs import fields
 from tidemark.pgoutput.rows import RELATIONS, joined_rows
 from tidemark.pipeline.apply.cycle import Applied, run_cycle
 from tidemark.pipeline.apply.options import ApplyOptions
-from tidemark.pipeline.sinks.forgetting import Forgetting
-from tidemark.pipeline.sinks.sink import Sink, TableCopy
+from tidemark.pipeline.sinks.sink import Forgetting, Sink, TableCopy
 from tidemark.postgres.blockers import ending, named, older_than
 from tidemark.postgres.catalog_reading import read_catalog_snapshot
 from tidemark.postgres.session import Session
@@ -130,22 +129,22 @@ class StreamApplier:
         try:
             if self._session is None:
                 self._session = Session.open(self._options.source, "apply")
-            look = read_catalog_snapshot(
+            catalog = read_catalog_snapshot(
                 self._session, self._options.names, self.tables.watched, self.tables.to_check_for_rows
             )
             took_s = time.monotonic() - begin
-            self.tables.observe(look)
+            self.tables.observe(catalog)
             self._name_blockers(self._session)
         except SourceError as error:
             if policy_of(error).retry is Retry.NEVER:
                 raise
             self._disconnect()
             _LOGGER.warning("cannot read the source's catalog: %s", " ".join(error.message.split()))
-            self._next_catalog_read = time.monotonic() + self._options.look_interval_s
+            self._next_catalog_read = time.monotonic() + self._options.catalog_interval_s
             return False
-        self._next_catalog_read = time.monotonic() + max(self._options.look_interval_s, _PATIENCE * took_s)
-        self.source_position = look.lsn, look.time
-        if self._source_times and self._source_times[-1][0] == look.lsn:
+        self._next_catalog_read = time.monotonic() + max(self._options.catalog_interval_s, _PATIENCE * took_s)
+        self.source_position = catalog.lsn, catalog.time
+        if self._source_times and self._source_times[-1][0] == catalog.lsn:
             self._source_times.pop()  # a source without WAL would add an entry with every catalog snapshot
         self._source_times.append(self.source_position)
         fail_point(FailPoint.CATALOG_READ)
@@ -171,26 +170,39 @@ class StreamApplier:
                 self._pace.took(planned.size_bytes, time.monotonic() - begin)
             else:
                 self.cycle = replace(self.cycle, applied_lsn=upto)
-        changed_at = {oid: self.sink.applied_lsn(self.tables.path(oid)) for oid in self.tables.pending}
-        self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader)
+        self._settle()
         self._begin_truncated()
         return applied
+
+    def _settle(self) -> None:
+        """Record the events that are certain. Nothing expires while it is recorded that tables can be read."""
+        changed_at = {oid: self.sink.applied_lsn(self.tables.path(oid)) for oid in self.tables.pending}
+        with ExitStack() as held:
+            retained = Lsn.ZERO
+            if self.tables.is_beginning:
+                held.enter_context(closing(self.sink.hold(Lsn.ZERO)))
+                retained = self.sink.retained_lsn()
+            self.tables.settle(self.cycle.applied_lsn, changed_at, self.reader, retained)
 
     def _begin_truncated(self) -> None:
         """Record that tables which were truncated while they were copied can be read from the TRUNCATE on."""
         for oid, lsn in self.tables.truncated().items():
-            if self.sink.retained_lsn() < lsn <= self.cycle.applied_lsn:
+            if lsn > self.cycle.applied_lsn:
+                continue
+            with closing(self.sink.hold(lsn.before())):
+                if self.sink.retained_lsn() >= lsn:
+                    continue
                 self.tables.begin_truncated(oid, lsn)
                 table = self.tables.history(oid).fingerprint
-                name = f"{table.schema}.{table.name}"
+                name = table.qualified
                 message = "table %s: readable from %s on, where it was truncated"
                 _LOGGER.info(message, name, lsn, extra=fields(table=name, lsn=lsn))
 
     def take(self, copies: Iterable[TableCopy]) -> Iterator[tuple[TableCopy, bool]]:
         """Add copies to the sink; yield each copy that could be checked, and whether it was accepted.
 
-        A copy is accepted if the table still has the copied definition, and everything up to the copy's position is
-        applied.
+        A copy is accepted if the table still has the copied definition, everything up to the copy's position is
+        applied, and no change above its floor has expired.
         """
         ready = [each for each in copies if self.cycle.applied_lsn >= each.base.lsn]
         if ready and self.read_catalog():

@@ -18,7 +18,6 @@ from tidemark.lake.shared import SharedFolder
 from tidemark.log.mapped import decoded
 from tidemark.log.slices import Slice
 from tidemark.pgoutput.changes import ChangeBatch, Undecodable
-from tidemark.pgoutput.extents import Said
 from tidemark.pipeline.sinks.sink import ChangeTarget, Written
 from tidemark.values.types import Types
 
@@ -64,8 +63,6 @@ def _write(work: Work, slices: Iterable[Slice]) -> list[Written | PassedOver]:
     try:
         for part in (part for each in slices for part in each.parts):
             for batch in decoded(part, log, work.types):
-                if isinstance(batch, Said):
-                    continue
                 oid = batch.relation.oid
                 if not target.accepts(batch.relation):
                     passed[oid] = PassedOver(oid)

@@ -29,11 +29,11 @@ class ApplyOptions:
     cycle_bytes: int = CYCLE_BYTES
     cycle_s: float = CYCLE_S
     slice_bytes: int = 16 << 20
-    look_interval_s: float = 1.0
+    catalog_interval_s: float = 1.0
     idle_interval_s: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("cycle_bytes", "cycle_s", "slice_bytes", "look_interval_s", "idle_interval_s"):
+        for name in ("cycle_bytes", "cycle_s", "slice_bytes", "catalog_interval_s", "idle_interval_s"):
             if getattr(self, name) <= 0:
                 raise InvalidValue(f"invalid {name}: {getattr(self, name)}", "Use a value greater than 0.")
         for name in ("log", "lake"):

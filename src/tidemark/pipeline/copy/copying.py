@@ -142,7 +142,7 @@ class Copying:
             if snapshot is None:
                 for oid in list(left):
                     if (copy := interrupted.complete(oid, sink, histories[oid])) is not None:
-                        name = f"{copy.fingerprint.schema}.{copy.fingerprint.name}"
+                        name = copy.fingerprint.qualified
                         self._progress.planned(oid, name, 0, 0)
                         self._complete(copy, left, record)
                 return
@@ -174,7 +174,7 @@ class Copying:
         for oid, error in planned.refused.items():
             self._fail(left, oid, error)
         for oid, table in planned.work.tables.items():
-            name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
+            name = table.fingerprint.qualified
             self._progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
         for each in copied:
             if each.part.oid in planned.missing:

@@ -2,23 +2,29 @@
 
     python -m tidemark.pipeline.copy.holder
 
-It reads a JSON object from standard input, imports the snapshot of the driver, exports it again, and prints the name of
-the new export. It ends when the copy has ended, when no process has continued the copy for `hold_s` seconds, or when
-its connection is lost. While it runs, the source keeps the rows that the snapshot shows, as for any copy.
+It reads a JSON object from standard input, imports the snapshot of the driver, exports it again, and prints one line:
+
+    held NAME        the snapshot is held, and NAME is the new export
+    failed JSON      it cannot be held; the error with all its fields as JSON
+
+It ends when the copy has ended, when no process has continued the copy for `hold_s` seconds, or when its connection is
+lost. While it runs, the source keeps the rows that the snapshot shows, as for any copy.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import TidemarkError, UnexpectedSourceError
+from tidemark.errors import TidemarkError, UnexpectedSourceError, error_from_json, error_to_json, policy_of
 from tidemark.lake.copy_records import is_copying, is_recorded
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
@@ -69,11 +75,14 @@ class SnapshotHolder:
         with self._process.stdout as stdout, self._process.stderr as stderr:
             with self._process.stdin as stdin:
                 stdin.write(copy.as_json())
-            self.snapshot_id = stdout.readline().strip()
-            if not self.snapshot_id:
+            result, _, text = stdout.readline().strip().partition(" ")
+            if result != "held":
                 reason = stderr.read().strip()
                 self.close()
-                raise UnexpectedSourceError(f"no process can hold the snapshot of the copy: {reason}")
+                if result == "failed":
+                    raise error_from_json(text)
+                raise UnexpectedSourceError(f"the process that holds the snapshot of a copy has ended: {reason}")
+            self.snapshot_id = text
 
     def close(self) -> None:
         """End the process."""
@@ -86,8 +95,7 @@ def hold(copy: HeldCopy) -> None:
     with Session.open(copy.source, "hold snapshot", _HOLDING) as session:
         session.begin(snapshot_id=copy.snapshot_id)
         (name,) = session.row("select pg_export_snapshot()")
-        sys.stdout.write(f"{name}\n")
-        sys.stdout.flush()
+        _print(f"held {name}")
         seen = checked = time.monotonic()
         while True:
             now = time.monotonic()
@@ -107,7 +115,13 @@ def main() -> None:
     try:
         hold(HeldCopy.from_json(sys.stdin.read()))
     except TidemarkError as error:
-        sys.exit(str(error))
+        _print(f"failed {error_to_json(error)}")
+        sys.exit(policy_of(error).exit_code)
+
+
+def _print(line: str) -> None:
+    with suppress(BrokenPipeError):  # the driver reads one line
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ class CopyProgress:
 
     def done(self, oid: int) -> None:
         """Record that all parts of a table are copied."""
-        self._say(oid, "copied")
+        self._set_state(oid, "copied")
 
     def failed(self, oid: int) -> None:
         """Record that the copy of a table failed; it starts over."""
-        self._say(oid, "failed")
+        self._set_state(oid, "failed")
 
     def seconds(self, oid: int) -> float:
         """The time since the copy of a table started."""
@@ -87,7 +87,7 @@ class CopyProgress:
             sum(left) / rate if rate > 0 else None,
         )
 
-    def _say(self, oid: int, state: str) -> None:
+    def _set_state(self, oid: int, state: str) -> None:
         with self._lock:
             if oid in self._tables:
                 self._tables[oid] = replace(self._tables[oid], state=state)

@@ -18,7 +18,7 @@ from tidemark.pipeline.copy.parts import Part
 from tidemark.postgres.blockers import naming_lockers
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session
-from tidemark.postgres.shared import require_same, table_label
+from tidemark.postgres.shared import require_same
 from tidemark.postgres.sqlstate import translated
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column
@@ -50,7 +50,7 @@ class PartQuery:
                 raise naming_lockers(other, self.table.oid, error) from error
         statement = copy_statement(self).as_bytes(session.connection)
         session.send_as_stored()
-        return (yield from copied_bytes(session.connection.pgconn, statement, f"copying {table_label(self.table)}"))
+        return (yield from copied_bytes(session.connection.pgconn, statement, f"copying {self.table.qualified}"))
 
 
 def pages_of(session: Session, oid: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from tidemark.errors import Conflict, NotAnswerable, ReceiveFailed, SlotBlocked,
 from tidemark.log.reader import LogReader
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.session import Session, Timeouts
-from tidemark.postgres.shared import SharedSnapshot, table_label
+from tidemark.postgres.shared import SharedSnapshot
 from tidemark.postgres.slot import exact_snapshot
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.fingerprint import Fingerprint
@@ -71,7 +71,7 @@ def locked_snapshot(
         session.begin()
         for table in tables:
             lock = sql.SQL("lock table only {} in access share mode").format(sql.Identifier(table.schema, table.name))
-            session.execute(lock, f"locking {table_label(table)}")
+            session.execute(lock, f"locking {table.qualified}")
         text, position = session.row(_HERE)
         snapshot, lsn = Snapshot.parse(text), Lsn.parse(position)
         _require_at_most(endpos, lsn)

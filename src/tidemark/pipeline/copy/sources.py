@@ -87,7 +87,7 @@ class PartSources:
             yield Spooled(files)
         finally:
             for file in files.values():
-                with suppress(OSError):  # poll mode empties the directory before the next cycle
+                with suppress(OSError):  # the directory is emptied when a sync starts, and before each poll
                     file.unlink()
 
     def _spool(self, query: PartQuery, path: Path) -> None:

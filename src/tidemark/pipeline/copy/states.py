@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.pipeline.sinks.sink import TableCopy
+from tidemark.restarts import next_pause_s
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 UNREADABLE_S = 3600.0  # the pause if only a change at the source can help
@@ -81,7 +82,7 @@ class CopyStates:
         copy was requested meanwhile.
         """
         state = self._in(oid, CopyPhase.IN_FLIGHT, CopyPhase.COPIED)
-        pause = min(MOST_PAUSE_S, 2 * state.pause_s or LEAST_PAUSE_S)
+        pause = next_pause_s(state.pause_s, LEAST_PAUSE_S, MOST_PAUSE_S)
         if unreadable and not state.asked_meanwhile:
             pause = UNREADABLE_S
         self._states[oid] = _State(CopyPhase.WANTED, now + pause, pause)

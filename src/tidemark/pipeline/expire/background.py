@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from tidemark.lake.retention import Retention, record_retention
+from tidemark.lake.sync_records import Retention, record_retention
 from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.expire.expiry import GRACE_S, Expired, ExpireOptions, expire_lake
 from tidemark.units import format_duration

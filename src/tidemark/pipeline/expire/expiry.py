@@ -2,42 +2,50 @@
 
 So a reader that listed the files before still finds them, and a reader that lists them now finds the new retained LSN.
 Files stay on disk for a grace period after they were removed from a table, and while a lease exists that is older than
-the removal.
+the removal. If the disk is too full to remove files from tables, those that earlier runs have removed are deleted.
 
 `unneeded` finds the files that no read at or above the retained LSN needs. A closed version is not visible at a
 boundary at or above its end, unless the boundary excludes the commit that ended it, and no boundary may exclude a
 commit below the retained LSN. Folded changes are needed only by reads of the changes themselves; reads of an earlier
 generation need all its changes.
+
+Changes above what can be read of a table are needed only by a later copy, or if the table begins without one. Neither
+is accepted with a base whose floor is below the retained LSN. A table that was dropped, or of which only inserts are
+published, is copied once it is published with all operations, and then needs only the changes after that.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from tidemark.clock import Lsn
-from tidemark.errors import InvalidValue, LakeInUse, LogError, ReceiveFailed
+from tidemark.errors import InvalidValue, LakeError, LakeInUse, LogError, ReceiveFailed
 from tidemark.lake.catalog import update_catalog
 from tidemark.lake.changes import ChangeFile, read_changes
 from tidemark.lake.commits import TOMBSTONES_S, clean_log, is_there, old_commits, opened, remove_files
-from tidemark.lake.copy_records import recorded_files, recorded_floors
+from tidemark.lake.copy_records import recorded_files, recorded_floors, remove_abandoned
 from tidemark.lake.lake import Lake
 from tidemark.lake.leases import Leased, leases_in_force, needed_from, oldest
 from tidemark.lake.lock import EXPIRING, FOLDING, WRITING, LakeLock
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import ExpiryRegister, read_retained, read_times
-from tidemark.lake.retention import KEEP_S, Retention
+from tidemark.lake.sync_records import KEEP_S, Retention
 from tidemark.lake.unlisted import SeenUnlisted, UnlistedFile, delete, names_in, removed_files, unlisted_files
-from tidemark.lake.versions import VersionFile, Versions, ends_before, held, read_versions
+from tidemark.lake.versions import EarlierGeneration, VersionFile, Versions, earlier_generations, held, read_versions
 from tidemark.log.trimming import forget
+from tidemark.postgres.names import MirrorNames
 from tidemark.receive.client import ReceiveClient
 from tidemark.schema.history import Span, TableEventKind, TableHistory
 from tidemark.storage.fail_points import FailPoint, fail_point
@@ -57,17 +65,22 @@ class Unneeded:
 
 
 def unneeded(
-    history: TableHistory, changes: Sequence[ChangeFile], versions: Versions | None, retained: Lsn
+    history: TableHistory,
+    changes: Sequence[ChangeFile],
+    versions: Versions | None,
+    retained: Lsn,
+    begins_after: Lsn = Lsn.ZERO,
 ) -> Unneeded:
-    """The files that are not needed, given what is folded and where reads begin."""
-    spans = spans_from(history, retained)
-    if not spans and history.last.kind is TableEventKind.WAITING:
-        return Unneeded((), ())  # the state with which it begins is not known yet
+    """The files that are not needed, given what is folded and where reads begin.
+
+    If the table begins later, it needs no changes at or below the retained LSN, nor at or below `begins_after`.
+    """
+    spans, later = spans_from(history, retained), max(retained, begins_after)
     ended: tuple[VersionFile, ...] = ()
     if versions is not None:
         gone = not spans and versions.base < retained
         ended = tuple(f for f in versions.files if gone or (f.greatest_end is not None and f.greatest_end <= retained))
-    return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained)))
+    return Unneeded(ended, tuple(file for file in changes if not _is_needed(file, spans, versions, retained, later)))
 
 
 def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
@@ -75,8 +88,13 @@ def spans_from(history: TableHistory, retained: Lsn) -> list[Span]:
     return [span for span in history.spans() if span.end is None or span.end >= retained]
 
 
-def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn) -> bool:
-    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file."""
+def _is_needed(file: ChangeFile, spans: Sequence[Span], versions: Versions | None, retained: Lsn, later: Lsn) -> bool:
+    """Whether a read of the table or of its changes, at or above the retained LSN, needs this file.
+
+    Above everything that can be read, a table that begins again needs the changes above `later`.
+    """
+    if all(span.end is not None and span.end < file.least for span in spans):
+        return file.greatest > later
     if file.greatest > retained:
         return True
     for span in spans:
@@ -139,20 +157,51 @@ def expire_lake(path: Path, options: ExpireOptions, *, dry_run: bool = False) ->
 
 def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
     path = lake.path
+    if not dry_run:
+        remove_abandoned(path)
     leases, copies = leases_in_force(path), recorded_floors(path)
     cycle, before = lake.cycle(), read_retained(path)
     wanted = min(_wanted(lake, options), cycle.complete)
     retained = max(before, min([wanted, *(lease.lsn for lease in leases), *copies]))
-    if not dry_run and retained > Lsn.ZERO:
-        ExpiryRegister(path).record(retained)
-    removals = [*_tables(lake, retained, dry_run)]
-    if not dry_run:
-        update_catalog(path)  # before files are deleted, so that it never names a version without them
-    removals += _files(lake, options, dry_run)
-    if not dry_run:
-        update_catalog(path)
-    removals += _log(lake, retained, leases, dry_run)
+    removals: list[Removal] = []
+    with _FirstError() as failing:
+        with failing.noted():
+            if not dry_run and retained > Lsn.ZERO:
+                ExpiryRegister(path).record(retained)
+            kept_from = min([retained, *(lease.lsn for lease in leases_in_force(path)), *recorded_floors(path)])
+            removals += _tables(lake, kept_from, cycle.complete, dry_run)
+        with failing.noted():
+            if not dry_run:
+                update_catalog(path)  # before files are deleted, so that it never names a version without them
+        with failing.noted():
+            removals += _files(lake, options, dry_run)
+        with failing.noted():
+            if not dry_run:
+                update_catalog(path)
+        removals += _log(lake, retained if dry_run else read_retained(path), dry_run)
     return Expired(retained, wanted, leases, copies, tuple(removals))
+
+
+class _FirstError:
+    """Raises the first of several errors at the end: on a full disk, only the later steps make room for the others."""
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Run a step, and continue after its error."""
+        try:
+            yield
+        except (LakeError, DeltaError, OSError) as error:
+            self._first = self._first or error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None and self._first is not None:
+            raise self._first
 
 
 def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
@@ -164,11 +213,18 @@ def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
     return Lsn(applied_lsn or 0)
 
 
-def _tables(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
-    """Remove expired files from tables. They stay on disk."""
+def _tables(lake: Lake, retained: Lsn, complete: Lsn, dry_run: bool) -> Iterator[Removal]:
+    """Remove expired files from tables. They stay on disk.
+
+    The LSN up to which all definitions are known, `complete`, was read before the histories. So every transaction that
+    a later publication of a table concerns commits above it.
+    """
+    inserts = MirrorNames(lake.mirror).inserts_publication
     for history in lake.tables().values():
         changes = read_changes(lake.path, history.path, Lsn.ZERO)
-        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained)
+        is_unpublished = history.last.kind is TableEventKind.DROPPED or history.fingerprint.publications == (inserts,)
+        begins_after = complete if is_unpublished else Lsn.ZERO
+        found = unneeded(history, changes.files, read_versions(lake.path, history.path), retained, begins_after)
         names = [file.name for file in found.versions]
         paths = [Path(file.path).name for file in found.changes]
         for folder, gone, sizes in (
@@ -193,7 +249,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
             folder = lake.path / history.path / name
             if not is_there(folder):
                 continue
-            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list
+            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list[EarlierGeneration]
             found = _unlisted(folder, recorded, keep)
             since = seen.since(f"{history.path}/{name}", found)
             leases = leases_in_force(lake.path)
@@ -205,15 +261,15 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
                 if names:
                     size = sum(found[each].size_bytes for each in names)
                     yield Removal(f"{history.name} {name}, {kind}", len(names), size)
-            if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS and not keep():
-                clean_log(folder)
+            if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS:
+                clean_log(folder, [each.delta_version for each in keep()])
     seen.record()
 
 
-def _unlisted(folder: Path, recorded: set[str], keep: Callable[[], list[int]]) -> dict[str, UnlistedFile]:
-    """The files that a table does not list, except those `recorded` for copies and of the Delta versions in `keep`."""
+def _unlisted(folder: Path, recorded: set[str], keep: Callable[[], list[EarlierGeneration]]) -> dict[str, UnlistedFile]:
+    """The files that a table does not list, except those `recorded` for copies and of generations that are read."""
     found = {file.name: file for file in unlisted_files(folder) if file.name not in recorded}
-    for version in keep() if found else ():
+    for version in [each.delta_version for each in keep() if each.is_read] if found else ():
         for name in names_in(opened(folder, version)):
             found.pop(name, None)
     return found
@@ -238,10 +294,10 @@ def _deletable(
     return {"expired earlier": set(found.keys() & expired), "never committed": orphans}
 
 
-def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[int]:
-    """The Delta versions at which earlier generations ended that can still be read."""
+def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[EarlierGeneration]:
+    """The earlier generations that can still be read, and those in between."""
     bases = {span.base.lsn for span in spans_from(history, retained)}
-    return ends_before(lake.path, history.path, bases)
+    return earlier_generations(lake.path, history.path, bases)
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
@@ -254,12 +310,12 @@ def _all_still(lake: Lake, locks: ExitStack) -> bool:
     return True
 
 
-def _log(lake: Lake, retained: Lsn, leases: tuple[Leased, ...], dry_run: bool) -> Iterator[Removal]:
+def _log(lake: Lake, retained: Lsn, dry_run: bool) -> Iterator[Removal]:
     """Have the receiver remove log segments, and remove the commit index of removed segments below the retained LSN."""
     if not dry_run:
         with suppress(ReceiveFailed), ReceiveClient(lake.log) as client:
             applied_lsn = lake.cycle().applied_lsn
-            client.applied(applied_lsn, needed_from(applied_lsn, leases))
+            client.applied(applied_lsn, needed_from(applied_lsn, leases_in_force(lake.path)))
     gone: dict[Path, int] = {}
     with suppress(LogError):
         gone = forget(lake.log, retained, dry_run=dry_run)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tidemark.errors import TidemarkError
+from tidemark.lake.catalog import PacedCatalog
 from tidemark.logs import fields
 from tidemark.pipeline.background import BackgroundJob
 from tidemark.pipeline.fold.compactor import Compactor, Foldable, Folded
@@ -35,6 +38,7 @@ class BackgroundFold(BackgroundJob):
         super().__init__("fold")
         self._lake, self._spark, self._folded = lake, spark, folded
         self._rhythm = Rhythm()
+        self._catalog, self._is_listed = PacedCatalog(lake), True
         self._thread.start()
 
     def _run(self) -> None:
@@ -46,17 +50,28 @@ class BackgroundFold(BackgroundJob):
         pause_s, compact_at = INTERVAL_S, time.monotonic()
         while not self._rest(pause_s):
             try:
-                with Compactor(self._lake, self._spark, tasks) as compactor:
+                with Compactor(self._lake, self._spark, tasks, publishes=False) as compactor:
                     begin = time.monotonic()
                     tables = compactor.foldable()
                     pause_s = max(INTERVAL_S, PATIENCE * (time.monotonic() - begin))
                     self._fold_due(compactor, tables)
+                    self._is_listed = self._is_listed and not compactor.has_folded
                     if begin >= compact_at:
                         self._compact(compactor)
                         compact_at = time.monotonic() + COMPACT_S
+                if self._catalog.is_due:
+                    self._list()
             except Exception as error:  # noqa: BLE001 - without its thread, nothing would be folded
                 self._warn(f"folding failed: {what_failed(error)}", None)
                 self._stopping.wait(RETRY_S)
+        with suppress(TidemarkError, OSError):  # the next process updates the catalog when it starts
+            self._list()
+
+    def _list(self) -> None:
+        """Update the catalog if a table was folded, so that its readers find the result."""
+        if not self._is_listed:
+            self._catalog.update()
+            self._is_listed = True
 
     def _fold_due(self, compactor: Compactor, tables: Sequence[Foldable]) -> None:
         for table in tables:

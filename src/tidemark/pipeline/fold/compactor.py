@@ -64,7 +64,7 @@ class Foldable:
     @property
     def name(self) -> str:
         """`schema.table`, for messages."""
-        return f"{self.span.fingerprint.schema}.{self.span.fingerprint.name}"
+        return self.span.fingerprint.qualified
 
     @property
     def since(self) -> Boundary:
@@ -101,26 +101,27 @@ class Folded:
     upto: Lsn
     changes: int
     buckets: int
-    of_buckets: int
     size_bytes: int
 
 
 class Compactor:
     """Folds the tables of one lake on one Spark session, and holds the fold lock of the lake until `close`.
 
-    It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others.
+    It uses at most `tasks` tasks at a time, if that is given, and leaves the rest of Spark to others. If it `publishes`
+    at the end, readers of the catalog find the results; otherwise the caller updates the catalog once it `has_folded`.
     """
 
-    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None) -> None:
+    def __init__(self, lake: Path, spark: SparkSession, tasks: int | None = None, *, publishes: bool = True) -> None:
         require_pinned(spark)
         self._lake, self._spark, self._tasks = Lake.open(lake), spark, tasks
+        self._publishes = publishes
         self._lock = LakeLock(lake, FOLDING)
-        self._folded = False
+        self.has_folded = False
 
     def close(self) -> None:
         """Release the lock. If a table was folded, update the catalog first, so that its readers find the result."""
         try:
-            if self._folded:
+            if self.has_folded and self._publishes:
                 update_catalog(self._lake.path)
         finally:
             self._lock.close()
@@ -157,16 +158,19 @@ class Compactor:
         return found
 
     def compactable(self) -> list[SmallChanges]:
-        """The tables with many small files of folded changes."""
-        found = []
+        """The tables with many small files of changes that are folded, or that no fold reads now."""
+        applied_lsn, found = self._lake.cycle().applied_lsn, []
         for history in self._lake.tables().values():
-            versions, spans = read_versions(self._lake.path, history.path), history.spans()
-            if versions is None or not spans or spans[-1].base.lsn != versions.base:
-                continue
-            changes, folded = read_changes(self._lake.path, history.path, Lsn.ZERO), held(versions, spans[-1].base)
-            if groups := small_files(changes.upto(folded.floor), {each.name for each in changes.stored if each.text}):
+            upto = self._folded_upto(history) if history.live else applied_lsn
+            changes = read_changes(self._lake.path, history.path, Lsn.ZERO)
+            if groups := small_files(changes.upto(upto), {each.name for each in changes.stored if each.text}):
                 found.append(SmallChanges(history.name, changes, tuple(groups)))
         return found
+
+    def _folded_upto(self, history: TableHistory) -> Lsn:
+        """The LSN up to which the versions of a table that can be read contain all changes."""
+        versions, base = read_versions(self._lake.path, history.path), history.spans()[-1].base
+        return held(versions, base).floor if versions is not None and versions.base == base.lsn else Lsn.ZERO
 
     def compact(self, table: SmallChanges) -> CompactedChanges:
         """Merge the small files of a table."""
@@ -202,10 +206,10 @@ class Compactor:
             touched = {bucket.bucket for bucket in done}
             gone = [*way.moved, *(file for file in (*way.merged, *way.joined) if file.bucket in touched)]
             target.replace(adds, gone, table.upto, table.span.base.lsn)
-        self._folded = True
+        self.has_folded = True
         fail_point(FailPoint.FOLDED)
         size = sum(file.size_bytes for file in adds)
-        return Folded(table.name, table.upto, table.changed_rows, len(done), layout.buckets, size)
+        return Folded(table.name, table.upto, table.changed_rows, len(done), size)
 
     def _written(
         self,

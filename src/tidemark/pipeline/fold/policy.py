@@ -55,6 +55,7 @@ class Rhythm:
     def folded(self, name: str, begin: float, end: float) -> None:
         """Record that a table was folded, or that a fold of it failed."""
         self._waiting.pop(name, None)
+        self._rested = {each: until for each, until in self._rested.items() if until > end}
         self._rested[name] = end + REST * (end - begin)
 
 

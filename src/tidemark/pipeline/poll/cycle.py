@@ -139,7 +139,7 @@ class _Cycle:
                 raise error
             unreadable[oid] = error
         for oid, table in planned.work.tables.items():
-            name = f"{table.fingerprint.schema}.{table.fingerprint.name}"
+            name = table.fingerprint.qualified
             self._setting.progress.planned(oid, name, planned.size_bytes(oid), len(planned.missing[oid]))
         done: list[TableCopy] = []
         sources = replace(planned.sources, stopping=self._setting.stopping)

@@ -109,7 +109,7 @@ def source_digests(
         with source.session("poll", _READING) as session:
             require_same(session, table)
             rows = sql.SQL("select {} h from {}").format(text.hash_at_source(), rows_of(table, part))
-            return read_digests(session, f"{table.schema}.{table.name}", rows, bits, among)
+            return read_digests(session, table.qualified, rows, bits, among)
 
     with ThreadPoolExecutor(tasks, "digest", logs.initializer()) as pool:
         return digests_of(pool.map(asked, parts))

@@ -31,8 +31,7 @@ from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.pipeline.poll.mirrored import Kept
 from tidemark.pipeline.poll.options import PollOptions
 from tidemark.pipeline.poll.snapshot_session import PollSnapshot, open_poll_snapshot
-from tidemark.pipeline.sinks.forgetting import Forgetting
-from tidemark.pipeline.sinks.sink import STAGING, PolledSink, TableCopy
+from tidemark.pipeline.sinks.sink import STAGING, Forgetting, PolledSink, TableCopy
 from tidemark.reads.digests import RowDigest
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent
@@ -209,7 +208,7 @@ class Poller:
         for message in plan.messages:
             _LOGGER.info("%s", message)
         for history, why in plan.copied.values():
-            name = f"{history.fingerprint.schema}.{history.fingerprint.name}"
+            name = history.fingerprint.qualified
             _LOGGER.info("table %s: copying all rows: %s", name, why, extra=fields(table=name, reason=why))
         reconcile = last or not plan.followed or self._unreconciled + 1 >= self._options.reconcile_every
         horizon = Horizon.between(self.seen.snapshot, seen.snapshot) if self.seen is not None else None

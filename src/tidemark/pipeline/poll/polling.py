@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import Retry, SparkError, TaskFailed, TidemarkError, policy_of
 from tidemark.logs import fields
+from tidemark.restarts import next_pause_s
 from tidemark.spark import TasksStopped, has_ended, what_failed
 from tidemark.units import format_duration
 
@@ -51,7 +52,7 @@ class Polling(Generic[T]):
         self._step, self._spark = step, spark
         self._interval_s, self._stopping, self._wanted = interval_s, stopping, wanted
         self._paused, self._enough = paused, enough
-        self._failures = 0
+        self._failures, self._longest_s = 0, 0.0
 
     def run(
         self,
@@ -81,7 +82,7 @@ class Polling(Generic[T]):
                 _LOGGER.warning("%s; retry in %s", failure, format_duration(pause_s), extra=extra)
                 self._rest(pause_s, self._stopping)
             else:
-                self._failures = 0
+                self._failures, self._longest_s = 0, 0.0
                 took_s = time.monotonic() - begin
                 pause_s = self._interval_s - took_s
                 if polled is not None:
@@ -100,8 +101,8 @@ class Polling(Generic[T]):
             raise error
         if not isinstance(error, TidemarkError) and self._failures > MOST_FAILURES:
             raise TaskFailed(_described(error), _RETRY) from error
-        longest: float = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the retries of several mirrors
+        self._longest_s = next_pause_s(self._longest_s, FIRST_PAUSE_S, MOST_PAUSE_S)
+        return self._longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the retries of several mirrors
 
     def _rest(self, seconds: float, ended: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds

@@ -19,6 +19,7 @@ from tidemark.lake.snapshot_requests import (
     ExportedSnapshot,
     answer_request,
     delete_answer,
+    delete_answers,
     read_requests,
     refuse_request,
 )
@@ -42,12 +43,16 @@ class _Export:
 
 
 class SnapshotExports:
-    """All open snapshots, until `close`; while one thread polls, another may call `close_unused`."""
+    """All open snapshots of the lake's writer, until `close`.
+
+    While one thread polls, another may call `close_unused`.
+    """
 
     def __init__(self, lake: Path, source: Dsn, limit_s: float = LIMIT_S) -> None:
         self._lake, self._source, self._limit_s = lake, source, limit_s
         self._exports: dict[str, _Export] = {}
         self._one_at_a_time = threading.Lock()
+        delete_answers(lake)
 
     def wanted(self) -> bool:
         """Whether there is a request without an answer."""

@@ -21,7 +21,7 @@ from tidemark.clock import Lsn, Snapshot
 from tidemark.errors import SourceBusy
 from tidemark.pipeline.poll.horizon import Horizon
 from tidemark.postgres.catalog import read_catalog
-from tidemark.postgres.catalog_reading import replayed_by
+from tidemark.postgres.catalog_reading import read_position, replayed_by
 from tidemark.postgres.dsn import Dsn
 from tidemark.postgres.identity import Identity, locate
 from tidemark.postgres.session import Session, Timeouts
@@ -30,11 +30,6 @@ from tidemark.postgres.slot import exact_snapshot
 from tidemark.schema.table import Catalog
 
 HOLDING = Timeouts(statement_s=0, idle_in_transaction_s=0)
-_HERE = """
-    select pg_current_snapshot()::text,
-           case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end::text,
-           clock_timestamp()
-"""
 # The end of a transaction for which no client waits is flushed after at most three times wal_writer_delay, according to
 # PostgreSQL's documentation (asynchronous commit). Other WAL may take longer to flush, and does not matter.
 _DURABLE = """
@@ -137,8 +132,7 @@ def open_poll_snapshot(dsn: Dsn) -> Iterator[PollSnapshot]:
         while True:
             replayed = replayed_by(session)
             session.begin()
-            text, lsn, time = session.row(_HERE)
-            snapshot = Snapshot.parse(text)
+            snapshot, lsn, time = read_position(session)
             oldest = oldest or snapshot.xmin
             limit_s = _STUCK_S if snapshot.xmin == oldest else _QUIET_S
             if not snapshot.omits_running or monotonic() - begin >= limit_s:
@@ -146,7 +140,7 @@ def open_poll_snapshot(dsn: Dsn) -> Iterator[PollSnapshot]:
             session.end()
             sleep(_AGAIN_S)
         shared = SharedSnapshot.of(dsn, session, snapshot)
-        yield PollSnapshot(identity, snapshot, Lsn.parse(lsn), time, session.version_num, replayed, session, shared)
+        yield PollSnapshot(identity, snapshot, lsn, time, session.version_num, replayed, session, shared)
 
 
 @contextmanager
@@ -155,6 +149,6 @@ def exact_poll_snapshot(dsn: Dsn, wait_s: float) -> Iterator[PollSnapshot]:
     with exact_snapshot(dsn, wait_s) as exact, Session.open(dsn, "poll", HOLDING) as session:
         identity = locate(session, dsn, may_replicate=False).identity
         session.begin(snapshot_id=exact.shared.name)
-        text, _, time = session.row(_HERE)
+        snapshot, _, time = read_position(session)
         shared = SharedSnapshot.exported(dsn, session)
-        yield PollSnapshot(identity, Snapshot.parse(text), exact.lsn, time, session.version_num, None, session, shared)
+        yield PollSnapshot(identity, snapshot, exact.lsn, time, session.version_num, None, session, shared)

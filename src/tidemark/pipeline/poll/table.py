@@ -48,7 +48,7 @@ class PolledTable:
     @property
     def name(self) -> str:
         """The qualified name."""
-        return f"{self.fingerprint.schema}.{self.fingerprint.name}"
+        return self.fingerprint.qualified
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -8,6 +8,7 @@ and every step can be repeated.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,10 +26,12 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.history import TableEvent, TableHistory
 from tidemark.schema.relation import Relation
 from tidemark.schema.table import Column
+from tidemark.schema.tracker import SchemaTracker
 from tidemark.values.copy import CopyBatch
 from tidemark.values.types import Types
 
 KIND, STAGING = "kind", "_staging"
+FORGET_S = 3600.0  # between two times that a running mirror forgets
 Batch = TypeVar("Batch", contravariant=True)
 
 
@@ -110,7 +113,7 @@ class TableCopy:
     @property
     def name(self) -> str:
         """The name of the table for messages."""
-        return f"{self.fingerprint.schema}.{self.fingerprint.name}"
+        return self.fingerprint.qualified
 
     @property
     def rows(self) -> int:
@@ -229,3 +232,19 @@ class PolledSink(Sink, Protocol):
 
     def discard_above(self, histories: Sequence[TableHistory], applied_lsn: Lsn) -> Lsn:
         """Remove changes above the applied LSN, left by an interrupted cycle; return the highest LSN of any table."""
+
+
+class Forgetting:
+    """Makes a sink and its tracker forget the same. It is used by the thread that writes to the sink."""
+
+    def __init__(self, sink: Sink, tables: SchemaTracker) -> None:
+        self._sink, self._tables = sink, tables
+        self._next = 0.0
+
+    def keep_up(self) -> None:
+        """Forget what is below the retained LSN, the first time and then every hour."""
+        now = time.monotonic()
+        if now >= self._next:
+            retained = self._sink.retained_lsn()
+            self._tables.forget(retained, self._sink.forget(retained))
+            self._next = now + FORGET_S

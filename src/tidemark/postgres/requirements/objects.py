@@ -8,7 +8,7 @@ from psycopg import sql
 
 from tidemark.errors import PublicationDiffers, SlotInvalidated, SlotRecreated
 from tidemark.postgres.blockers import ending
-from tidemark.postgres.publication import Published, WantedPublication, differences, mending
+from tidemark.postgres.publication import Published, WantedPublication, differences, repair_statements
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.requirements.requirement import BOTH, LOGICAL, NEITHER, POLLS, Fix, Requirement, size
 from tidemark.postgres.requirements.state import SourceState, why_not_ours
@@ -60,7 +60,7 @@ def _published_otherwise(
         LOGICAL,
         holds=False,
         found=wrong,
-        fixes=tuple(Fix(each.as_string(None), purpose, allowed) for each in mending(want, found)),
+        fixes=tuple(Fix(each.as_string(None), purpose, allowed) for each in repair_statements(want, found)),
         consequence=f"changes of these tables are not streamed, and {POLLS}",
         kind=PublicationDiffers,
     )

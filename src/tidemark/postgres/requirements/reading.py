@@ -32,9 +32,10 @@ def read_state(
     """Read the state for a mirror that connects as `role`, by default the role of this session.
 
     If `strict`, every pattern of the selection must match a table. For an existing mirror this is not required, and a
-    publication whose last table is gone remains, because the stream would end without it.
+    publication whose last table is gone remains, because the stream would end without it. A version that can only be
+    polled is read, too: all requirements together decide the mode.
     """
-    require([version_of(session)], Mode.LOGICAL)
+    require([version_of(session)], Mode.POLL)
     facts = _settled_facts(session)
     role = role or facts.role.name
     names = names or MirrorNames.of_database(facts.database)
@@ -55,7 +56,7 @@ def read_state(
 
 
 def read_server(session: Session, names: MirrorNames) -> SourceState:
-    """Read the state without tables and publications, for the checks at every connection."""
+    """Read the state without tables and publications, for the checks at every connection of the receiver."""
     require([version_of(session)], Mode.LOGICAL)
     facts = _settled_facts(session)
     return SourceState(facts, names, facts.role.name, facts.role, read_slot(session, names.slot))

@@ -14,10 +14,9 @@ from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import Endpoint
 from tidemark.reads.canonical import ComparedColumn
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.selection import Pattern, matched
+from tidemark.schema.selection import STATE_SCHEMA, Pattern, matched
 from tidemark.schema.table import Catalog, Column, PgType, RelationKind, Table
 
-STATE_SCHEMA = "tidemark"  # contains Tidemark's own tables at a target
 _STORED: Mapping[str, pa.DataType] = {
     "pg_catalog.int2": pa.int16(),
     "pg_catalog.int4": pa.int32(),

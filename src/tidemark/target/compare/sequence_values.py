@@ -10,8 +10,7 @@ from psycopg import sql
 from tidemark.postgres.quoted import statement
 from tidemark.postgres.session import Session
 from tidemark.postgres.sqlstate import translated
-from tidemark.schema.selection import Pattern
-from tidemark.target.compare.catalogs import STATE_SCHEMA
+from tidemark.schema.selection import STATE_SCHEMA, Pattern
 
 _SEQUENCES = """
     select n.nspname, c.relname, current_user::text,
