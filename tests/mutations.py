@@ -581,7 +581,7 @@ MUTATIONS = (
     Mutation(
         "lake: a checkpoint is not on disk when the commits before it are deleted",
         "lake/commits.py",
-        'for name in (last, "_last_checkpoint"):',
+        'for name in (_checkpoint(last), "_last_checkpoint"):',
         "for name in ():",
         ("tests/lake/test_delta.py", "-k", "checkpoint"),
     ),
@@ -595,8 +595,8 @@ MUTATIONS = (
     Mutation(
         "lake: a table is read again only when its last commit is gone",
         "lake/cached.py",
-        "if self._found(table.version() + 1) is None and self._commit == self._found(table.version()):",
-        "if self._found(table.version()) is not None:",
+        "is_last = self._found(version + 1) is None and self._is_same(version)",
+        "is_last = self._is_same(version)",
         ("tests/lake/test_cached.py", "-k", "only_after_a_commit"),
     ),
     Mutation(

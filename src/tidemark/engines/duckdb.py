@@ -62,7 +62,7 @@ class LocalDatabase:
         folder = f"{str(lake.absolute()).rstrip('/')}/"
         self._database.execute("SET TimeZone = 'UTC'")
         self._database.execute("SET parquet_metadata_cache = true")  # files of the lake never change
-        self._database.execute(f"SET disabled_optimizers = '{_INEXACT}'")
+        self._database.execute(f"SET disabled_optimizers = {duckdb_text(_INEXACT)}")
         self._database.execute(f"SET allowed_directories = [{duckdb_text(folder)}]")
         self._database.execute("SET enable_external_access = false")
         for name, (function, args, returned) in FUNCTIONS.items():

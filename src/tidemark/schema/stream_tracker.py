@@ -76,7 +76,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingTables:
     """The tables that need a copy, and whether no other table waits, in one state of the tracker."""
 
     state: tuple[object, ...]
@@ -108,7 +108,7 @@ class StreamTracker(SchemaTracker):
         self._restarted = {oid for oid, each in histories.items() if each.restarted}
         self.pending: dict[int, PendingChange] = {}
         self._snapshots = 0
-        self._waiting: _Waiting | None = None
+        self._waiting: _WaitingTables | None = None
 
     @property
     def types(self) -> Mapping[int, PgType]:
@@ -373,11 +373,11 @@ class StreamTracker(SchemaTracker):
         """The tables that need a copy and are not being copied. The caller reports the start of a copy."""
         return self._waiting_tables().to_copy
 
-    def _waiting_tables(self) -> _Waiting:
+    def _waiting_tables(self) -> _WaitingTables:
         """The tables that wait, found again only if something has changed: a mirror may have thousands of tables."""
         state = self._snapshots, self._changes, self._copies.copies, tuple(self.pending), tuple(self._beginnings)
         if self._waiting is None or self._waiting.state != state:
-            self._waiting = _Waiting(state, self._find_to_copy(), self._find_settled())
+            self._waiting = _WaitingTables(state, self._find_to_copy(), self._find_settled())
         return self._waiting
 
     def _find_to_copy(self) -> dict[int, Fingerprint]:

@@ -99,7 +99,7 @@ def _require_same_transaction(name: str, args: list[Node]) -> None:
 def _require_no_moment(text: str) -> None:
     words = set(_WORDS.findall(text.lower()))
     if words & _MOMENTS and words <= _MOMENTS | _BESIDE_MOMENTS:
-        raise Unproven(f"the literal '{text}', which may be a moment")
+        raise Unproven("a literal that may be a moment, such as now or today")
 
 
 def _relation(node: Node) -> Name:
