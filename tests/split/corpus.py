@@ -67,8 +67,8 @@ REFUSED = (
     ("select count(*) from items where v = current_setting(t)", "current_setting"),
     ("select count(*) from items where b = txid_current_if_assigned()", "txid_current_if_assigned"),
     ("select id, pg_current_snapshot() from items", "pg_current_snapshot"),
-    ("select count(*) from items where d < 'today'", "today"),
+    ("select count(*) from items where d < 'today'", "a literal that may be a moment"),
     ("select count(*) from items where ts < ' NOW '", "a literal that may be a moment"),
     ("select tz > timestamptz 'tomorrow 12:00', id from items", "a literal that may be a moment"),
-    ("select count(*) from items where ts > 'yesterday'::date", "yesterday"),
+    ("select count(*) from items where ts > 'yesterday'::date", "a literal that may be a moment"),
 )
