@@ -79,8 +79,19 @@ class Scene:
 
     def catch_up(self) -> None:
         """Wait until the mirror has applied everything."""
+        self._wait_for_all(lambda: False)
+
+    def catch_up_or_end(self) -> None:
+        """Wait until the mirror has applied everything, or `sync` has ended."""
+        assert self._ended is not None
+        self._wait_for_all(self._ended.done)
+
+    def _wait_for_all(self, has_ended: Callable[[], bool]) -> None:
         position = Lsn.parse(self.db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
-        eventually(lambda: (pipeline_state(self.lake).applied_lsn or Lsn.ZERO) >= position, LIMIT_S)
+        eventually(
+            lambda: has_ended() or (pipeline_state(self.lake).applied_lsn or Lsn.ZERO) >= position,
+            LIMIT_S,
+        )
 
     def stop(self) -> None:
         """End `sync`."""
@@ -206,6 +217,7 @@ def mirror_disk_full(scene: Scene) -> Iterator[None]:
     scene.work(200_000)
     yield
     ballast.unlink()
+    scene.catch_up_or_end()
 
 
 def log_lost(scene: Scene) -> Iterator[None]:
