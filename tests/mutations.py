@@ -579,6 +579,20 @@ MUTATIONS = (
         ("tests/lake/test_registers.py",),
     ),
     Mutation(
+        "serve: a pipeline is relayed in a session that may read the past",
+        "serve/session.py",
+        "return self._guards and (self.is_touched or not self.is_answered_by_source)",
+        "return False",
+        ("tests/serve/test_session.py", "-k", "guarded or rejected"),
+    ),
+    Mutation(
+        "engines: DuckDB moves constants across comparisons",
+        "engines/duckdb.py",
+        '_INEXACT = "expression_rewriter,statistics_propagation"',
+        '_INEXACT = "statistics_propagation"',
+        ("tests/engines/test_duckdb.py", "-k", "overflow"),
+    ),
+    Mutation(
         "lake: a checkpoint is not on disk when the commits before it are deleted",
         "lake/commits.py",
         'for name in (_checkpoint(last), "_last_checkpoint"):',
