@@ -121,15 +121,13 @@ def damaged(raw: bytes, rng: random.Random) -> bytes:
 
 
 def cuts(samples: Samples) -> Iterator[tuple[list[bytes], int, bytes]]:
-    """Every change of moderate size, cut at every byte; of a logical message only the letter is read."""
+    """Every change of moderate size, cut at every byte."""
     seen = set()
     for transaction in samples.transactions:
-        last = transaction[-2]
-        shape = (last[:1], len(last))
-        if len(last) < 200 and shape not in seen:
+        shape = (transaction[-2][:1], len(transaction[-2]))
+        if len(transaction[-2]) < 200 and shape not in seen:
             seen.add(shape)
-            read = 1 if last[:1] == b"M" else len(last)
-            yield from ((transaction, len(transaction) - 2, last[:n]) for n in range(read))
+            yield from ((transaction, len(transaction) - 2, transaction[-2][:n]) for n in range(len(transaction[-2])))
 
 
 EXPECTED = re.compile("invalid value of type|received in binary format")

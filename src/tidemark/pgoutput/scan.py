@@ -200,10 +200,25 @@ def _classify(
                 return i
             relations[i] = np.int64(be32(buffer, at))
             at += 4
-        elif letter != RELATION and letter != TYPE and letter != TRUNCATE and letter != MESSAGE:
+        elif letter == MESSAGE:
+            if not _is_logical_message(buffer, at, end):
+                return i
+        elif letter != RELATION and letter != TYPE and letter != TRUNCATE:
             return i
         bodies[i] = at
     return OK
+
+
+@kernel
+def _is_logical_message(buffer: Bytes, at: int, end: int) -> Any:
+    """Whether these are flags, an LSN, a prefix that ends with a zero, and content with its length before it."""
+    if end - at < 9 or buffer[at] > 1:
+        return False
+    at += 9
+    while at < end and buffer[at] != 0:
+        at += 1
+    at += 1
+    return end - at >= 4 and np.int64(be32(buffer, at)) == end - at - 4
 
 
 @kernel
