@@ -211,7 +211,7 @@ def _classify(
 
 @kernel
 def _is_logical_message(buffer: Bytes, at: int, end: int) -> Any:
-    """Whether these are flags, an LSN, a prefix that ends with a zero, and content with its length before it."""
+    """Whether these are flags, an LSN, a prefix that ends with a zero, and the content after its length."""
     if end - at < 9 or buffer[at] > 1:
         return False
     at += 9
