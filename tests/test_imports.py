@@ -33,11 +33,7 @@ def test_the_tree_keeps_the_contract_and_a_backward_import_breaks_it(tmp_path: P
 
 
 def test_every_class_of_the_package_has_a_name_of_its_own() -> None:
-    # The trees of statements, and the messages of the protocol, have the names that they have in PostgreSQL.
-    apart = ("split", "serve")
-    names: dict[str, Counter[str]] = {}
+    names: Counter[str] = Counter()
     for path in (ROOT / "src/tidemark").rglob("*.py"):
-        package = path.relative_to(ROOT / "src/tidemark").parts[0]
-        found = (node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
-        names.setdefault(package if package in apart else "", Counter()).update(found)
-    assert [name for each in names.values() for name, count in each.items() if count > 1] == []
+        names.update(node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []

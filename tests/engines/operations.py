@@ -99,7 +99,7 @@ class Operation:
 
     def expr(self) -> Expr:
         """The expression over the columns `a`, `b` and `c`."""
-        return self.tree(*(ir.Column(name, type_) for name, type_ in zip("abc", self.types, strict=False)))
+        return self.tree(*(ir.TypedColumn(name, type_) for name, type_ in zip("abc", self.types, strict=False)))
 
 
 def _call(op: Op, type_: DataType, *more: Expr) -> Callable[..., Expr]:
@@ -154,7 +154,7 @@ def _booleans() -> Iterator[Operation]:
     yield Operation("not a", (BOOL,), _call(Op.NOT, BOOL))
     yield Operation("a is true", (BOOL,), _call(Op.IS_TRUE, BOOL))
     yield Operation("a is false", (BOOL,), _call(Op.IS_FALSE, BOOL))
-    one, seven, null = (ir.Literal(value, INT4) for value in (1, 7, None))
+    one, seven, null = (ir.Constant(value, INT4) for value in (1, 7, None))
     yield Operation("a in (1, 7)", (INT4,), lambda a: ir.In(a, (one, seven)))
     yield Operation("a not in (1, null)", (INT4,), lambda a: ir.Call(Op.NOT, (ir.In(a, (one, null)),), BOOL))
     yield Operation(
@@ -162,8 +162,8 @@ def _booleans() -> Iterator[Operation]:
         (BOOL, INT4),
         lambda a, b: ir.Case(((a, b), (ir.Call(Op.NOT, (a,), BOOL), seven)), one, INT4),
     )
-    quotient = ir.Call(Op.DIVIDE_INT, (one, ir.Column("a", INT4)), INT4)
-    is_zero = ir.Call(Op.EQ, (ir.Column("a", INT4), ir.Literal(0, INT4)), BOOL)
+    quotient = ir.Call(Op.DIVIDE_INT, (one, ir.TypedColumn("a", INT4)), INT4)
+    is_zero = ir.Call(Op.EQ, (ir.TypedColumn("a", INT4), ir.Constant(0, INT4)), BOOL)
     yield Operation(
         "case when a = 0 then 7 else 1 / a end", (INT4,), lambda _: ir.Case(((is_zero, seven),), quotient, INT4)
     )
@@ -174,7 +174,7 @@ def _texts() -> Iterator[Operation]:
     yield Operation("length(a)", (TEXT,), _call(Op.LENGTH, INT4))
     yield Operation("rtrim(a, ' ')", (TEXT,), _call(Op.RTRIM, TEXT))
     for start, count in ((1, 0), (1, 1), (1, 2), (2, 1), (2, 100), (3, 2), (9, 1)):
-        numbers = (ir.Literal(start, INT4), ir.Literal(count, INT4))
+        numbers = (ir.Constant(start, INT4), ir.Constant(count, INT4))
         yield Operation(f"substring(a, {start}, {count})", (TEXT,), _call(Op.SUBSTRING, TEXT, *numbers))
     for pattern in (
         "",
@@ -194,7 +194,7 @@ def _texts() -> Iterator[Operation]:
         "a%b%",
     ):
         quoted = "'" + pattern.replace("'", "''") + "'"
-        yield Operation(f"a like {quoted}", (TEXT,), _call(Op.LIKE, BOOL, ir.Literal(pattern, TEXT)))
+        yield Operation(f"a like {quoted}", (TEXT,), _call(Op.LIKE, BOOL, ir.Constant(pattern, TEXT)))
 
 
 def _times() -> Iterator[Operation]:
@@ -211,9 +211,9 @@ def _times() -> Iterator[Operation]:
             yield Operation(f"extract({field} from a)::int4", (type_,), _call(op, INT4))
     yield Operation("a - b", (DATE, DATE), _call(Op.DAYS_BETWEEN, INT4))
     for days in (0, 1, -1, 366, -1_000_000, 1_000_000):
-        yield Operation(f"a + ({days})", (DATE,), _call(Op.ADD_DAYS, DATE, ir.Literal(days, INT4)))
+        yield Operation(f"a + ({days})", (DATE,), _call(Op.ADD_DAYS, DATE, ir.Constant(days, INT4)))
     for unit in ("year", "quarter", "month", "week", "day", "hour", "minute", "second"):
-        truncated = _call(Op.TRUNCATE, TIMESTAMP, ir.Literal(unit, TEXT))
+        truncated = _call(Op.TRUNCATE, TIMESTAMP, ir.Constant(unit, TEXT))
         yield Operation(f"date_trunc('{unit}', a)", (TIMESTAMP,), truncated)
     yield Operation("a::timestamp", (DATE,), _call(Op.CAST, TIMESTAMP))
     yield Operation("a::date", (TIMESTAMP,), _call(Op.CAST, DATE))

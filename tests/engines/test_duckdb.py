@@ -19,7 +19,7 @@ from tidemark.errors import EngineRefused, LakeDamaged
 from tidemark.reads.local import LocalRows
 from tidemark.reads.shown import Shown
 from tidemark.split import ir
-from tidemark.split.ir import INT4, INT8, TEXT, Aggregate, AggregateCall, Column, JoinKind, Op
+from tidemark.split.ir import INT4, INT8, TEXT, Aggregate, AggregateCall, JoinKind, Op, TypedColumn
 
 pytestmark = pytest.mark.quick
 
@@ -27,7 +27,7 @@ DOUBLE = ir.DataType(ir.Kind.FLOAT8)
 WIDE = ir.decimal(38, 0)
 LEFT: dict[str, list[object]] = {"id": [1, 2, 3, None], "name": ["a", "b", "b", None]}
 RIGHT: dict[str, list[object]] = {"id": [2, 3, 3, None], "name": ["x", "y", "z", "n"]}
-A, B, C, D = Column("a", INT4), Column("b", TEXT), Column("c", INT4), Column("d", TEXT)
+A, B, C, D = TypedColumn("a", INT4), TypedColumn("b", TEXT), TypedColumn("c", INT4), TypedColumn("d", TEXT)
 L, R = (ir.Scan(oid, ((1, one), (2, other))) for oid, one, other in ((1, A, B), (2, C, D)))
 SAME = ir.Call(Op.EQ, (A, C), ir.BOOL)
 
@@ -44,7 +44,7 @@ def rows(values: Mapping[str, Sequence[object]], *types: ir.DataType) -> LocalRo
     return LocalRows(shown, f"SELECT * FROM {name}", {name: pa.table(arrays)})
 
 
-def run(relation: ir.Relation, *columns: Column, most_rows: int = 1000) -> list[tuple[object, ...]]:
+def run(relation: ir.Relation, *columns: TypedColumn, most_rows: int = 1000) -> list[tuple[object, ...]]:
     tables = {1: rows(LEFT, INT4, TEXT), 2: rows(RIGHT, INT4, TEXT)}
     found = LocalEngine(database(), tables.__getitem__).run(ir.Bottom(relation, columns), most_rows)
     assert [field.type for field in found.schema] == [arrow_type(column.type) for column in columns]
@@ -81,40 +81,40 @@ def test_exists_looks_at_the_row_around_it() -> None:
 
 
 def test_groups_have_null_as_a_value_and_aggregates_ignore_it() -> None:
-    names = [Column(f"r{n}", INT8) for n in range(4)]
-    large = ir.Call(Op.GT, (A, ir.Literal(2, INT4)), ir.BOOL)
+    names = [TypedColumn(f"r{n}", INT8) for n in range(4)]
+    large = ir.Call(Op.GT, (A, ir.Constant(2, INT4)), ir.BOOL)
     calls = (
         AggregateCall(Aggregate.COUNT_ROWS, None, INT8),
         AggregateCall(Aggregate.COUNT, A, INT8, large),
         AggregateCall(Aggregate.COUNT_DISTINCT, B, INT8),
         AggregateCall(Aggregate.SUM, ir.Call(Op.CAST, (A,), INT8), INT8),
     )
-    key = Column("k", TEXT)
+    key = TypedColumn("k", TEXT)
     grouped = ir.Group(L, ((key, B),), tuple(zip(names, calls, strict=True)))
     assert run(grouped, key, *names) == [("a", 1, 0, 1, 1), ("b", 2, 1, 1, 5), (None, 1, 0, 0, None)]
-    nobody = ir.Filter(L, ir.Literal(False, ir.BOOL))
+    nobody = ir.Filter(L, ir.Constant(False, ir.BOOL))
     assert run(ir.Group(nobody, (), grouped.aggregates), *names) == [(0, 0, 0, None)]
-    constant = ir.Group(L, ((Column("one", INT4), ir.Literal(1, INT4)),), ((names[0], calls[0]),))
-    assert run(constant, Column("one", INT4), names[0]) == [(1, 4)]
+    constant = ir.Group(L, ((TypedColumn("one", INT4), ir.Constant(1, INT4)),), ((names[0], calls[0]),))
+    assert run(constant, TypedColumn("one", INT4), names[0]) == [(1, 4)]
 
 
 def test_unions_distinct_rows_and_a_row_without_columns() -> None:
-    x = Column("x", TEXT)
+    x = TypedColumn("x", TEXT)
     union = ir.Union((x,), ((L, (B,)), (R, (D,))))
     assert len(run(union, x)) == 8
     assert len(run(ir.Distinct(union), x)) == 7
-    assert run(ir.Project(ir.OneRow(), ((x, ir.Literal("it's \\ ; --", TEXT)),)), x) == [("it's \\ ; --",)]
+    assert run(ir.Project(ir.OneRow(), ((x, ir.Constant("it's \\ ; --", TEXT)),)), x) == [("it's \\ ; --",)]
     rows_alone = ir.Join(JoinKind.INNER, ir.Scan(1, ()), ir.Scan(2, ()), None)
     assert run(
-        ir.Group(rows_alone, (), ((Column("n", INT8), AggregateCall(Aggregate.COUNT_ROWS, None, INT8)),)),
-        Column("n", INT8),
+        ir.Group(rows_alone, (), ((TypedColumn("n", INT8), AggregateCall(Aggregate.COUNT_ROWS, None, INT8)),)),
+        TypedColumn("n", INT8),
     ) == [(16,)]
 
 
 @pytest.mark.parametrize("values", [["9" * 38, "1"], ["-" + "9" * 38, "-1"]], ids=["above", "below"])
 def test_a_sum_of_more_than_38_digits_fails(values: list[str]) -> None:
     given = rows({"n": [Decimal(each) for each in values]}, WIDE)
-    n, total = Column("n", WIDE), Column("t", WIDE)
+    n, total = TypedColumn("n", WIDE), TypedColumn("t", WIDE)
     scan = ir.Scan(1, ((1, n),))
     summed = ir.Group(scan, (), ((total, AggregateCall(Aggregate.SUM, n, WIDE)),))
     with pytest.raises(EngineRefused, match="exactly"):
@@ -124,19 +124,19 @@ def test_a_sum_of_more_than_38_digits_fails(values: list[str]) -> None:
 
 def test_what_is_not_proven_is_refused() -> None:
     given = rows({"f": [0.5], "t": ["a"]}, DOUBLE, TEXT)
-    f, t = Column("f", DOUBLE), Column("t", TEXT)
+    f, t = TypedColumn("f", DOUBLE), TypedColumn("t", TEXT)
     scan = ir.Scan(1, ((1, f), (2, t)))
     refused: list[ir.Relation] = [
-        ir.Group(scan, (), ((Column("x", DOUBLE), AggregateCall(Aggregate.SUM, f, DOUBLE)),)),
-        ir.Project(scan, ((Column("x", DOUBLE), ir.Call(Op.ADD, (f, f), DOUBLE)),)),
-        ir.Project(scan, ((Column("x", INT4), ir.Call(Op.CAST, (t,), INT4)),)),
-        ir.Project(scan, ((Column("x", INT4), ir.Scalar(0, INT4)),)),
-        ir.Project(scan, ((Column("x", ir.BOOL), ir.Call(Op.LIKE, (t, ir.Literal("a\\%", TEXT)), ir.BOOL)),)),
-        ir.Project(ir.Scan(1, ((1, Column("x", TEXT)),)), ()),
+        ir.Group(scan, (), ((TypedColumn("x", DOUBLE), AggregateCall(Aggregate.SUM, f, DOUBLE)),)),
+        ir.Project(scan, ((TypedColumn("x", DOUBLE), ir.Call(Op.ADD, (f, f), DOUBLE)),)),
+        ir.Project(scan, ((TypedColumn("x", INT4), ir.Call(Op.CAST, (t,), INT4)),)),
+        ir.Project(scan, ((TypedColumn("x", INT4), ir.Scalar(0, INT4)),)),
+        ir.Project(scan, ((TypedColumn("x", ir.BOOL), ir.Call(Op.LIKE, (t, ir.Constant("a\\%", TEXT)), ir.BOOL)),)),
+        ir.Project(ir.Scan(1, ((1, TypedColumn("x", TEXT)),)), ()),
     ]
     for relation in refused:
         with pytest.raises(EngineRefused):
-            LocalEngine(database(), lambda _: given).run(ir.Bottom(relation, (Column("x", INT4),)))
+            LocalEngine(database(), lambda _: given).run(ir.Bottom(relation, (TypedColumn("x", INT4),)))
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,16 @@ def test_more_rows_than_the_limit_are_refused() -> None:
 
 def test_a_statement_is_cancelled_from_another_thread() -> None:
     numbers = rows({"n": list(range(100_000))}, INT4)
-    one, other = (ir.Scan(1, ((1, Column(name, INT4)),)) for name in ("x", "y"))
-    pairs = ir.Join(JoinKind.INNER, one, other, ir.Call(Op.LT, (Column("x", INT4), Column("y", INT4)), ir.BOOL))
-    counted = ir.Group(pairs, (), ((Column("n", INT8), AggregateCall(Aggregate.COUNT_ROWS, None, INT8)),))
+    one, other = (ir.Scan(1, ((1, TypedColumn(name, INT4)),)) for name in ("x", "y"))
+    pairs = ir.Join(
+        JoinKind.INNER, one, other, ir.Call(Op.LT, (TypedColumn("x", INT4), TypedColumn("y", INT4)), ir.BOOL)
+    )
+    counted = ir.Group(pairs, (), ((TypedColumn("n", INT8), AggregateCall(Aggregate.COUNT_ROWS, None, INT8)),))
     engine = LocalEngine(database(), lambda _: numbers)
     timer = threading.Timer(0.3, engine.cancel)
     timer.start()
     with pytest.raises(EngineRefused, match="cancelled"):
-        engine.run(ir.Bottom(counted, (Column("n", INT8),)))
+        engine.run(ir.Bottom(counted, (TypedColumn("n", INT8),)))
     timer.join()
     with pytest.raises(EngineRefused, match="cancelled"):
         engine.run(ir.Bottom(ir.OneRow(), ()))

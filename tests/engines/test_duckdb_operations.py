@@ -67,12 +67,12 @@ def by_duckdb(operation: Operation, rows: list[tuple[str | None, ...]]) -> list[
     columns.append(Shown("n", "n", 9, pa.int32(), False, None))
     query = f"SELECT {', '.join(arrays)}, n AS v9 FROM operands"
     local = LocalRows(tuple(columns), query, {"operands": bound})
-    number = ir.Column("n", ir.INT4)
+    number = ir.TypedColumn("n", ir.INT4)
     scanned = [
-        (n, ir.Column(name, type_)) for n, (name, type_) in enumerate(zip(names, operation.types, strict=True), 1)
+        (n, ir.TypedColumn(name, type_)) for n, (name, type_) in enumerate(zip(names, operation.types, strict=True), 1)
     ]
     scan = ir.Scan(TABLE, (*scanned, (9, number)))
-    result = ir.Column("result", expr.type)
+    result = ir.TypedColumn("result", expr.type)
     bottom = ir.Bottom(ir.Project(scan, ((number, number), (result, expr))), (number, result))
     found = LocalEngine(database(), {TABLE: local}.__getitem__).run(bottom, 1 << 20).sort_by("n")
     return printed(DecodedColumn(found["result"].combine_chunks()))

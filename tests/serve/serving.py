@@ -13,7 +13,7 @@ from typing import ClassVar
 from harness.database import OWNER, PASSWORD, Database
 from tidemark.addresses import ListenAddress
 from tidemark.postgres.dsn import Dsn
-from tidemark.serve.relay import Limits
+from tidemark.serve.relay import ClientLimits
 from tidemark.serve.routing import (
     MIRROR,
     SOURCE,
@@ -23,14 +23,14 @@ from tidemark.serve.routing import (
     OwnStatement,
     Refuse,
     Relay,
-    Report,
     RoutedSession,
     Router,
+    RouteReport,
     SourceOnly,
 )
 from tidemark.serve.server import Server
-from tidemark.serve.session import Session
-from tidemark.serve.statements import Candidate, Statement
+from tidemark.serve.session import ClientSession
+from tidemark.serve.statements import Candidate, ClientStatement
 from tidemark.serve.upstream import upstream_of
 
 INT_ARRAY, TEXT_ARRAY = 1007, 1009
@@ -51,14 +51,14 @@ class Rewriting:
 
     rewrites: dict[bytes, Rewrite] = field(default_factory=dict)
     outcomes: list[tuple[bytes, str]] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
+    reports: list[RouteReport] = field(default_factory=list)
     refused: dict[bytes, Refuse] = field(default_factory=dict)
     slow_s: float = 0.0
     notice: str = ""
     working: threading.Event = field(default_factory=threading.Event)
     guards: ClassVar[bool] = False
 
-    def considers(self, statement: Statement, _: Session) -> bool:
+    def considers(self, statement: ClientStatement, _: ClientSession) -> bool:
         return statement.text in self.rewrites or statement.text in self.refused
 
     async def decide(self, candidate: Candidate, routed: RoutedSession) -> Decision:
@@ -72,7 +72,7 @@ class Rewriting:
         await asyncio.sleep(self.slow_s)
         looks = OwnStatement(rewrite.looks, bound.parameters, look.parameter_types, bound.formats)
         (((arrays),),) = await routed.run(looks)
-        return Answer(rewrite.answer, rewrite.types, arrays, Report(MIRROR, "rewritten"), notice=self.notice)
+        return Answer(rewrite.answer, rewrite.types, arrays, RouteReport(MIRROR, "rewritten"), notice=self.notice)
 
     async def admit(self, _: RoutedSession) -> Relay:
         raise AssertionError("a router that does not guard is not asked")
@@ -96,13 +96,13 @@ class Rewriting:
 class Relaying(SourceOnly):
     """Considers every statement, and relays it after a look."""
 
-    def considers(self, _: Statement, __: Session, /) -> bool:
+    def considers(self, _: ClientStatement, __: ClientSession, /) -> bool:
         return True
 
     async def decide(self, candidate: Candidate, routed: RoutedSession, /) -> Decision:
         if candidate.text.lstrip()[:6].lower() == b"select":
             await routed.look(OwnStatement(b"SELECT 1"))
-        return Relay(Report(SOURCE, "test"))
+        return Relay(RouteReport(SOURCE, "test"))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Serving:
 def serving(
     database: Database,
     router: Router | None = None,
-    limits: Limits | None = None,
+    limits: ClientLimits | None = None,
     *,
     tls: ssl.SSLContext | None = None,
     source: str = "",

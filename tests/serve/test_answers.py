@@ -18,7 +18,7 @@ from tests.serve.raw import Raw, error_of, kinds
 from tests.serve.serving import INT_ARRAY, TEXT_ARRAY, Relaying, Rewrite, Rewriting, Serving, serving
 from tidemark.serve import messages
 from tidemark.serve.messages import SYNC, BindMessage
-from tidemark.serve.routing import MIRROR, REFUSED, SOURCE, Refuse, Report
+from tidemark.serve.routing import MIRROR, REFUSED, SOURCE, Refuse, RouteReport
 
 pytestmark = pytest.mark.quick
 
@@ -249,7 +249,7 @@ def test_a_failed_block_is_relayed(client: psycopg.Connection[Any], router: Rewr
 def test_a_refused_statement_fails_as_an_error_of_postgresql_does(
     filled: Database, served: Serving, router: Rewriting, block: bool
 ) -> None:
-    router.refused[b"select 8"] = Refuse("0A000", "not proven", Report(REFUSED, "not proven"), "Set it.")
+    router.refused[b"select 8"] = Refuse("0A000", "not proven", RouteReport(REFUSED, "not proven"), "Set it.")
     with psycopg.connect(served.dsn(), autocommit=not block) as connection:
         if block:
             connection.execute("select 1")

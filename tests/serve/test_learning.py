@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.serve.learning import AGAIN_S, PAUSE_S, REMEASURED, RETRIED, Choice, Memory, Record
+from tidemark.serve.learning import AGAIN_S, PAUSE_S, REMEASURED, RETRIED, Destination, Memory, Record
 
 pytestmark = pytest.mark.quick
 COST = 1000.0
@@ -17,29 +17,29 @@ def record(source_s: float | None = None, mirror_s: float | None = None, cost: f
 @pytest.mark.parametrize(
     ("given", "threshold", "offloads", "choice"),
     [
-        (record(cost=10.0), COST, False, Choice.SOURCE),
-        (record(cost=10.0), COST, True, Choice.SOURCE),
-        (record(cost=10.0), 0.0, False, Choice.MIRROR),
-        (record(), COST, True, Choice.MIRROR),
-        (record(), COST, False, Choice.SOURCE),
-        (record(source_s=1.0), COST, False, Choice.MEASURE),
-        (Record(cost=5000.0, source_s=1.0, needs_session=True), COST, False, Choice.MIRROR),
-        (record(source_s=1.0, mirror_s=0.5), COST, False, Choice.MIRROR),
-        (record(source_s=1.0, mirror_s=0.95), COST, False, Choice.SOURCE),
-        (record(source_s=1.0, mirror_s=2.0), COST, False, Choice.SOURCE),
+        (record(cost=10.0), COST, False, Destination.SOURCE),
+        (record(cost=10.0), COST, True, Destination.SOURCE),
+        (record(cost=10.0), 0.0, False, Destination.MIRROR),
+        (record(), COST, True, Destination.MIRROR),
+        (record(), COST, False, Destination.SOURCE),
+        (record(source_s=1.0), COST, False, Destination.MEASURE),
+        (Record(cost=5000.0, source_s=1.0, needs_session=True), COST, False, Destination.MIRROR),
+        (record(source_s=1.0, mirror_s=0.5), COST, False, Destination.MIRROR),
+        (record(source_s=1.0, mirror_s=0.95), COST, False, Destination.SOURCE),
+        (record(source_s=1.0, mirror_s=2.0), COST, False, Destination.SOURCE),
     ],
 )
-def test_the_faster_route_is_taken(given: Record, threshold: float, offloads: bool, choice: Choice) -> None:
+def test_the_faster_route_is_taken(given: Record, threshold: float, offloads: bool, choice: Destination) -> None:
     assert given.choice(threshold, 0.0, offloads=offloads) is choice
 
 
 def test_the_slower_route_is_timed_again_now_and_then() -> None:
     slow, fast = record(source_s=1.0, mirror_s=2.0), record(source_s=1.0, mirror_s=0.1)
     choices = [slow.choice(COST, 0.0, offloads=False) for _ in range(REMEASURED * 2)]
-    assert choices.count(Choice.MEASURE) == 2
-    assert Choice.MIRROR not in choices
+    assert choices.count(Destination.MEASURE) == 2
+    assert Destination.MIRROR not in choices
     choices = [fast.choice(COST, 0.0, offloads=False) for _ in range(RETRIED)]
-    assert choices.count(Choice.SOURCE) == 1
+    assert choices.count(Destination.SOURCE) == 1
 
 
 def test_after_a_failure_the_source_answers_for_a_while_and_longer_after_each() -> None:
@@ -49,10 +49,10 @@ def test_after_a_failure_the_source_answers_for_a_while_and_longer_after_each() 
     for _ in range(12):
         fast.add_failure(now)
         pauses.append(fast.paused_until - now)
-        assert fast.choice(COST, fast.paused_until - 0.1, offloads=True) is Choice.SOURCE
-        assert fast.choice(0.0, now, offloads=False) is Choice.MIRROR
+        assert fast.choice(COST, fast.paused_until - 0.1, offloads=True) is Destination.SOURCE
+        assert fast.choice(0.0, now, offloads=False) is Destination.MIRROR
         now = fast.paused_until
-        assert fast.choice(COST, now, offloads=True) is Choice.MIRROR
+        assert fast.choice(COST, now, offloads=True) is Destination.MIRROR
     assert pauses[:3] == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S]
     assert max(pauses) == AGAIN_S
     fast.add_mirror(0.1)

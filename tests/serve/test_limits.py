@@ -20,7 +20,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.serve import messages
 from tidemark.serve.legs import READ_BYTES, WRITE_LIMIT, Pause
 from tidemark.serve.messages import read_report
-from tidemark.serve.relay import ClientRelay, Limits
+from tidemark.serve.relay import ClientLimits, ClientRelay
 from tidemark.serve.upstream import upstream_of
 from tidemark.serve.wire import Opening, frames, request_packet, startup_packet
 
@@ -47,7 +47,7 @@ def report_of(data: bytes) -> dict[str, str]:
 
 
 def test_a_client_too_many_gets_the_error_of_postgresql(db: Database) -> None:
-    with serving(db, limits=Limits(connections=2)) as running:
+    with serving(db, limits=ClientLimits(connections=2)) as running:
         clients = [psycopg.connect(running.dsn()) for _ in range(2)]
         with pytest.raises(psycopg.OperationalError, match="sorry, too many clients already"):
             psycopg.connect(running.dsn())
@@ -140,7 +140,7 @@ def test_a_malformed_message_ends_its_session_only(db: Database, served: Serving
 
 
 def test_a_client_that_sends_nothing_is_disconnected(db: Database) -> None:
-    with serving(db, limits=Limits(authentication_s=0.2)) as running:
+    with serving(db, limits=ClientLimits(authentication_s=0.2)) as running:
         assert received(running.port) == b""
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tidemark.errors import MalformedMessage
 from tidemark.serve import messages, session
 from tidemark.serve.messages import FLUSH, SYNC, BindMessage
-from tidemark.serve.session import HELD_LIMIT, Session
-from tidemark.serve.statements import Candidate, Statement
+from tidemark.serve.session import HELD_LIMIT, ClientSession
+from tidemark.serve.statements import Candidate, ClientStatement
 from tidemark.serve.wire import ClientKind, SourceKind, frame
 
 pytestmark = pytest.mark.quick
@@ -37,15 +37,15 @@ MESSAGES = (
 )
 
 
-def started(considers: bool = True, guards: bool = False) -> Session:
+def started(considers: bool = True, guards: bool = False) -> ClientSession:
     """A session whose source is ready."""
-    made = Session(lambda _, __: considers, guards=guards)
+    made = ClientSession(lambda _, __: considers, guards=guards)
     assert made.from_source(READY) == READY
     assert made.is_quiet
     return made
 
 
-def fed(machine: Session, *pieces: bytes) -> tuple[bytes, list[Candidate]]:
+def fed(machine: ClientSession, *pieces: bytes) -> tuple[bytes, list[Candidate]]:
     """What is relayed, and the candidates, each of them relayed as a router could."""
     relayed, candidates = b"", list[Candidate]()
     for piece in pieces:
@@ -253,7 +253,7 @@ BEGIN = (messages.parse(b"b", b"BEGIN"), messages.bind(BindMessage(b"", b"b", ()
 
 def test_a_begin_in_the_same_exchange_belongs_to_what_comes_before_the_statement() -> None:
     machine = started()
-    machine.statements[b"s"] = Statement(b"select 1")
+    machine.statements[b"s"] = ClientStatement(b"select 1")
     out, candidate = machine.from_client(b"".join([*BEGIN, BIND, DESCRIBE_P, EXECUTE, SYNC]))
     assert out == b""
     assert candidate is not None

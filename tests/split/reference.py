@@ -17,7 +17,7 @@ from tidemark.engines import MOST_ROWS
 from tidemark.engines.arrays import array_parameters
 from tidemark.engines.printer import BottomPrinter
 from tidemark.errors import EngineRefused
-from tidemark.split import Facts, Finish, Plan, Query, Run, ir, steps
+from tidemark.split import Finish, Plan, Query, Run, SessionFacts, ir, steps
 from tidemark.split.ir import Kind, Op
 from tidemark.values.cells import cells_of
 from tidemark.values.types import Types, decoding_of
@@ -68,7 +68,7 @@ class PostgresPrinter(BottomPrinter):
     types: ClassVar[Mapping[Kind, str]] = _TYPES
     forms: ClassVar[Mapping[Op, str]] = {**BottomPrinter.forms, **_FORMS}
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: SessionFacts) -> None:
         super().__init__()
         self._facts = facts
 
@@ -86,7 +86,7 @@ class PostgresPrinter(BottomPrinter):
         found = f"{negated}EXISTS (SELECT FROM {self.nested(join.right)} WHERE {where})"
         return f"SELECT * FROM {self.nested(join.left)} WHERE {found}"
 
-    def literal(self, node: ir.Literal) -> str:
+    def literal(self, node: ir.Constant) -> str:
         value = node.value
         if value is None:
             return self.cast("NULL", node.type)
@@ -102,7 +102,7 @@ class PostgresPrinter(BottomPrinter):
 class PostgresEngine:
     """Runs bottoms in a session that sees the tables; they are those that the facts name."""
 
-    def __init__(self, session: psycopg.Connection[Any], facts: Facts) -> None:
+    def __init__(self, session: psycopg.Connection[Any], facts: SessionFacts) -> None:
         self._session, self._facts = session, facts
 
     def run(self, bottom: ir.Bottom, most_rows: int = MOST_ROWS) -> pa.Table:
@@ -136,7 +136,7 @@ class PostgresEngine:
                         raise EngineRefused("a value that the type of the lake cannot hold")
 
 
-def _relation(facts: Facts, oid: int) -> Any:
+def _relation(facts: SessionFacts, oid: int) -> Any:
     return next(each for each in facts.relations.values() if each is not None and each.oid == oid)
 
 

@@ -18,7 +18,7 @@ from tests.sql_parity.routes import Route
 from tidemark.engines.arrays import array_parameters
 from tidemark.errors import EngineRefused
 from tidemark.split import ir
-from tidemark.split.plan import Output, Part
+from tidemark.split.plan import Output, PlanPart
 from tidemark.split.types import SqlType
 
 pytestmark = pytest.mark.quick
@@ -438,8 +438,8 @@ def test_an_error_of_the_source_is_not_answered(routes: tuple[Route, Route], sql
     ids=lambda each: str(each.type),
 )
 def test_values_of_another_type_are_refused(values: pa.Array) -> None:
-    column, scale = ir.Column("_c1", ir.decimal(38, 0)), ir.Column("_c2", ir.INT4)
-    part = Part(ir.Bottom(ir.OneRow(), (column, scale)), (Output("_c1", column, SqlType(1700), scale),), 1)
+    column, scale = ir.TypedColumn("_c1", ir.decimal(38, 0)), ir.TypedColumn("_c2", ir.INT4)
+    part = PlanPart(ir.Bottom(ir.OneRow(), (column, scale)), (Output("_c1", column, SqlType(1700), scale),), 1)
     scales = pa.array([pow(10, 9)], pa.int32())
     with pytest.raises(EngineRefused):
         array_parameters(part, pa.table([values, scales], ["_c1", "_c2"]))

@@ -20,7 +20,7 @@ from tidemark.postgres.dsn import Dsn
 from tidemark.serve.conversation import EngineKind, Setup
 from tidemark.serve.engine_client import EngineClient
 from tidemark.serve.mirror_router import MirrorRouter
-from tidemark.serve.relay import Limits
+from tidemark.serve.relay import ClientLimits
 from tidemark.serve.routing import SourceOnly
 from tidemark.serve.server import Server, listening_tls
 from tidemark.serve.session_settings import DEFAULT_COST, Prefer, Route, ServeSettings
@@ -70,7 +70,7 @@ def serve(
     EXPLAIN (TIDEMARK) report the route of a statement, and the reason.
     """
     require_lake(lake)
-    limits = Limits(max_connections, authentication_s)
+    limits = ClientLimits(max_connections, authentication_s)
     defaults = ServeSettings(Route(route), "", cost, False, Prefer(prefer))
     client: EngineClient | None = None
     if defaults.route is not Route.SOURCE:

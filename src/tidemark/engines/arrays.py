@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from tidemark.errors import EngineRefused, InvalidValue
 from tidemark.split import ir
-from tidemark.split.plan import Output, Part
+from tidemark.split.plan import Output, PlanPart
 from tidemark.values.output import array_text
 
 
-def array_parameters(part: Part, rows: pa.Table) -> list[bytes]:
+def array_parameters(part: PlanPart, rows: pa.Table) -> list[bytes]:
     """Return the array of each output; `rows` has the bottom's columns in order.
 
     Raise EngineRefused for values that are not of the types of the bottom.

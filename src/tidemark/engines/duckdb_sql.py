@@ -108,7 +108,7 @@ class DuckDbPrinter(BottomPrinter):
         attnums = [attnum for attnum, _ in scan.columns]
         return f"({rows.guarded(attnums)})", [f"v{attnum}" for attnum in attnums]
 
-    def literal(self, node: ir.Literal) -> str:
+    def literal(self, node: ir.Constant) -> str:
         """Return a constant."""
         return _literal(node.value, node.type)
 
@@ -205,21 +205,21 @@ def _shifted(_: ir.Call, args: Sequence[str]) -> str:
 
 
 def _truncated(call: ir.Call, args: Sequence[str]) -> str:
-    unit = call.args[1].value if isinstance(call.args[1], ir.Literal) else None
+    unit = call.args[1].value if isinstance(call.args[1], ir.Constant) else None
     if not isinstance(unit, str) or unit not in _UNITS or call.args[0].type != ir.TIMESTAMP:
         raise EngineRefused("date_trunc with these arguments")
     return f"date_trunc({duckdb_text(unit)}, {args[0]})"
 
 
 def _like(call: ir.Call, args: Sequence[str]) -> str:
-    pattern = call.args[1].value if isinstance(call.args[1], ir.Literal) else None
+    pattern = call.args[1].value if isinstance(call.args[1], ir.Constant) else None
     if not isinstance(pattern, str) or "\\" in pattern:
         raise EngineRefused("LIKE with such a pattern")
     return f"({args[0]} LIKE {duckdb_text(pattern)})"
 
 
 def _substring(call: ir.Call, args: Sequence[str]) -> str:
-    numbers = [arg.value for arg in call.args[1:] if isinstance(arg, ir.Literal) and isinstance(arg.value, int)]
+    numbers = [arg.value for arg in call.args[1:] if isinstance(arg, ir.Constant) and isinstance(arg.value, int)]
     if len(numbers) != len(call.args) - 1:
         raise EngineRefused("substring with these arguments")
     return f"substring({', '.join([args[0], *map(str, numbers)])})"

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from tidemark.errors import EngineRefused
 from tidemark.split import ir
-from tidemark.split.ir import Column, Expr, JoinKind, Kind, Op, Relation
+from tidemark.split.ir import Expr, JoinKind, Kind, Op, Relation, TypedColumn
 
 _COMPARED = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.IS_DISTINCT})
 _LISTED = frozenset({Op.AND, Op.OR})
@@ -58,7 +58,7 @@ class BottomPrinter(ABC):
         """Return what a scan reads from, and the text of each of its columns."""
 
     @abstractmethod
-    def literal(self, node: ir.Literal) -> str:
+    def literal(self, node: ir.Constant) -> str:
         """Return a constant."""
 
     def bottom(self, bottom: ir.Bottom) -> str:
@@ -130,9 +130,9 @@ class BottomPrinter(ABC):
 
     def expr(self, node: Expr) -> str:
         """Return an expression."""
-        if isinstance(node, ir.Column):
+        if isinstance(node, ir.TypedColumn):
             return node.name
-        if isinstance(node, ir.Literal):
+        if isinstance(node, ir.Constant):
             return self.literal(node)
         if isinstance(node, ir.Call):
             return self._call(node)
@@ -186,9 +186,9 @@ class BottomPrinter(ABC):
         return self.types[type_.kind]
 
 
-def _list(columns: Iterable[Column]) -> str:
+def _list(columns: Iterable[TypedColumn]) -> str:
     return ", ".join(column.name for column in columns) or _NOTHING
 
 
-def _named(columns: Iterable[Column], texts: Iterable[str]) -> str:
+def _named(columns: Iterable[TypedColumn], texts: Iterable[str]) -> str:
     return ", ".join(f"{text} AS {column.name}" for column, text in zip(columns, texts, strict=True)) or _NOTHING

@@ -83,7 +83,7 @@ class SparkPrinter(BottomPrinter):
         table, names = self._tables[scan.table]
         return table, [_identifier(names[attnum]) for attnum, _ in scan.columns]
 
-    def literal(self, node: ir.Literal) -> str:
+    def literal(self, node: ir.Constant) -> str:
         """Return a constant; a text with other than plain characters is written in hexadecimal digits."""
         value, name = node.value, self.type_name(node.type)
         if value is None:

@@ -22,7 +22,7 @@ from tidemark.engines.duckdb import LocalDatabase, LocalEngine
 from tidemark.engines.spark import SparkEngine
 from tidemark.errors import InvalidValue, Unproven
 from tidemark.reads.local import LocalRows
-from tidemark.split import Facts, Finish, Query, Run, parse, steps
+from tidemark.split import Finish, Query, Run, SessionFacts, parse, steps
 from tidemark.values.cells import DecodedColumn, cells_of
 from tidemark.values.output import column_strings
 from tidemark.values.types import Types, decoding_of
@@ -48,7 +48,7 @@ class MomentTables(Protocol):
         """Return the same rows for the local engine."""
 
 
-MakeEngine = Callable[[MomentTables, Facts], Engine]
+MakeEngine = Callable[[MomentTables, SessionFacts], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Answered:
     rows: list[Row]
 
 
-def spark_engine(moment: MomentTables, facts: Facts) -> Engine:
+def spark_engine(moment: MomentTables, facts: SessionFacts) -> Engine:
     """Return Spark with the tables of a moment, which must be defined there as the session sees them."""
     relations = {each.oid: each for each in facts.relations.values() if each is not None}
 
@@ -90,7 +90,7 @@ def spark_engine(moment: MomentTables, facts: Facts) -> Engine:
 def local_engine(database: LocalDatabase) -> MakeEngine:
     """Return how the local engine of a lake is made with the tables of a moment."""
 
-    def made(moment: MomentTables, facts: Facts) -> Engine:
+    def made(moment: MomentTables, facts: SessionFacts) -> Engine:
         relations = {each.oid: each for each in facts.relations.values() if each is not None}
 
         def rows(oid: int) -> LocalRows:

@@ -27,11 +27,11 @@ from tidemark.serve.routing import (
     OwnStatement,
     Refuse,
     Relay,
-    Report,
     Router,
+    RouteReport,
     Rows,
 )
-from tidemark.serve.session import UNNAMED, Session
+from tidemark.serve.session import UNNAMED, ClientSession
 from tidemark.serve.statements import Candidate, OwnKind
 from tidemark.serve.wire import HEADER_BYTES, SourceKind
 
@@ -46,7 +46,7 @@ Taker = Callable[[int, bytes], bytes]
 class Port(Protocol):
     """The two connections of a session."""
 
-    last: Report
+    last: RouteReport
 
     @property
     def startup(self) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ class Port(Protocol):
 class Routing:
     """Routes one candidate; the relay passes it every message of the source while it `is_expecting`."""
 
-    def __init__(self, port: Port, session: Session, candidate: Candidate, router: Router) -> None:
+    def __init__(self, port: Port, session: ClientSession, candidate: Candidate, router: Router) -> None:
         self._port, self.state, self._candidate, self._router = port, session, candidate, router
         self._takers = list[Taker]()
         self._out = list[bytes]()
@@ -169,9 +169,9 @@ class Routing:
         except Exception as error:
             _LOGGER.debug("routing failed: %s", error, exc_info=True)
             reason = _reason(error)
-            decision = Relay(Report(SOURCE, reason))
+            decision = Relay(RouteReport(SOURCE, reason))
             if self._candidate.is_check:
-                decision = Refuse(_INTERNAL, reason, Report(REFUSED, reason))
+                decision = Refuse(_INTERNAL, reason, RouteReport(REFUSED, reason))
         if self._is_cancelled:
             decision = self._cancelled()
         await self._perform(decision)
@@ -196,18 +196,18 @@ class Routing:
         except TidemarkError as error:
             await self._end_block()
             self._look = None
-            return [str(Report(SOURCE, error.message))]
+            return [str(RouteReport(SOURCE, error.message))]
 
     def _cancelled(self) -> Refuse:
         text = "canceling statement due to user request"
-        return Refuse(_CANCELLED, text, Report(REFUSED, "cancelled by the client"))
+        return Refuse(_CANCELLED, text, RouteReport(REFUSED, "cancelled by the client"))
 
     async def _perform(self, decision: Decision) -> None:
         if self._candidate.is_check:
             await self._check(decision)
         elif self._prefix_failed:
             await self._end_block()
-            self._end(Report(SOURCE, "the source reported an error"), SOURCE)
+            self._end(RouteReport(SOURCE, "the source reported an error"), SOURCE)
             self._port.to_client(messages.ready(self.state.status))
         elif isinstance(decision, Answer):
             await self._answer(decision)
@@ -279,9 +279,9 @@ class Routing:
         """Relay the statement, or refuse it if only the mirror may answer: the source would answer another question."""
         text = f"the answer of the mirror could not be used: {reason}"
         if answer.is_required:
-            await self._refuse(Refuse(sqlstate, text, Report(REFUSED, text)))
+            await self._refuse(Refuse(sqlstate, text, RouteReport(REFUSED, text)))
         else:
-            await self._relay(Report(SOURCE, text))
+            await self._relay(RouteReport(SOURCE, text))
 
     async def _refuse(self, refuse: Refuse) -> None:
         if not self._has_prefix:
@@ -296,7 +296,7 @@ class Routing:
         report = messages.error(refuse.sqlstate, refuse.message, hint=refuse.hint)
         self._port.to_client(report + messages.ready(self.state.status))
 
-    async def _relay(self, report: Report, notice: str = "") -> None:
+    async def _relay(self, report: RouteReport, notice: str = "") -> None:
         """Relay the client's messages; what is not needed of them any longer was relayed before."""
         candidate = self._candidate
         if notice:
@@ -362,7 +362,7 @@ class Routing:
         if self._takers:
             raise ConnectionLost("the connection to the source was lost")
 
-    def _end(self, report: Report, route: str) -> None:
+    def _end(self, report: RouteReport, route: str) -> None:
         self._port.last = report
         if self._candidate.statement.kind is None:
             self._router.finished(self._candidate, Outcome(route, time.monotonic() - self._begin))

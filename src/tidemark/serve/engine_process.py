@@ -46,7 +46,7 @@ from tidemark.serve.conversation import (
     packed,
 )
 from tidemark.spark import SparkOptions, spark_session
-from tidemark.split import Facts, Finish, Part, Query, Run, parse, steps
+from tidemark.split import Finish, PlanPart, Query, Run, SessionFacts, parse, steps
 from tidemark.split.facts import FIRST_USER_OID
 from tidemark.units import parse_duration
 
@@ -145,7 +145,7 @@ class _Statement:
             self._rows += rows.num_rows
             self._arrays[part.first] = array_parameters(part, rows)
 
-    def _arrays_of(self, parts: Sequence[Part]) -> Arrays:
+    def _arrays_of(self, parts: Sequence[PlanPart]) -> Arrays:
         types = tuple(output.array_oid for part in parts for output in part.outputs)
         return Arrays(types, tuple(array for part in parts for array in self._arrays[part.first]))
 
@@ -200,7 +200,7 @@ class EngineProcess:
         with self._sending, suppress(OSError):
             self._connection.sendall(packed(message))
 
-    def moment(self, facts: Facts, short_wait_s: float) -> Moment:
+    def moment(self, facts: SessionFacts, short_wait_s: float) -> Moment:
         """Return the mirror at the position that the session has set, or at its own snapshot."""
         assert self._mirror is not None  # noqa: S101
         self._mirror.require_database(facts.system_identifier, facts.database_oid)
@@ -222,7 +222,7 @@ class EngineProcess:
             return self._mirror.seen_by(facts.snapshot, facts.lsn, tables, wait_s)
         return self._mirror.at(snapshot=facts.snapshot, lsn=facts.lsn, tables=tables, wait=wait_s)
 
-    def engine(self, moment: Moment, facts: Facts) -> Engine:
+    def engine(self, moment: Moment, facts: SessionFacts) -> Engine:
         """Return an engine for the tables of a moment."""
         return self._make_engine(moment, facts)
 

@@ -24,7 +24,7 @@ _LATE_LEAST_S, _LATE_UNKNOWN_S = 1.0, 60.0
 _WAIT, _WAIT_LEAST_S, _WAIT_MOST_S = 0.2, 0.1, 1.0  # of the source's time: the wait for the log
 
 
-class Choice(Enum):
+class Destination(Enum):
     """Where a statement goes."""
 
     SOURCE = "source"
@@ -52,24 +52,24 @@ class Record:
             return False
         return bool(self.unproven) or (self.cost is not None and self.cost < threshold)
 
-    def choice(self, threshold: float, now: float, *, offloads: bool) -> Choice:
+    def choice(self, threshold: float, now: float, *, offloads: bool) -> Destination:
         """Choose the route of the next execution, for a statement that was not found unproven."""
         self.executions += 1
         if threshold <= 0:
-            return Choice.MIRROR
+            return Destination.MIRROR
         if (self.cost is not None and self.cost < threshold) or now < self.paused_until:
-            return Choice.SOURCE
+            return Destination.SOURCE
         if offloads:
-            return Choice.MIRROR
+            return Destination.MIRROR
         if self.source_s is None:
-            return Choice.SOURCE
+            return Destination.SOURCE
         if self.mirror_s is None:
-            return Choice.MIRROR if self.needs_session else Choice.MEASURE
+            return Destination.MIRROR if self.needs_session else Destination.MEASURE
         if self.mirror_s < self.source_s * MARGIN:
-            return Choice.SOURCE if self.executions % RETRIED == 0 else Choice.MIRROR
+            return Destination.SOURCE if self.executions % RETRIED == 0 else Destination.MIRROR
         if self.executions % REMEASURED:
-            return Choice.SOURCE
-        return Choice.MIRROR if self.needs_session else Choice.MEASURE
+            return Destination.SOURCE
+        return Destination.MIRROR if self.needs_session else Destination.MEASURE
 
     def add_source(self, seconds: float) -> None:
         """Add a time of the source."""

@@ -18,7 +18,7 @@ import postgast
 from tidemark.errors import EngineRefused, InvalidValue, TidemarkError, UnexpectedSourceError
 from tidemark.serve.conversation import Arrays, Ask, Finished, Proven, Refused, RefusedBy, Running
 from tidemark.serve.engine_client import Conversation, EngineClient
-from tidemark.serve.learning import Choice, Memory, Record
+from tidemark.serve.learning import Destination, Memory, Record
 from tidemark.serve.passing import is_harmless, keyword_of, reads_only_catalogs
 from tidemark.serve.routing import (
     MIRROR,
@@ -32,12 +32,12 @@ from tidemark.serve.routing import (
     OwnStatement,
     Refuse,
     Relay,
-    Report,
     RoutedSession,
+    RouteReport,
 )
-from tidemark.serve.session import Session
+from tidemark.serve.session import ClientSession
 from tidemark.serve.session_settings import NAMES, Prefer, Route, ServeSettings
-from tidemark.serve.statements import Candidate, Statement, check
+from tidemark.serve.statements import Candidate, ClientStatement, check
 
 _SETTINGS = OwnStatement(
     b"SELECT pg_catalog.json_object_agg(n.s, pg_catalog.current_setting(n.s, true)) "
@@ -74,7 +74,7 @@ class _NotAnswered(Exception):
 class _Measured:
     """A statement that the source answers while the engine computes it too."""
 
-    report: Report
+    report: RouteReport
 
 
 class MirrorRouter:
@@ -89,7 +89,7 @@ class MirrorRouter:
 
     # The interface of a router
 
-    def considers(self, statement: Statement, session: Session) -> bool:
+    def considers(self, statement: ClientStatement, session: ClientSession) -> bool:
         """Return whether the statement must be checked: not if it is known to be cheap, or not a SELECT."""
         if not session.has_default_settings or session.is_touched:
             return not is_harmless(statement.text)
@@ -116,7 +116,7 @@ class MirrorRouter:
             return _failed(error)
         if settings.must_answer:
             return _refusal(f"{settings.why_must}, and the mirror answers one SELECT at a time: {_ALONE}")
-        return Relay(Report(SOURCE, "not one SELECT alone"))
+        return Relay(RouteReport(SOURCE, "not one SELECT alone"))
 
     async def explain(self, candidate: Candidate, routed: RoutedSession) -> Sequence[str]:
         """Return where a statement would be answered, and why; the engine does not compute it."""
@@ -133,7 +133,7 @@ class MirrorRouter:
 
     # What one decision uses
 
-    def record_of(self, statement: Statement) -> Record:
+    def record_of(self, statement: ClientStatement) -> Record:
         """Return what is known of a statement."""
         if not isinstance(statement.verdict, Record):
             statement.verdict = self._memory.of(statement.text.decode(errors="replace"))
@@ -200,7 +200,7 @@ class _Deciding:
         self._begin = time.monotonic()
         self._details: dict[str, str] = {}
 
-    async def report(self) -> Report:
+    async def report(self) -> RouteReport:
         """Return where the statement would be answered."""
         decision = await self.decision()
         return decision.report
@@ -262,7 +262,7 @@ class _Deciding:
             raise self._failure(facts_query)
         facts = await self._looked(facts_query)
         choice = self._choice()
-        if choice is Choice.SOURCE:
+        if choice is Destination.SOURCE:
             return Relay(self._report(SOURCE, "the source is expected to be faster"))
         self._require_usable(facts)
         conversation.tell(facts)
@@ -306,17 +306,17 @@ class _Deciding:
         state, defaults = self._routed.state, self._router.defaults
         self._settings = _read_settings(found, self._look, state, defaults, self._candidate)
 
-    def _choice(self) -> Choice:
+    def _choice(self) -> Destination:
         settings = self._settings
         if settings.must_answer:
-            return Choice.MIRROR
+            return Destination.MIRROR
         if settings.route is Route.SOURCE:
             raise _NotAnswered("tidemark.route is source")
         now, offloads = time.monotonic(), settings.prefer is Prefer.OFFLOAD
         choice = self._record.choice(settings.cost, now, offloads=offloads)
-        if now < self._record.paused_until and choice is Choice.SOURCE:
+        if now < self._record.paused_until and choice is Destination.SOURCE:
             raise _NotAnswered("the mirror could not answer it a short time ago")
-        if choice is Choice.SOURCE and self._record.cost is not None and self._record.cost < settings.cost:
+        if choice is Destination.SOURCE and self._record.cost is not None and self._record.cost < settings.cost:
             raise _NotAnswered(f"its cost of {self._record.cost:.0f} is below {settings.cost:.0f}")
         return choice
 
@@ -328,14 +328,14 @@ class _Deciding:
         if self._is_serializable or document["settings"]["transaction_isolation"] == "serializable":
             raise _NotAnswered("the transaction is serializable")
 
-    async def _stepped(self, conversation: Conversation, choice: Choice) -> Decision | _Measured:
+    async def _stepped(self, conversation: Conversation, choice: Destination) -> Decision | _Measured:
         while True:
             message = await conversation.next()
             if isinstance(message, Ask):
                 ((rows),) = await self._routed.run(self._asked(message))
                 conversation.tell(_text(rows) if rows else None)
             elif isinstance(message, Proven):
-                if choice is Choice.MEASURE and not self._explains:
+                if choice is Destination.MEASURE and not self._explains:
                     self._router.measure(conversation, self._record)
                     return _Measured(self._report(SOURCE, "the engine is measured meanwhile"))
             elif isinstance(message, Running):
@@ -415,12 +415,12 @@ class _Deciding:
     def _notice(self, reason: str) -> str:
         return f"tidemark: source: {reason}" if self._settings.notices else ""
 
-    def _report(self, route: str, reason: str) -> Report:
-        return Report(route, reason, dict(self._details))
+    def _report(self, route: str, reason: str) -> RouteReport:
+        return RouteReport(route, reason, dict(self._details))
 
 
 def _read_settings(
-    found: Mapping[str, str | None], look: Look, state: Session, defaults: ServeSettings, candidate: Candidate
+    found: Mapping[str, str | None], look: Look, state: ClientSession, defaults: ServeSettings, candidate: Candidate
 ) -> ServeSettings:
     """Return the settings of the session, and note in its state what the next statements need not read again.
 
@@ -437,14 +437,14 @@ def _read_settings(
 
 def _refusal(message: str, sqlstate: str = _CANNOT, hint: str = "", details: Mapping[str, str] | None = None) -> Refuse:
     reset = "Use RESET tidemark.at and RESET tidemark.route to let the source answer."
-    return Refuse(sqlstate, message, Report(REFUSED, message, dict(details or {})), hint or reset)
+    return Refuse(sqlstate, message, RouteReport(REFUSED, message, dict(details or {})), hint or reset)
 
 
 def _failed(error: Exception, details: Mapping[str, str] | None = None) -> Refuse:
     """Refuse after an error in a session that reads the past, or may: the source would answer with the present."""
     message = error.message if isinstance(error, TidemarkError) else f"routing failed: {type(error).__name__}"
     sqlstate = (error.sqlstate if isinstance(error, UnexpectedSourceError) else None) or _INTERNAL
-    return Refuse(sqlstate, message, Report(REFUSED, message, dict(details or {})))
+    return Refuse(sqlstate, message, RouteReport(REFUSED, message, dict(details or {})))
 
 
 def _text(rows: list[tuple[bytes | None, ...]]) -> str:

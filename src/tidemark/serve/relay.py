@@ -21,8 +21,8 @@ from tidemark.errors import MalformedMessage
 from tidemark.serve import messages
 from tidemark.serve.choreography import Routing
 from tidemark.serve.legs import Leg, Pause
-from tidemark.serve.routing import NOTHING_YET, SOURCE, Outcome, Report, Router
-from tidemark.serve.session import HELD_LIMIT, Session
+from tidemark.serve.routing import NOTHING_YET, SOURCE, Outcome, Router, RouteReport
+from tidemark.serve.session import HELD_LIMIT, ClientSession
 from tidemark.serve.statements import Candidate
 from tidemark.serve.tls import Tls
 from tidemark.serve.upstream import Upstream
@@ -46,7 +46,7 @@ _PIECE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """How much clients may use."""
 
     connections: int = 500
@@ -58,7 +58,7 @@ class Host(Protocol):
 
     router: Router
     upstream: Upstream
-    limits: Limits
+    limits: ClientLimits
     tls: ssl.SSLContext | None
     keys: dict[bytes, ClientRelay]
 
@@ -87,9 +87,9 @@ class ClientRelay:
         self._server = server
         self.client = client
         self.source: Leg | None = None
-        self.session = Session(server.router.considers, guards=server.router.guards)
+        self.session = ClientSession(server.router.considers, guards=server.router.guards)
         self.routing: Routing | None = None
-        self.last: Report = NOTHING_YET
+        self.last: RouteReport = NOTHING_YET
         self.packet: StartupPacket | None = None
         self.is_started = self.is_ended = False
         self._buffer = b""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from tidemark.serve.messages import FieldDescription
-from tidemark.serve.session import Session
-from tidemark.serve.statements import Candidate, Statement
+from tidemark.serve.session import ClientSession
+from tidemark.serve.statements import Candidate, ClientStatement
 
 Rows: TypeAlias = list[tuple[bytes | None, ...]]
 
@@ -50,7 +50,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Report:
+class RouteReport:
     """Where a statement was answered and why, for SHOW tidemark.last and EXPLAIN (TIDEMARK)."""
 
     route: str
@@ -61,14 +61,14 @@ class Report:
         return "; ".join([f"{self.route}: {self.reason}", *(f"{key} {value}" for key, value in self.details.items())])
 
 
-NOTHING_YET = Report(SOURCE, "no statement was considered in this session yet")
+NOTHING_YET = RouteReport(SOURCE, "no statement was considered in this session yet")
 
 
 @dataclass(frozen=True)
 class Relay:
     """The source answers."""
 
-    report: Report
+    report: RouteReport
     notice: str = ""
 
 
@@ -84,7 +84,7 @@ class Answer:
     text: bytes
     types: tuple[int, ...]
     parameters: tuple[bytes | None, ...]
-    report: Report
+    report: RouteReport
     formats: tuple[int, ...] = ()
     notice: str = ""
     is_required: bool = False
@@ -96,7 +96,7 @@ class Refuse:
 
     sqlstate: str
     message: str
-    report: Report
+    report: RouteReport
     hint: str = ""
 
 
@@ -115,7 +115,7 @@ class RoutedSession(Protocol):
     """The client's session while one candidate is routed."""
 
     @property
-    def state(self) -> Session:
+    def state(self) -> ClientSession:
         """The transaction status, the parameters and whether settings of the server may have changed."""
 
     @property
@@ -139,9 +139,9 @@ class Router(Protocol):
 
     @property
     def guards(self) -> bool:
-        """Whether sessions may have settings with which the source must not answer; see `Session.is_guarded`."""
+        """Whether sessions may have settings with which the source must not answer; see `ClientSession.is_guarded`."""
 
-    def considers(self, statement: Statement, session: Session, /) -> bool:
+    def considers(self, statement: ClientStatement, session: ClientSession, /) -> bool:
         """Return whether `decide` must be called; cheap, because every statement passes here."""
 
     async def decide(self, candidate: Candidate, routed: RoutedSession, /) -> Decision:
@@ -173,10 +173,10 @@ class Observer(Protocol):
 class SourceOnly:
     """The router of `--route source`: every statement is relayed, and the reason can be read."""
 
-    report = Report(SOURCE, "the server was started with --route source")
+    report = RouteReport(SOURCE, "the server was started with --route source")
     guards = False
 
-    def considers(self, _: Statement, __: Session, /) -> bool:
+    def considers(self, _: ClientStatement, __: ClientSession, /) -> bool:
         """Return False."""
         return False
 

@@ -15,7 +15,7 @@ from tidemark import logs
 from tidemark.addresses import ListenAddress
 from tidemark.errors import InvalidValue
 from tidemark.serve.legs import Leg
-from tidemark.serve.relay import ClientRelay, Limits
+from tidemark.serve.relay import ClientLimits, ClientRelay
 from tidemark.serve.routing import Router
 from tidemark.serve.tls import Tls, server_context
 from tidemark.serve.upstream import Upstream
@@ -30,11 +30,11 @@ class Server:
     """Relays clients to the source. Use as an asynchronous context."""
 
     def __init__(
-        self, listen: ListenAddress, upstream: Upstream, router: Router, limits: Limits | None = None,
+        self, listen: ListenAddress, upstream: Upstream, router: Router, limits: ClientLimits | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
         self.upstream, self.router, self.tls = upstream, router, tls
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self.listen = listen
         self.keys: dict[bytes, ClientRelay] = {}
         self._relays = set[ClientRelay]()

@@ -24,7 +24,7 @@ from tidemark.serve.statements import (
     RESETS,
     SETTING,
     Candidate,
-    Statement,
+    ClientStatement,
     check,
     rewritten_parse,
     rewritten_query,
@@ -37,7 +37,7 @@ STATEMENTS_LIMIT = 2_000
 PARTIAL_LIMIT = 32 << 10  # a longer message of the source is relayed in pieces
 UNNAMED = b""
 
-Considers = Callable[[Statement, "Session"], bool]
+Considers = Callable[[ClientStatement, "ClientSession"], bool]
 
 _header = Struct("!BI").unpack_from
 _int32 = Struct("!I").unpack_from
@@ -57,7 +57,7 @@ _NO_STATEMENT = b"_tidemark_refused"  # a syntax error for the source, which is 
 _IN_PIPELINE = "settings of tidemark cannot be changed together with other statements: SET them alone"
 
 
-class Shape(IntEnum):
+class HeldShape(IntEnum):
     """How far the messages that are held are on their way to a candidate."""
 
     PREFIX = 0
@@ -66,7 +66,7 @@ class Shape(IntEnum):
     EXECUTED = 3
 
 
-class Session:
+class ClientSession:
     """The state of one session. `considers` decides whether a statement is held back for the router.
 
     `is_touched` means that the client mentioned a setting of the server, so that what was known about them is stale.
@@ -89,7 +89,7 @@ class Session:
         self._rejection: bytes | None = None
         self._discard = 0
         self._in_flight = deque[int]([_QUERY])  # the start of the session ends with a ReadyForQuery too
-        self._query: Statement | None = None
+        self._query: ClientStatement | None = None
         self._is_broken = self._is_copying = self._is_open = self._is_passing = False
         self._pending, self._source_pending = b"", bytearray()
         self._scanned = self._skip = self._source_skip = 0
@@ -97,7 +97,7 @@ class Session:
         self.is_lost = self.is_touched = self.has_default_settings = False
         self.key = b""
         self.parameters: dict[str, str] = {}
-        self.statements: dict[bytes, Statement] = {}
+        self.statements: dict[bytes, ClientStatement] = {}
         self.status = ord("I")
 
     @property
@@ -156,7 +156,7 @@ class Session:
         if self._skip:
             at = begin = min(self._skip, len(data))
             self._skip -= at
-        end, scanned, shape, executes = len(data), at + self._scanned, Shape.PREFIX, False
+        end, scanned, shape, executes = len(data), at + self._scanned, HeldShape.PREFIX, False
         self._scanned, self.is_waiting, self._begins = 0, False, False
         passing = self._is_passing or self._is_admitted or not self.is_quiet
         while end - at >= HEADER_BYTES:
@@ -201,11 +201,11 @@ class Session:
                 self._names_settings = False
                 self._in_flight.append(kind)
                 passing, begin = True, after
-            elif kind == _FLUSH and shape is Shape.PREFIX:
+            elif kind == _FLUSH and shape is HeldShape.PREFIX:
                 self._is_open, begin = True, after
             else:
                 next_shape = self._next_shape(shape, kind, data, at, after)
-                executes = executes or kind == _CALL or (next_shape is Shape.BOUND and self._executes(data))
+                executes = executes or kind == _CALL or (next_shape is HeldShape.BOUND and self._executes(data))
                 if next_shape is None and self.is_guarded and (executes or kind in _EXECUTING):
                     return self._checked(data, begin, after)
                 if next_shape is None:
@@ -242,32 +242,32 @@ class Session:
         return data[:begin], check(is_open=is_open)
 
     def _is_considered(self, text: bytes) -> bool:
-        return self._considers(self._query if self._query is not None else Statement(text), self)
+        return self._considers(self._query if self._query is not None else ClientStatement(text), self)
 
     def _executes(self, data: bytes) -> bool:
         """Whether the Bind that is held is of a statement that must be checked."""
         statement = self._bound_statement(data)
         return statement is None or (statement.kind is None and self._considers(statement, self))
 
-    def _next_shape(self, shape: Shape, kind: int, data: bytes, at: int, after: int) -> Shape | None:
+    def _next_shape(self, shape: HeldShape, kind: int, data: bytes, at: int, after: int) -> HeldShape | None:
         """Return the shape with one more message; None if the messages can no longer be a candidate.
 
         A whole BEGIN belongs to the messages before the candidate: drivers send it together with the first statement.
         """
-        if shape is Shape.EXECUTED and self._executes_begin:
-            self._begins, shape = True, Shape.PREFIX
-        if shape is Shape.PREFIX:
+        if shape is HeldShape.EXECUTED and self._executes_begin:
+            self._begins, shape = True, HeldShape.PREFIX
+        if shape is HeldShape.PREFIX:
             if kind in (_PARSE, _CLOSE) or (kind == _DESCRIBE and data[at + HEADER_BYTES] == _SYNC):  # S: a statement
-                return Shape.PREFIX
+                return HeldShape.PREFIX
             if kind == _BIND:
                 self._bound = (at, after)
-                return Shape.BOUND
-        elif kind == _DESCRIBE and shape is Shape.BOUND:
-            return Shape.DESCRIBED if data[at + HEADER_BYTES : after] == b"P" + self._portal(data) else None
-        elif kind == _EXECUTE and shape is not Shape.EXECUTED:
+                return HeldShape.BOUND
+        elif kind == _DESCRIBE and shape is HeldShape.BOUND:
+            return HeldShape.DESCRIBED if data[at + HEADER_BYTES : after] == b"P" + self._portal(data) else None
+        elif kind == _EXECUTE and shape is not HeldShape.EXECUTED:
             self._executed, statement = (at, after), self._bound_statement(data)
             self._executes_begin = statement is not None and statement.begins_block
-            return Shape.EXECUTED if data[at + HEADER_BYTES : after - 4] == self._portal(data) else None
+            return HeldShape.EXECUTED if data[at + HEADER_BYTES : after - 4] == self._portal(data) else None
         return None
 
     def _portal(self, data: bytes) -> bytes:
@@ -275,19 +275,19 @@ class Session:
         begin = self._bound[0] + HEADER_BYTES
         return data[begin : data.find(0, begin, self._bound[1]) + 1]
 
-    def _candidate(self, kind: int, data: bytes, span: tuple[int, int, int], shape: Shape) -> Candidate | None:
+    def _candidate(self, kind: int, data: bytes, span: tuple[int, int, int], shape: HeldShape) -> Candidate | None:
         """Return what is held with this Sync or Query as a candidate, if the router considers it."""
         begin, at, after = span
         if self.status == _FAILED:
             return None
-        statement: Statement | None
+        statement: ClientStatement | None
         if kind == _QUERY:
             if self._is_open or begin < at or data[after - 1]:
                 return None
             text = data[at + HEADER_BYTES : after - 1]
-            statement = self._query if self._query is not None else Statement(text)
+            statement = self._query if self._query is not None else ClientStatement(text)
         else:
-            statement = self._bound_statement(data) if shape is Shape.EXECUTED else None
+            statement = self._bound_statement(data) if shape is HeldShape.EXECUTED else None
         if statement is None or not (statement.kind is not None or self._considers(statement, self)):
             return None
         if kind == _QUERY:
@@ -301,7 +301,7 @@ class Session:
             is_described, was_open, self._begins,
         )  # fmt: skip
 
-    def _bound_statement(self, data: bytes) -> Statement | None:
+    def _bound_statement(self, data: bytes) -> ClientStatement | None:
         begin, after = self._bound
         name_at = data.find(0, begin + HEADER_BYTES, after) + 1
         name_end = data.find(0, name_at, after)
@@ -322,11 +322,11 @@ class Session:
             self.statements.pop(UNNAMED, None)
             if not mentions:
                 return data, after
-            self._query = statement = Statement(body[:-1])
+            self._query = statement = ClientStatement(body[:-1])
             rewritten = rewritten_query(statement)
         else:
             name, text, _ = read_parse(body)
-            statement = Statement(text, self.styles)
+            statement = ClientStatement(text, self.styles)
             self._remember(name, statement)
             if statement.kind is None and not mentions:
                 return data, after
@@ -336,7 +336,7 @@ class Session:
             return data, after
         return data[:at] + rewritten + data[after:], at + len(rewritten)
 
-    def _remember(self, name: bytes, statement: Statement) -> None:
+    def _remember(self, name: bytes, statement: ClientStatement) -> None:
         """Keep a statement under its name; of too many, all are forgotten, and then relayed."""
         if len(self.statements) >= STATEMENTS_LIMIT:
             self.statements.clear()

@@ -27,7 +27,7 @@ class OwnKind(Enum):
     EXPLAIN = b"QUERY PLAN"
 
 
-class Statement:
+class ClientStatement:
     """A statement of a client. `verdict` belongs to the router, which may keep there what it has found out.
 
     `styles` are the settings with which the source has read its constants, when it was prepared.
@@ -57,7 +57,7 @@ class Statement:
             self.source_text = _PLACEHOLDER % self.kind.value
 
 
-_CHECK = Statement(b"")
+_CHECK = ClientStatement(b"")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Candidate:
     A check has no messages of its own: the session holds them until the router has admitted them.
     """
 
-    statement: Statement
+    statement: ClientStatement
     prefix: bytes
     rest: bytes
     bind_body: bytes | None = None
@@ -109,12 +109,12 @@ def check(*, is_open: bool = False) -> Candidate:
     return Candidate(_CHECK, b"", b"", is_open=is_open)
 
 
-def rewritten_parse(body: bytes, statement: Statement) -> bytes:
+def rewritten_parse(body: bytes, statement: ClientStatement) -> bytes:
     """Build the Parse of a statement that the server answers: the source gets a placeholder with the same column."""
     name, _, types = read_parse(body)
     return parse(name, statement.source_text, types)
 
 
-def rewritten_query(statement: Statement) -> bytes:
+def rewritten_query(statement: ClientStatement) -> bytes:
     """Build the Query in place of one that the server answers itself."""
     return query(statement.source_text)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.expressions import Expressions
-from tidemark.split.facts import Facts, Function
+from tidemark.split.facts import Function, SessionFacts
 from tidemark.split.nodes import Node, kind_of, reading, strings, walk
 from tidemark.split.operators import Operators
 from tidemark.split.parse import Name
@@ -20,11 +20,11 @@ from tidemark.split.typed import Typed, as_integer, as_numeric, scale_expr
 from tidemark.split.types import BOOL, BPCHAR, FLOATS, INT2, INT4, INT8, INTEGERS, NUMERIC, TEXT, VARCHAR, SqlType
 
 NAMES = frozenset({"count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"})
-Add = Callable[[ir.AggregateCall], ir.Column]  # adds an aggregate to the group, and returns its column
+Add = Callable[[ir.AggregateCall], ir.TypedColumn]  # adds an aggregate to the group, and returns its column
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedAggregate:
     """An aggregate: its value, or for `avg` the sum and the count of which it is the quotient."""
 
     name: str
@@ -40,7 +40,7 @@ def is_aggregate(node: Node, functions: Mapping[Name, Function]) -> bool:
     return "a" in function.kinds
 
 
-def aggregated(node: Node, expressions: Expressions, add: Add) -> Finished:
+def aggregated(node: Node, expressions: Expressions, add: Add) -> FinishedAggregate:
     """Analyze an aggregate call, with arguments in the scope below; `add` is called for what has to be computed."""
     with reading(node) as fields:
         name = strings(fields["funcname"])
@@ -53,7 +53,7 @@ def aggregated(node: Node, expressions: Expressions, add: Add) -> Finished:
         if star:
             if name[-1] != "count":
                 raise Unproven("a star in another aggregate than count")
-            return Finished("count", _count(ir.Aggregate.COUNT_ROWS, None, condition, add))
+            return FinishedAggregate("count", _count(ir.Aggregate.COUNT_ROWS, None, condition, add))
         if len(args) != 1:
             raise Unproven(f"the aggregate {name[-1]} with {len(args)} arguments")
         value = expressions.value(args[0])
@@ -64,15 +64,15 @@ class _Aggregates:
     def __init__(self, operators: Operators, where: ir.Expr | None, add: Add) -> None:
         self._operators, self._where, self._add = operators, where, add
 
-    def finished(self, name: str, value: Typed, *, distinct: bool) -> Finished:
+    def finished(self, name: str, value: Typed, *, distinct: bool) -> FinishedAggregate:
         if name == "count":
-            return Finished(name, self._counted(value, distinct=distinct))
+            return FinishedAggregate(name, self._counted(value, distinct=distinct))
         if name == "sum":
-            return Finished(name, self._sum(value, distinct=distinct))
+            return FinishedAggregate(name, self._sum(value, distinct=distinct))
         if name == "avg":
             count = self._counted(value, distinct=distinct)
-            return Finished(name, self._sum(value, distinct=distinct), count)
-        return Finished(name, self._extreme(name, value))
+            return FinishedAggregate(name, self._sum(value, distinct=distinct), count)
+        return FinishedAggregate(name, self._extreme(name, value))
 
     def _counted(self, value: Typed, *, distinct: bool) -> Typed:
         if not distinct:
@@ -103,7 +103,7 @@ class _Aggregates:
         if isinstance(value.scale, int):
             return value.scale
         is_null = ir.Call(ir.Op.IS_NULL, (value.expr,), ir.BOOL)
-        scale = ir.Case(((is_null, ir.Literal(None, ir.INT4)),), scale_expr(value.scale), ir.INT4)
+        scale = ir.Case(((is_null, ir.Constant(None, ir.INT4)),), scale_expr(value.scale), ir.INT4)
         return self._add(ir.AggregateCall(ir.Aggregate.MAX, scale, ir.INT4, self._where))
 
     def _extreme(self, name: str, value: Typed) -> Typed:
@@ -129,7 +129,7 @@ def _count(aggregate: ir.Aggregate, arg: ir.Expr | None, where: ir.Expr | None, 
     return Typed(add(ir.AggregateCall(aggregate, arg, ir.INT8, where)), SqlType(INT8))
 
 
-def has_aggregates(nodes: list[Node], facts: Facts) -> bool:
+def has_aggregates(nodes: list[Node], facts: SessionFacts) -> bool:
     """Whether an expression contains an aggregate that is not inside of a subquery."""
     inside = (each for node in nodes for each in walk(node, lambda inner: kind_of(inner) != "SubLink"))
     return any(is_aggregate(each, facts.functions) for each in inside)

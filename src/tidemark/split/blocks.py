@@ -34,7 +34,7 @@ from tidemark.split.nodes import (
     wrapped,
 )
 from tidemark.split.others import Names, group_nodes, names_of, no_type, require_clear, require_one_result, type_in
-from tidemark.split.plan import Output, Part, derived_table
+from tidemark.split.plan import Output, PlanPart, derived_table
 from tidemark.split.relations import Relations
 from tidemark.split.scope import NameScope
 from tidemark.split.typed import Typed
@@ -47,13 +47,13 @@ _CHOSEN = "LIMIT or DISTINCT ON in a subquery, which chooses among rows whose or
 
 
 @dataclass(slots=True)
-class Block:
+class RewrittenBlock:
     """A block that is being rewritten: the columns of its bottom, and the block around it."""
 
     alias: str
     scope: NameScope | None
     outputs: dict[Typed, Typed] = field(default_factory=dict)
-    outer: Block | None = None
+    outer: RewrittenBlock | None = None
     others: Mapping[str, Names] = field(default_factory=dict)  # the items of FROM that PostgreSQL joins
     is_grouped: bool = False  # its columns are not above the groups
 
@@ -85,7 +85,7 @@ class Block:
             scale = value.scale if value.scale is None or isinstance(value.scale, int) else context.column(ir.INT4)
             self.outputs[value] = Typed(context.column(value.data), value.type, scale)
         expr = self.outputs[value].expr
-        assert isinstance(expr, ir.Column)  # noqa: S101
+        assert isinstance(expr, ir.TypedColumn)  # noqa: S101
         return expr.name
 
 
@@ -93,13 +93,15 @@ class Blocks:
     """Rewrites the blocks of one statement, and collects their bottoms."""
 
     def __init__(self, statement: Node, parameters: int) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[PlanPart] = []
         self._first = parameters + 1
         blocks = [each for each in walk(statement) if kind_of(each) == "SelectStmt"]
         self._limited = any(_is_limited(each) and not each.sort_clause for each in blocks)
         self.reasons: list[str] = []
 
-    def query(self, select: Node, context: Context, outer: Block | None = None, *, any_rows: bool = False) -> Node:
+    def query(
+        self, select: Node, context: Context, outer: RewrittenBlock | None = None, *, any_rows: bool = False
+    ) -> Node:
         """Return a SELECT with everything in it that reads tables replaced.
 
         With `any_rows` it does not matter which rows LIMIT chooses: of the statement itself, and of EXISTS.
@@ -143,7 +145,7 @@ class Blocks:
         if kept:
             found.with_clause.ctes.extend(wrapped(each) for each in reversed(kept))
 
-    def _block(self, select: Node, context: Context, outer: Block | None) -> Node:
+    def _block(self, select: Node, context: Context, outer: RewrittenBlock | None) -> Node:
         attempts = [self._rows]
         if select.group_clause or has_aggregates(_outputs_of(select), context.facts):
             attempts = [self._grouped, self._regrouped, self._rows]
@@ -188,7 +190,7 @@ class Blocks:
             raise Unproven(core.reasons[0])
         return core
 
-    def _grouped(self, select: Node, context: Context, outer: Block | None) -> Node:
+    def _grouped(self, select: Node, context: Context, outer: RewrittenBlock | None) -> Node:
         """Compute the groups below, and everything above them in PostgreSQL."""
         core = self._core(select, context)
         upper = self._upper(Upper, context, core, outer)
@@ -207,11 +209,11 @@ class Blocks:
         self.add(found, upper.relation, upper.values, upper.alias, context)
         return found
 
-    def _upper(self, kind: type[AnyUpper], context: Context, core: Core, outer: Block | None) -> AnyUpper:
-        block = Block(context.block(), core.scope, outer=outer, is_grouped=True)
+    def _upper(self, kind: type[AnyUpper], context: Context, core: Core, outer: RewrittenBlock | None) -> AnyUpper:
+        block = RewrittenBlock(context.block(), core.scope, outer=outer, is_grouped=True)
         return kind(context, core, block.alias, lambda node, change: self.sublink(node, change, context, block))
 
-    def _regrouped(self, select: Node, context: Context, outer: Block | None) -> Node:
+    def _regrouped(self, select: Node, context: Context, outer: RewrittenBlock | None) -> Node:
         """Compute groups by finer keys below; PostgreSQL groups them again, also into several grouping sets."""
         if not select.group_clause or select.group_distinct:
             raise Unproven("no GROUP BY, or GROUP BY DISTINCT")
@@ -240,7 +242,7 @@ class Blocks:
         self.add(found, upper.relation, upper.values, upper.alias, context)
         return found
 
-    def _rows(self, select: Node, context: Context, outer: Block | None) -> Node:
+    def _rows(self, select: Node, context: Context, outer: RewrittenBlock | None) -> Node:
         """Compute the rows of FROM below as far as possible, and everything else in PostgreSQL."""
         rows_are_results = not is_grouped(select, context.facts)
         limited = rows_are_results and self._limited
@@ -250,7 +252,7 @@ class Blocks:
         where = unwrapped(select.where_clause) if select.HasField("where_clause") else None
         core = relations.core(proven, where) if proven else None
         names = names_of(others, context)
-        block = Block(context.block(), core.scope if core else None, outer=outer, others=names)
+        block = RewrittenBlock(context.block(), core.scope if core else None, outer=outer, others=names)
         require_clear(select, core, names)
 
         def type_of(node: Node) -> int:
@@ -326,7 +328,7 @@ class Blocks:
                 for _, value in core.scope.starred(strings([unwrapped(part) for part in node.fields[:-1]])):
                     rows.expressions.operators.require_groupable(value)
 
-    def _other(self, node: Node, context: Context, outer: Block | None) -> Node:
+    def _other(self, node: Node, context: Context, outer: RewrittenBlock | None) -> Node:
         """Return an item of FROM that PostgreSQL joins: a CTE, or a derived table whose query is rewritten."""
         kind = kind_of(node)
         if kind == "RangeVar":
@@ -340,7 +342,9 @@ class Blocks:
             return copy
         raise Unproven(f"{kind} in FROM")
 
-    def sublink(self, node: Node, change: Change, context: Context, block: Block, *, any_order: bool = False) -> Node:
+    def sublink(
+        self, node: Node, change: Change, context: Context, block: RewrittenBlock, *, any_order: bool = False
+    ) -> Node:
         """Return a subquery in an expression of a block, with its query rewritten."""
         copy = type(node)()
         copy.CopyFrom(node)
@@ -353,17 +357,17 @@ class Blocks:
         copy.subselect.CopyFrom(wrapped(query))
         return copy
 
-    def _add_rows(self, found: Node, relation: ir.Relation, block: Block, context: Context) -> None:
+    def _add_rows(self, found: Node, relation: ir.Relation, block: RewrittenBlock, context: Context) -> None:
         if not block.outputs:
-            block.output(Typed(ir.Literal(True, ir.BOOL), SqlType(16)), context)
+            block.output(Typed(ir.Constant(True, ir.BOOL), SqlType(16)), context)
         pairs = []
         for value, result in block.outputs.items():
-            assert isinstance(result.expr, ir.Column)  # noqa: S101
+            assert isinstance(result.expr, ir.TypedColumn)  # noqa: S101
             pairs.append((result.expr, value.expr))
-            if isinstance(result.scale, ir.Column):
-                assert isinstance(value.scale, ir.Column | ir.Call | ir.Case | ir.Literal)  # noqa: S101
+            if isinstance(result.scale, ir.TypedColumn):
+                assert isinstance(value.scale, ir.TypedColumn | ir.Call | ir.Case | ir.Constant)  # noqa: S101
                 pairs.append((result.scale, value.scale))
-        values = {each.expr.name: each for each in block.outputs.values() if isinstance(each.expr, ir.Column)}
+        values = {each.expr.name: each for each in block.outputs.values() if isinstance(each.expr, ir.TypedColumn)}
         self.add(found, ir.Project(relation, tuple(pairs)), values, block.alias, context)
 
     def add(self, found: Node, relation: ir.Relation, values: dict[str, Typed], alias: str, context: Context) -> None:
@@ -372,9 +376,9 @@ class Blocks:
         if not outputs:  # no value of the groups is used: their number alone counts
             raise Unproven("groups of which nothing is used")
         columns = dict.fromkeys(output.column for output in outputs)
-        columns |= dict.fromkeys(output.scale for output in outputs if isinstance(output.scale, ir.Column))
+        columns |= dict.fromkeys(output.scale for output in outputs if isinstance(output.scale, ir.TypedColumn))
         first = self._first + sum(len(part.outputs) for part in self.parts)
-        self.parts.append(Part(ir.pruned(ir.Bottom(relation, tuple(columns))), outputs, first))
+        self.parts.append(PlanPart(ir.pruned(ir.Bottom(relation, tuple(columns))), outputs, first))
         table = parsed(f"SELECT FROM {derived_table(outputs, first, alias, context.facts)}")
         found.ClearField("from_clause")
         found.from_clause.extend(table.from_clause)
@@ -486,7 +490,7 @@ def _is_output(node: Node, names: Container[str]) -> bool:
     return is_name and node.fields[0].string.sval in names
 
 
-def _starless(select: Node, core: Core | None, others: list[Node], block: Block, context: Context) -> Node:
+def _starless(select: Node, core: Core | None, others: list[Node], block: RewrittenBlock, context: Context) -> Node:
     """Return a block with the columns that a star in its results stands for."""
     if core is None or not any(_is_star(unwrapped(each.res_target.val)) for each in select.target_list):
         return select

@@ -18,7 +18,7 @@ from tidemark.clock.epoch import EPOCH
 from tidemark.errors import Unproven
 from tidemark.quoting import postgres_text
 from tidemark.split import ir
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.nodes import Node, children, expression_sql, key, kind_of, strings
 from tidemark.split.typed import Typed, integer, numeric
 from tidemark.split.types import (
@@ -97,7 +97,7 @@ class Constants:
         if name in self.known:
             return self._typed(self.known[name])
         self.asked[name] = f"{postgres_text(text)}::pg_catalog.{BY_OID[type_].name}"
-        return Typed(ir.Literal(False, plain(type_)), SqlType(type_))
+        return Typed(ir.Constant(False, plain(type_)), SqlType(type_))
 
     def _item(self, node: Node) -> Item:
         return self.known[key(node)]
@@ -106,7 +106,7 @@ class Constants:
         return decoded(item)
 
 
-def ask_for(select: Node, facts: Facts) -> dict[bytes, str]:
+def ask_for(select: Node, facts: SessionFacts) -> dict[bytes, str]:
     """Return the largest constant expressions of a statement, by key."""
     return {key(node): expression_sql(node) for node in _largest(select, facts)}
 
@@ -133,7 +133,7 @@ def record_items(text: str) -> Iterator[Item]:
         at += max(size, 0)
 
 
-def _largest(node: Node, facts: Facts) -> Iterator[Node]:
+def _largest(node: Node, facts: SessionFacts) -> Iterator[Node]:
     if kind_of(node) in _COMPOUND and _is_constant(node, facts):
         yield node
         return
@@ -150,7 +150,7 @@ def _field_nodes(node: Node, name: str) -> list[Node]:
     return [getattr(value, value.WhichOneof("node"))] if node.HasField(name) else []
 
 
-def _is_constant(node: Node, facts: Facts) -> bool:
+def _is_constant(node: Node, facts: SessionFacts) -> bool:
     kind = kind_of(node)
     if kind in _VARYING:
         return False
@@ -168,14 +168,14 @@ def decoded(item: Item) -> Typed:
     type_ = item.type
     if type_ == NUMERIC:
         return (
-            Typed(ir.Literal(None, ir.decimal(1, 0)), SqlType(NUMERIC), 0)
+            Typed(ir.Constant(None, ir.decimal(1, 0)), SqlType(NUMERIC), 0)
             if item.value is None
             else _numeric(item.value)
         )
     collation = DEFAULT_COLLATION if type_ in TEXTS else 0
     if item.value is None:
-        return Typed(ir.Literal(None, plain(type_)), SqlType(type_, -1, collation))
-    return Typed(ir.Literal(_plain_value(type_, item.value), plain(type_)), SqlType(type_, -1, collation))
+        return Typed(ir.Constant(None, plain(type_)), SqlType(type_, -1, collation))
+    return Typed(ir.Constant(_plain_value(type_, item.value), plain(type_)), SqlType(type_, -1, collation))
 
 
 def _plain_value(type_: int, value: bytes) -> bool | int | float | str | bytes | date | datetime:
@@ -238,7 +238,7 @@ def _elements(item: Item) -> Iterator[Item]:
 def _read(text: str, type_: int) -> Typed | None:
     """Return the value of a literal whose text means the same with every setting; None for other texts."""
     if type_ in TEXTS:
-        return Typed(ir.Literal(text, ir.TEXT), SqlType(type_, -1, DEFAULT_COLLATION))
+        return Typed(ir.Constant(text, ir.TEXT), SqlType(type_, -1, DEFAULT_COLLATION))
     if type_ in INTEGERS and _INTEGER.fullmatch(text) and -_RANGE[type_] <= int(text) < _RANGE[type_]:
         return integer(int(text), type_)
     if type_ == NUMERIC and _NUMERIC.fullmatch(text):
@@ -255,7 +255,7 @@ def _of_iso(text: str, data: ir.DataType, type_: int) -> Typed | None:
         value = date.fromisoformat(text) if type_ == DATE else datetime.fromisoformat(text)
     except ValueError:
         return None
-    return Typed(ir.Literal(value, data), SqlType(type_))
+    return Typed(ir.Constant(value, data), SqlType(type_))
 
 
 def is_untyped(value: Typed) -> bool:
@@ -267,9 +267,9 @@ def assigned(value: Typed, type_: int, constants: Constants) -> Typed:
     """Return a literal without a type as a value of this type; other values unchanged."""
     if value.oid != UNKNOWN:
         return value
-    assert isinstance(value.expr, ir.Literal)  # noqa: S101  only literals are unknown
+    assert isinstance(value.expr, ir.Constant)  # noqa: S101  only literals are unknown
     if value.expr.value is None:
         data = ir.decimal(1, 0) if type_ == NUMERIC else plain(type_)
         collation = DEFAULT_COLLATION if type_ in TEXTS else 0
-        return Typed(ir.Literal(None, data), SqlType(type_, -1, collation), 0 if type_ == NUMERIC else None)
+        return Typed(ir.Constant(None, data), SqlType(type_, -1, collation), 0 if type_ == NUMERIC else None)
     return constants.typed_literal(str(value.expr.value), type_)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.constants import Constants
-from tidemark.split.facts import FIRST_USER_OID, Facts, Relation
+from tidemark.split.facts import FIRST_USER_OID, ResolvedRelation, SessionFacts
 from tidemark.split.nodes import Node
 from tidemark.split.parse import Name
 from tidemark.split.scope import Columns, Source
@@ -22,7 +22,7 @@ _READABLE = frozenset({"r"})
 class Shared:
     """The parts of a context that all blocks of a statement write."""
 
-    facts: Facts
+    facts: SessionFacts
     constants: Constants
     columns: int = 0
     blocks: int = 0
@@ -37,7 +37,7 @@ class Context:
     ctes: Mapping[str, Node] = field(default_factory=dict)  # CommonTableExpr by name, in the order of definition
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SessionFacts:
         """The session."""
         return self.shared.facts
 
@@ -46,10 +46,10 @@ class Context:
         """The constants."""
         return self.shared.constants
 
-    def column(self, type_: ir.DataType) -> ir.Column:
+    def column(self, type_: ir.DataType) -> ir.TypedColumn:
         """Return a new column with a name of its own."""
         self.shared.columns += 1
-        return ir.Column(f"_c{self.shared.columns}", type_)
+        return ir.TypedColumn(f"_c{self.shared.columns}", type_)
 
     def block(self) -> str:
         """Return a new name for a derived table of the top."""
@@ -75,7 +75,7 @@ class Context:
         names = list(self.ctes)
         return replace(self, ctes={name: self.ctes[name] for name in names[: names.index(cte)]})
 
-    def relation(self, name: Name) -> Relation:
+    def relation(self, name: Name) -> ResolvedRelation:
         """Return a mirrored table by its name; raise Unproven if its rows here may not be those of the lake."""
         found = self.facts.relations[name]
         if found is None:
@@ -95,7 +95,7 @@ class Context:
     def table(self, name: Name, alias: str, names: list[str]) -> Source:
         """Return the scan of a table; `names` rename its first columns."""
         relation = self.relation(name)
-        scanned: list[tuple[int, ir.Column]] = []
+        scanned: list[tuple[int, ir.TypedColumn]] = []
         columns: Columns = []
         unread = set[str]()
         for at, column in enumerate(relation.columns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemark.errors import Unproven
 from tidemark.split import ir
-from tidemark.split.aggregates import Finished
+from tidemark.split.aggregates import FinishedAggregate
 from tidemark.split.context import Context
 from tidemark.split.core import Core
 from tidemark.split.grouped import GroupedExpressions, Groups
@@ -19,9 +19,11 @@ _KEY = SqlType(UNKNOWN)  # a key that no expression of the subquery equals
 class _EmptyGroups(Groups):
     """Groups in which a row may find none: PostgreSQL's aggregates then see no rows, and a count is 0."""
 
-    def aggregate(self, node: Node) -> Finished:
+    def aggregate(self, node: Node) -> FinishedAggregate:
         found = super().aggregate(node)
-        return Finished(found.name, _or_zero(found.value, found.name), found.count and _or_zero(found.count, "count"))
+        return FinishedAggregate(
+            found.name, _or_zero(found.value, found.name), found.count and _or_zero(found.count, "count")
+        )
 
 
 def joined_aggregate(select: Node, core: Core, apart: list[ir.Expr], outer: Source, context: Context) -> Typed:
@@ -70,5 +72,5 @@ def _sides(condition: ir.Expr, inside: set[str]) -> tuple[ir.Expr, ir.Expr]:
 def _or_zero(value: Typed, name: str) -> Typed:
     if name != "count":
         return value
-    expr = ir.Call(ir.Op.COALESCE, (value.expr, ir.Literal(0, ir.INT8)), ir.INT8)
+    expr = ir.Call(ir.Op.COALESCE, (value.expr, ir.Constant(0, ir.INT8)), ir.INT8)
     return Typed(expr, value.type)

@@ -9,7 +9,7 @@ from typing import Protocol
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.constants import Constants, assigned, is_untyped
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.functions import applied
 from tidemark.split.nodes import Fields, Node, kind_of, reading, strings
 from tidemark.split.operators import COMPARISONS, Operators
@@ -33,7 +33,7 @@ from tidemark.split.unified import converted, unified
 _INT4_LIMIT = 1 << 31
 
 
-class Scope(Protocol):
+class ColumnScope(Protocol):
     """What the names in an expression refer to."""
 
     def column(self, parts: tuple[str, ...]) -> Typed:
@@ -46,7 +46,7 @@ class Scope(Protocol):
 class Expressions:
     """Analyzes expressions in one scope of one session."""
 
-    def __init__(self, scope: Scope, facts: Facts, constants: Constants) -> None:
+    def __init__(self, scope: ColumnScope, facts: SessionFacts, constants: Constants) -> None:
         self.scope, self.facts, self.constants = scope, facts, constants
         self.operators = Operators(facts, constants)
         self._readers: dict[str, Callable[[Fields], Typed]] = {
@@ -104,7 +104,7 @@ class Expressions:
 
     def _constant(self, fields: Fields) -> Typed:
         if fields["isnull"]:
-            return Typed(ir.Literal(None, ir.TEXT), SqlType(UNKNOWN))
+            return Typed(ir.Constant(None, ir.TEXT), SqlType(UNKNOWN))
         which = fields.node.WhichOneof("val")
         constant: Node = fields[which] if which else None
         if which == "ival":
@@ -112,9 +112,9 @@ class Expressions:
         if which == "fval":
             return _number(constant.fval)
         if which == "boolval":
-            return boolean(ir.Literal(constant.boolval, ir.BOOL))
+            return boolean(ir.Constant(constant.boolval, ir.BOOL))
         if which == "sval":
-            return Typed(ir.Literal(constant.sval, ir.TEXT), SqlType(UNKNOWN))
+            return Typed(ir.Constant(constant.sval, ir.TEXT), SqlType(UNKNOWN))
         raise Unproven("a constant of another kind")
 
     def _operator(self, fields: Fields) -> Typed:
@@ -159,8 +159,8 @@ class Expressions:
 
     def _any_of(self, left: Typed, items: list[Typed]) -> Typed:
         if not items:
-            return boolean(ir.Literal(False, ir.BOOL))
-        if not all(isinstance(each.expr, ir.Literal) for each in items):
+            return boolean(ir.Constant(False, ir.BOOL))
+        if not all(isinstance(each.expr, ir.Constant) for each in items):
             raise Unproven("IN with a list of other things than constants")
         known = {each.oid for each in items if not is_untyped(each)}
         if len(known) > 1 and not known <= {*INTEGERS, NUMERIC}:
@@ -195,7 +195,7 @@ class Expressions:
         if left.oid != right.oid and not is_untyped(right) and {left.oid, right.oid} != {TEXT, VARCHAR}:
             raise Unproven("NULLIF of values of different types")
         type_ = SqlType(TEXT if left.oid == VARCHAR else left.oid, -1, left.type.collation)
-        return Typed(ir.Case(((equal, ir.Literal(None, left.data)),), left.expr, left.data), type_, left.scale)
+        return Typed(ir.Case(((equal, ir.Constant(None, left.data)),), left.expr, left.data), type_, left.scale)
 
     def _logic(self, fields: Fields) -> Typed:
         op = {"AND_EXPR": ir.Op.AND, "OR_EXPR": ir.Op.OR, "NOT_EXPR": ir.Op.NOT}[fields.enum("boolop")]
@@ -228,7 +228,7 @@ class Expressions:
                 conditions.append(self._when(subject, when["expr"]))
                 values.append(self.typed(when["result"]))
         default = fields["defresult"]
-        null = Typed(ir.Literal(None, ir.TEXT), SqlType(UNKNOWN))
+        null = Typed(ir.Constant(None, ir.TEXT), SqlType(UNKNOWN))
         # the default is the first of the values from which PostgreSQL chooses the type
         found = unified([self.typed(default) if default is not None else null, *values], self.constants)
         otherwise, branches = found[0], found[1:]

@@ -102,7 +102,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class ResolvedRelation:
     """A relation as the session resolves a name; `rewritten` since its snapshot, as TRUNCATE does for all snapshots."""
 
     oid: int
@@ -138,7 +138,7 @@ class Collation:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SessionFacts:
     """The session: its server, snapshot and LSN, its transaction, its settings, and what it sees under the names.
 
     On a standby `lsn` is the LSN replayed after the snapshot was taken, and `replayed` one from before it, unless the
@@ -160,10 +160,10 @@ class Facts:
     functions: dict[Name, Function]
     types: dict[Name, int | None]
     collations: dict[int, Collation]
-    relations: dict[Name, Relation | None]
+    relations: dict[Name, ResolvedRelation | None]
 
     @classmethod
-    def read(cls, text: str, parsed: Parsed) -> Facts:
+    def read(cls, text: str, parsed: Parsed) -> SessionFacts:
         """Read the result of the statement that `facts_query` returns for the same names."""
         plain = json.loads(text)
         path = tuple(plain["path"])
@@ -224,7 +224,7 @@ class Facts:
 
 
 def facts_query(parsed: Parsed) -> str:
-    """Return the statement whose result `Facts.read` reads: one row with one text."""
+    """Return the statement whose result `SessionFacts.read` reads: one row with one text."""
     return _QUERY.format(
         replayed=postgres_text(REPLAYED),
         settings=_array(_SHOWN),
@@ -279,8 +279,8 @@ def _is_c(provider: str, collate: str | None, locale: str | None) -> bool:
     return provider == "b" and locale in ("C", "C.UTF-8", "C.UTF8", "PG_UNICODE_FAST")
 
 
-def _relation(row: dict[str, object] | None) -> Relation | None:
+def _relation(row: dict[str, object] | None) -> ResolvedRelation | None:
     if row is None:
         return None
     columns: list[list[object]] = row.pop("columns") or []  # type: ignore[assignment]
-    return Relation(**row, columns=tuple(TableColumn(*each) for each in columns))  # type: ignore[arg-type]
+    return ResolvedRelation(**row, columns=tuple(TableColumn(*each) for each in columns))  # type: ignore[arg-type]

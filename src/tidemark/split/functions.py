@@ -53,7 +53,7 @@ def _substring(args: list[Typed], constants: Constants) -> Typed:
     if not isinstance(start, int) or not isinstance(count, int) or start < 1 or count < 0:
         raise Unproven("substring with these numbers")
     text = as_text(text)
-    args_of = (text.expr, ir.Literal(start, ir.INT4), ir.Literal(count, ir.INT4))
+    args_of = (text.expr, ir.Constant(start, ir.INT4), ir.Constant(count, ir.INT4))
     return Typed(ir.Call(ir.Op.SUBSTRING, args_of, ir.TEXT), SqlType(TEXT, -1, text.type.collation))
 
 
@@ -88,12 +88,12 @@ def _date_trunc(args: list[Typed], _: Constants) -> Typed:
     name = _constant(unit)
     if value.oid != TIMESTAMP or not isinstance(name, str) or name not in _UNITS:
         raise Unproven("date_trunc with these arguments")
-    args_of = (value.expr, ir.Literal(name, ir.TEXT))
+    args_of = (value.expr, ir.Constant(name, ir.TEXT))
     return Typed(ir.Call(ir.Op.TRUNCATE, args_of, ir.TIMESTAMP), SqlType(TIMESTAMP))
 
 
 def _constant(value: Typed) -> object:
-    return value.expr.value if isinstance(value.expr, ir.Literal) else None
+    return value.expr.value if isinstance(value.expr, ir.Constant) else None
 
 
 _FUNCTIONS: dict[str, tuple[Callable[[list[Typed], Constants], Typed], tuple[int, ...]]] = {

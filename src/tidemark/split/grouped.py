@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import Unproven
 from tidemark.split import ir
-from tidemark.split.aggregates import Finished, aggregated, has_aggregates, is_aggregate
+from tidemark.split.aggregates import FinishedAggregate, aggregated, has_aggregates, is_aggregate
 from tidemark.split.context import Context
 from tidemark.split.core import Core
 from tidemark.split.expressions import Expressions
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.nodes import Fields, Node, kind_of, reading, unwrapped
 from tidemark.split.quotients import quotient
 from tidemark.split.typed import Typed
@@ -22,8 +22,8 @@ class Groups:
 
     context: Context
     base: Expressions
-    keys: dict[Typed, ir.Column] = field(default_factory=dict)
-    aggregates: dict[ir.AggregateCall, ir.Column] = field(default_factory=dict)
+    keys: dict[Typed, ir.TypedColumn] = field(default_factory=dict)
+    aggregates: dict[ir.AggregateCall, ir.TypedColumn] = field(default_factory=dict)
 
     def add_key(self, value: Typed) -> Typed:
         """Add a key; the value of a group is that of any of its rows."""
@@ -32,7 +32,7 @@ class Groups:
             self.keys[value] = self.context.column(value.data)
         return Typed(self.keys[value], value.type, value.scale)
 
-    def add(self, call: ir.AggregateCall) -> ir.Column:
+    def add(self, call: ir.AggregateCall) -> ir.TypedColumn:
         """Add an aggregate."""
         if call not in self.aggregates:
             self.aggregates[call] = self.context.column(call.type)
@@ -47,7 +47,7 @@ class Groups:
         column = self.keys.get(value)
         return None if column is None else Typed(column, value.type, value.scale)
 
-    def aggregate(self, node: Node) -> Finished:
+    def aggregate(self, node: Node) -> FinishedAggregate:
         """Return an aggregate call."""
         return aggregated(node, self.base, self.add)
 
@@ -80,7 +80,7 @@ class GroupedExpressions(Expressions):
         return super().typed(node)
 
 
-def _value(finished: Finished) -> Typed:
+def _value(finished: FinishedAggregate) -> Typed:
     return finished.value if finished.count is None else quotient(finished.value, finished.count)
 
 
@@ -112,7 +112,7 @@ class Grouping:
         return found if having is None else ir.Filter(found, having)
 
 
-def is_grouped(select: Node, facts: Facts) -> bool:
+def is_grouped(select: Node, facts: SessionFacts) -> bool:
     """Whether the results of a SELECT are those of groups, so that the order of its rows means nothing."""
     results = [unwrapped(each) for each in select.target_list]
     return bool(select.group_clause) or select.HasField("having_clause") or has_aggregates(results, facts)

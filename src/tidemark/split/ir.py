@@ -108,7 +108,7 @@ class Op(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TypedColumn:
     """A column of a relation."""
 
     name: str
@@ -116,7 +116,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class Constant:
     """A constant; None is NULL. Dates are between the years 1 and 9999, timestamps with a time zone are in UTC."""
 
     value: bool | int | float | Decimal | str | bytes | date | datetime | None
@@ -167,7 +167,7 @@ class Exists:
     type: DataType = BOOL
 
 
-Expr: TypeAlias = Column | Literal | Scalar | Call | Case | In | Exists
+Expr: TypeAlias = TypedColumn | Constant | Scalar | Call | Case | In | Exists
 
 
 class Aggregate(Enum):
@@ -199,7 +199,7 @@ class Scan:
     """The rows of a table by its OID; `columns` are the columns by attnum that are read."""
 
     table: int
-    columns: tuple[tuple[int, Column], ...]
+    columns: tuple[tuple[int, TypedColumn], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Project:
     """Named expressions of each row."""
 
     relation: Relation
-    columns: tuple[tuple[Column, Expr], ...]
+    columns: tuple[tuple[TypedColumn, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +249,8 @@ class Group:
     """A row for each group; without keys, one row also if there are no rows. Keys are grouped with NULL as a value."""
 
     relation: Relation
-    keys: tuple[tuple[Column, Expr], ...]
-    aggregates: tuple[tuple[Column, AggregateCall], ...]
+    keys: tuple[tuple[TypedColumn, Expr], ...]
+    aggregates: tuple[tuple[TypedColumn, AggregateCall], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +264,8 @@ class Distinct:
 class Union:
     """UNION ALL: the columns of each part in this order, as `columns`."""
 
-    columns: tuple[Column, ...]
-    parts: tuple[tuple[Relation, tuple[Column, ...]], ...]
+    columns: tuple[TypedColumn, ...]
+    parts: tuple[tuple[Relation, tuple[TypedColumn, ...]], ...]
 
 
 Relation: TypeAlias = Scan | OneRow | Filter | Join | Project | Group | Distinct | Union
@@ -276,10 +276,10 @@ class Bottom:
     """What an engine runs: a relation, and the columns of its result in order."""
 
     relation: Relation
-    columns: tuple[Column, ...]
+    columns: tuple[TypedColumn, ...]
 
 
-def columns_of(relation: Relation) -> tuple[Column, ...]:
+def columns_of(relation: Relation) -> tuple[TypedColumn, ...]:
     """Return the columns of a relation."""
     if isinstance(relation, Scan):
         return tuple(column for _, column in relation.columns)
@@ -346,9 +346,9 @@ def _named(node: Any) -> set[str]:
     return {each.name for expr in expressions for each in columns_in(expr)}
 
 
-def columns_in(node: Any) -> Iterator[Column]:
+def columns_in(node: Any) -> Iterator[TypedColumn]:
     """Yield the columns that an expression mentions, also inside an `Exists`."""
-    return (each for each in walk(node) if isinstance(each, Column))
+    return (each for each in walk(node) if isinstance(each, TypedColumn))
 
 
 def produced(relation: Relation) -> set[str]:
@@ -376,6 +376,6 @@ def conjunction(conditions: Sequence[Expr]) -> Expr:
     return conditions[0] if len(conditions) == 1 else Call(Op.AND, tuple(conditions), BOOL)
 
 
-def bound(node: Any, scalars: tuple[Literal, ...]) -> Any:
+def bound(node: Any, scalars: tuple[Constant, ...]) -> Any:
     """Return the tree with the values of scalar subqueries."""
     return rebuilt(node, lambda each: scalars[each.number] if isinstance(each, Scalar) else each)

@@ -1,7 +1,7 @@
 """Operators below: which one PostgreSQL resolves for two types, and what it computes.
 
-Without user-defined operators of these names and without additional casts, which `Facts.require_ordinary` has checked,
-the candidates are those of pg_catalog. A test compares each combination with PostgreSQL's own analysis.
+Without user-defined operators of these names and without additional casts, which `SessionFacts.require_ordinary` has
+checked, the candidates are those of pg_catalog. A test compares each combination with PostgreSQL's own analysis.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.constants import Constants, assigned, is_untyped
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.typed import (
     Typed,
     as_float8,
@@ -62,7 +62,7 @@ _MOST_DAYS = 1_000_000
 class Operators:
     """Applies operators to typed values in one session."""
 
-    def __init__(self, facts: Facts, constants: Constants) -> None:
+    def __init__(self, facts: SessionFacts, constants: Constants) -> None:
         self._facts, self._constants = facts, constants
 
     def binary(self, name: str, left: Typed, right: Typed) -> Typed:
@@ -85,7 +85,7 @@ class Operators:
 
     def like(self, name: str, left: Typed, right: Typed) -> Typed:
         """Return LIKE or NOT LIKE with a constant pattern."""
-        if left.oid not in TEXTS or right.oid not in TEXTS or not isinstance(right.expr, ir.Literal):
+        if left.oid not in TEXTS or right.oid not in TEXTS or not isinstance(right.expr, ir.Constant):
             raise Unproven("LIKE with a pattern that is not a constant")
         if not isinstance(right.expr.value, str) or "\\" in right.expr.value:
             raise Unproven("LIKE with a backslash, or NULL")
@@ -228,10 +228,10 @@ def _days(name: str, left: Typed, right: Typed) -> Typed:
         return Typed(ir.Call(ir.Op.DAYS_BETWEEN, (left.expr, right.expr), ir.INT4), SqlType(INT4))
     if right.oid == DATE and name == "+":
         left, right = right, left
-    days = right.expr.value if isinstance(right.expr, ir.Literal) else None
+    days = right.expr.value if isinstance(right.expr, ir.Constant) else None
     if left.oid != DATE or right.oid not in (INT2, INT4) or not isinstance(days, int) or abs(days) > _MOST_DAYS:
         raise Unproven("arithmetic of a date with this type or value")
-    if not isinstance(left.expr, ir.Column):
+    if not isinstance(left.expr, ir.TypedColumn):
         raise Unproven("arithmetic of a date that is not a column")
-    shifted = ir.Literal(days if name == "+" else -days, ir.INT4)
+    shifted = ir.Constant(days if name == "+" else -days, ir.INT4)
     return Typed(ir.Call(ir.Op.ADD_DAYS, (left.expr, shifted), ir.DATE), SqlType(DATE))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.quoting import double_quoted
 from tidemark.split import ir
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.typed import Typed
 from tidemark.split.types import SqlType, array_oid, declared, name_of
 
@@ -16,16 +16,16 @@ class Output:
     """A column that goes up under a name: its type in PostgreSQL, and for a numeric its scale or the column with it."""
 
     name: str
-    column: ir.Column
+    column: ir.TypedColumn
     type: SqlType
-    scale: int | ir.Column | None
+    scale: int | ir.TypedColumn | None
 
     @classmethod
     def of(cls, name: str, value: Typed) -> Output:
         """Return a typed column as an output."""
-        assert isinstance(value.expr, ir.Column)  # noqa: S101  the callers have projected it
+        assert isinstance(value.expr, ir.TypedColumn)  # noqa: S101  the callers have projected it
         scale = value.scale
-        assert scale is None or isinstance(scale, int | ir.Column)  # noqa: S101  projected as well
+        assert scale is None or isinstance(scale, int | ir.TypedColumn)  # noqa: S101  projected as well
         return cls(name, value.expr, value.type, scale)
 
     @property
@@ -35,7 +35,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanPart:
     """A bottom, and the columns of it that become array parameters, from `$first` on."""
 
     bottom: ir.Bottom
@@ -57,7 +57,7 @@ class Plan:
     the original and after them the arrays of `parts`.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlanPart, ...]
     top: str
     scalars: tuple[Plan, ...]
     parameters: int
@@ -68,7 +68,7 @@ class Plan:
         own = frozenset(oid for part in self.parts for oid in part.tables)
         return own.union(*(scalar.tables for scalar in self.scalars))
 
-    def with_scalars(self, values: tuple[ir.Literal, ...]) -> Plan:
+    def with_scalars(self, values: tuple[ir.Constant, ...]) -> Plan:
         """Return the plan with the values of its scalar subqueries."""
         parts = tuple(
             replace(part, bottom=ir.Bottom(ir.bound(part.bottom.relation, values), part.bottom.columns))
@@ -77,7 +77,7 @@ class Plan:
         return replace(self, parts=parts, scalars=())
 
 
-def derived_table(outputs: tuple[Output, ...], first: int, alias: str, facts: Facts) -> str:
+def derived_table(outputs: tuple[Output, ...], first: int, alias: str, facts: SessionFacts) -> str:
     """Return the derived table of the top that has the rows of a bottom: `(SELECT … FROM ROWS FROM (unnest($1), …))`.
 
     Its columns have the names, types, typmods and collations of the expressions that they stand for.
@@ -90,7 +90,7 @@ def derived_table(outputs: tuple[Output, ...], first: int, alias: str, facts: Fa
     return f"(SELECT {selected} FROM ROWS FROM ({calls}) AS u ({names})) AS {alias}"  # noqa: S608  own names
 
 
-def _with_type(output: Output, facts: Facts) -> str:
+def _with_type(output: Output, facts: SessionFacts) -> str:
     type_, text = output.type, f"u.{output.name}"
     name = declared(type_)
     if name is not None:

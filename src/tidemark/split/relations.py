@@ -222,7 +222,7 @@ class Relations:
         columns = [(name, *_as_column(value, self.context)) for name, value in values]
         pairs = [(column, value.expr) for (_, column, _), (_, value) in zip(columns, values, strict=True)]
         for (_, _, result), (_, value) in zip(columns, values, strict=True):
-            if isinstance(result.scale, ir.Column):
+            if isinstance(result.scale, ir.TypedColumn):
                 pairs.append((result.scale, scale_expr(value.scale)))
         projected: ir.Relation = ir.Project(relation, tuple(pairs))
         if distinct:
@@ -284,7 +284,7 @@ def _named(derived: Source, alias: str, names: list[str]) -> Source:
     return Source(derived.relation, columns, {alias: columns} if alias else {})
 
 
-def _as_column(value: Typed, context: Context) -> tuple[ir.Column, Typed]:
+def _as_column(value: Typed, context: Context) -> tuple[ir.TypedColumn, Typed]:
     """Return a new column for a value, and the value as that column, with a column for a scale that varies."""
     column = context.column(value.data)
     scale = value.scale if value.scale is None or isinstance(value.scale, int) else context.column(ir.INT4)

@@ -11,7 +11,7 @@ from tidemark.split import ir
 from tidemark.split.blocks import Blocks
 from tidemark.split.constants import Constants, Item, answers_of, ask_for, decoded, query_of, record_items
 from tidemark.split.context import Context, Shared
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.nodes import Node, key, kind_of, sql_of, walk
 from tidemark.split.parse import Parsed
 from tidemark.split.plan import Plan
@@ -23,7 +23,7 @@ Values = Mapping[bytes, Item]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Question:
     """Constant expressions that PostgreSQL has to evaluate: one SELECT with one text."""
 
     asked: Mapping[bytes, str]
@@ -34,12 +34,12 @@ class Ask:
         return query_of(self.asked)
 
 
-def answers(ask: Ask, text: str) -> dict[bytes, Item]:
+def answers(ask: Question, text: str) -> dict[bytes, Item]:
     """Read the text that the SELECT of `ask` returned."""
     return answers_of(ask.asked, text)
 
 
-def split(parsed: Parsed, facts: Facts, values: Values) -> Plan | Ask:
+def split(parsed: Parsed, facts: SessionFacts, values: Values) -> Plan | Question:
     """Split a statement; raise Unproven if no part of it can be computed below.
 
     `values` are the constants that are known so far.
@@ -52,27 +52,29 @@ def split(parsed: Parsed, facts: Facts, values: Values) -> Plan | Ask:
     first = ask_for(parsed.select, facts)
     missing = {name: sql for name, sql in first.items() if name not in values}
     if missing:
-        return Ask(missing)
+        return Question(missing)
     return _split(parsed.select, max(parsed.parameters, default=0), facts, values, any_rows=True)
 
 
-def _split(select: Node, parameters: int, facts: Facts, values: Values, *, any_rows: bool = False) -> Plan | Ask:
+def _split(
+    select: Node, parameters: int, facts: SessionFacts, values: Values, *, any_rows: bool = False
+) -> Plan | Question:
     constants = Constants(values)
     shared = Shared(facts, constants)
     blocks = Blocks(select, parameters)
     try:
         top = blocks.query(select, Context(shared), any_rows=any_rows)
     except Pending:
-        return Ask(constants.asked)
+        return Question(constants.asked)
     if constants.asked:
-        return Ask(constants.asked)
+        return Question(constants.asked)
     if not blocks.parts:
         raise Unproven("no table is read")
     _require_no_table(top)
     scalars = []
     for each in shared.scalars:
         found = _split(each, parameters, facts, values)
-        if isinstance(found, Ask):
+        if isinstance(found, Question):
             return found
         scalars.append(found)
     return _with_used_scalars(Plan(tuple(blocks.parts), sql_of(top), tuple(scalars), parameters))
@@ -102,9 +104,9 @@ def scalar_query(plan: Plan) -> str:
     return f"SELECT pg_catalog.encode(pg_catalog.record_send(ROW(({plan.top}))), 'hex')"
 
 
-def scalar_value(text: str) -> ir.Literal:
+def scalar_value(text: str) -> ir.Constant:
     """Read the value of a scalar subquery."""
     (item,) = record_items(text)
     literal = decoded(item).expr
-    assert isinstance(literal, ir.Literal)  # noqa: S101  a constant
+    assert isinstance(literal, ir.Constant)  # noqa: S101  a constant
     return literal

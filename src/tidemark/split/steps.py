@@ -17,10 +17,10 @@ from typing import TypeAlias
 from tidemark.errors import Unproven
 from tidemark.split import ir
 from tidemark.split.constants import Item
-from tidemark.split.facts import Facts, facts_query
+from tidemark.split.facts import SessionFacts, facts_query
 from tidemark.split.parse import Parsed, parse
-from tidemark.split.plan import Part, Plan
-from tidemark.split.splitting import Ask, answers, scalar_query, scalar_value, split
+from tidemark.split.plan import Plan, PlanPart
+from tidemark.split.splitting import Question, answers, scalar_query, scalar_value, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Query:
 
     sql: str
     parameters: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PlanPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Parts to run in an engine, and the facts of the session; the answer is None. The caller keeps the arrays."""
 
-    parts: tuple[Part, ...]
-    facts: Facts
+    parts: tuple[PlanPart, ...]
+    facts: SessionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Finish:
     """The statement with the result: its parameters are those of the original, and the arrays of `plan.parts`."""
 
     plan: Plan
-    facts: Facts
+    facts: SessionFacts
 
 
 Step: TypeAlias = Query | Run | Finish
@@ -58,9 +58,9 @@ Answering: TypeAlias = Generator[Step, str | None, None]
 def steps(statement: str | Parsed) -> Answering:
     """Yield the steps of an answer."""
     parsed = parse(statement) if isinstance(statement, str) else statement
-    facts = Facts.read(_text((yield Query(facts_query(parsed), parameters=False))), parsed)
+    facts = SessionFacts.read(_text((yield Query(facts_query(parsed), parameters=False))), parsed)
     values: dict[bytes, Item] = {}
-    while isinstance(plan := split(parsed, facts, values), Ask):
+    while isinstance(plan := split(parsed, facts, values), Question):
         text = _text((yield Query(plan.sql, parameters=bool(parsed.parameters))))
         found = answers(plan, text)
         if not found.keys() - values.keys():
@@ -71,8 +71,8 @@ def steps(statement: str | Parsed) -> Answering:
     yield Finish(plan, facts)
 
 
-def _with_scalars(plan: Plan, facts: Facts) -> Generator[Step, str | None, Plan]:
-    values: list[ir.Literal] = []
+def _with_scalars(plan: Plan, facts: SessionFacts) -> Generator[Step, str | None, Plan]:
+    values: list[ir.Constant] = []
     for each in plan.scalars:
         scalar = yield from _with_scalars(each, facts)
         yield Run(scalar.parts, facts)

@@ -54,7 +54,7 @@ class Subqueries:
         kind = _kind(link)
         if kind == "EXISTS_SUBLINK":
             relation, condition = self._matched(link, expressions, negate=False)
-            return boolean(ir.Exists(relation, condition or ir.Literal(True, ir.BOOL)))
+            return boolean(ir.Exists(relation, condition or ir.Constant(True, ir.BOOL)))
         if kind != "EXPR_SUBLINK":
             raise Unproven("IN with a subquery inside of an expression")
         with reading(link) as fields:
@@ -159,7 +159,7 @@ def type_of(alone: Node, context: Context) -> int:
         constants.asked[name] = f"pg_catalog.pg_typeof({query})::pg_catalog.oid::pg_catalog.int8"
         raise Pending
     oid = decoded(constants.known[name]).expr
-    assert isinstance(oid, ir.Literal)  # noqa: S101  an int8
+    assert isinstance(oid, ir.Constant)  # noqa: S101  an int8
     assert isinstance(oid.value, int)  # noqa: S101
     return oid.value
 

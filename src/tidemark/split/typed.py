@@ -56,7 +56,7 @@ class Typed:
     @property
     def is_null(self) -> bool:
         """Whether it is the constant NULL."""
-        return isinstance(self.expr, ir.Literal) and self.expr.value is None
+        return isinstance(self.expr, ir.Constant) and self.expr.value is None
 
     def computed(self) -> Typed:
         """Return the value for an operation; raise Unproven for one that is only passed on."""
@@ -72,7 +72,7 @@ def boolean(expr: ir.Expr) -> Typed:
 
 def integer(value: int, oid: int = INT4) -> Typed:
     """Return an integer constant."""
-    return Typed(ir.Literal(value, plain(oid)), SqlType(oid))
+    return Typed(ir.Constant(value, plain(oid)), SqlType(oid))
 
 
 def numeric(value: Decimal) -> Typed:
@@ -86,15 +86,15 @@ def numeric(value: Decimal) -> Typed:
     if whole + scale > ir.MOST_DIGITS:
         raise Unproven("a numeric constant of more than 38 digits")
     type_ = ir.decimal(max(whole + scale, 1), scale)
-    return Typed(ir.Literal(value, type_), SqlType(NUMERIC), scale)
+    return Typed(ir.Constant(value, type_), SqlType(NUMERIC), scale)
 
 
 def cast(expr: ir.Expr, to: ir.DataType) -> ir.Expr:
     """Return the expression with another type in the tree; nothing if it has it."""
     if expr.type == to:
         return expr
-    if isinstance(expr, ir.Literal) and expr.value is None:
-        return ir.Literal(None, to)
+    if isinstance(expr, ir.Constant) and expr.value is None:
+        return ir.Constant(None, to)
     return ir.Call(ir.Op.CAST, (expr,), to)
 
 
@@ -149,7 +149,7 @@ def common_decimal(values: list[Typed]) -> ir.DataType:
 def scale_expr(scale: Scale | None) -> ir.Expr:
     """Return a display scale as an expression."""
     assert scale is not None  # noqa: S101  the callers have a numeric
-    return ir.Literal(scale, ir.INT4) if isinstance(scale, int) else scale
+    return ir.Constant(scale, ir.INT4) if isinstance(scale, int) else scale
 
 
 def combined_scale(op: ir.Op, left: Scale | None, right: Scale | None) -> Scale:
@@ -169,9 +169,9 @@ def chosen_scale(branches: list[tuple[ir.Expr | None, Typed]]) -> Scale:
         return min(scales, default=0)
     whens = tuple((condition, _scale_or_null(value)) for condition, value in branches if condition is not None)
     other = [_scale_or_null(value) for condition, value in branches if condition is None]
-    otherwise = other[0] if other else ir.Literal(None, ir.INT4)
+    otherwise = other[0] if other else ir.Constant(None, ir.INT4)
     return ir.Case(whens, otherwise, ir.INT4) if whens else otherwise
 
 
 def _scale_or_null(value: Typed) -> ir.Expr:
-    return ir.Literal(None, ir.INT4) if value.is_null else scale_expr(value.scale)
+    return ir.Constant(None, ir.INT4) if value.is_null else scale_expr(value.scale)

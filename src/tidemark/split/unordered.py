@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.errors import Unproven
 from tidemark.split.expressions import Expressions
-from tidemark.split.facts import Facts
+from tidemark.split.facts import SessionFacts
 from tidemark.split.nodes import Node, key, kind_of, strings, unwrapped, walk
 from tidemark.split.typed import Typed
 from tidemark.split.types import (
@@ -44,7 +44,7 @@ class Unordered:
     `unique` are the keys of expressions that no two rows share, None if there are no such expressions.
     """
 
-    facts: Facts
+    facts: SessionFacts
     expressions: Expressions | None
     type_of: Callable[[Node], int]
     unique: frozenset[bytes] | None = None

@@ -67,7 +67,7 @@ class Upper:
         return self._output(value if value.oid == NUMERIC else Typed(value.expr, SqlType(NUMERIC), 0))
 
     def _output(self, value: Typed) -> Node:
-        assert isinstance(value.expr, ir.Column)  # noqa: S101  a key or an aggregate
+        assert isinstance(value.expr, ir.TypedColumn)  # noqa: S101  a key or an aggregate
         name = f"{value.expr.name}_{value.oid}"  # a sum is an int8, and a numeric for an average
         self.values[name] = value
         return column_ref(self.alias, name)
