@@ -98,7 +98,6 @@ def by_local_engine(database: Database, lake: Path) -> dict[str, float]:
 
         source, auto = client(dsn.reveal()), client(running.dsn(dsn))
         mirror = client(running.dsn(dsn), "set tidemark.cost = 0")
-        wait_for_engine(mirror)
         figures = cpu_share(database, source, mirror)
         times = {
             name: fastest(statement, {"source": source, "mirror": mirror, "auto": auto})
@@ -113,12 +112,6 @@ def by_local_engine(database: Database, lake: Path) -> dict[str, float]:
         [found["auto"] / min(found["source"], found["mirror"]) for found in times.values()]
     )
     return figures
-
-
-def wait_for_engine(client: Client) -> None:
-    """Wait until the mirror answers."""
-    while not is_by_mirror(client, "select count(*) from nation"):
-        time.sleep(0.5)
 
 
 def is_by_mirror(client: Client, statement: str) -> bool:

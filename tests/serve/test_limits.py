@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
+import ssl
 import time
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from tidemark.serve import messages
 from tidemark.serve.legs import READ_BYTES, WRITE_LIMIT, Pause
 from tidemark.serve.messages import read_report
 from tidemark.serve.relay import ClientLimits, ClientRelay
+from tidemark.serve.routing import SourceOnly
+from tidemark.serve.server import Server
 from tidemark.serve.upstream import upstream_of
 from tidemark.serve.wire import Opening, frames, request_packet, startup_packet
 
@@ -187,3 +191,21 @@ def test_an_address_to_listen_on_has_a_host_and_a_port(text: str) -> None:
     with pytest.raises(InvalidValue):
         ListenAddress.parse(text)
     assert str(ListenAddress.parse("[::1]:1")) == "[::1]:1"
+
+
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "warned"), [(EVERY_ADDRESS, False, 1), (EVERY_ADDRESS, True, 0), ("127.0.0.1", False, 0)]
+)
+def test_an_address_of_other_machines_without_tls_is_warned_about(
+    host: str, tls: bool, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def listen() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+        async with Server(ListenAddress(host, 0), upstream_of(Dsn("host=127.0.0.1")), SourceOnly(), tls=context):
+            pass
+
+    asyncio.run(listen())
+    assert sum("without TLS: set --tls-cert" in message for message in caplog.messages) == warned

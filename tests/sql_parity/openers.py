@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 
 import tidemark
 from harness.database import MIRROR, OWNER, Database
-from harness.mirrored import eventually
-from harness.served import STARTING_S, served
+from harness.served import served
 from tests.split.reference import SETTINGS, PostgresEngine
 from tests.sql_parity.lakes import LIMIT_S, Opener, Routes, connected
 from tests.sql_parity.routes import Answer, Column, ServerRoute, SessionRoute, error_of
@@ -117,9 +116,7 @@ def by_server(engine: str, database: Database, lake: Path) -> Iterator[Opener]:
 
         def connect() -> ServerRoute:
             session = psycopg.connect(running.dsn(dsn), options=options, autocommit=True)
-            route = ServerRoute(opened.enter_context(session))
-            eventually(route.is_ready, STARTING_S)
-            return route
+            return ServerRoute(opened.enter_context(session))
 
         yield connect
 

@@ -124,8 +124,8 @@ def regression(install: Install) -> Iterator[Regression]:
         shutil.rmtree(files.parent)
 
 
-def through_server(made: Regression, files: Sequence[str], engine: str) -> dict[str, bytes]:
-    """What psql prints through `tidemark serve`, with a lake that follows."""
+def through_server(made: Regression, files: Sequence[str], engine: str) -> tuple[dict[str, bytes], int]:
+    """What psql prints through `tidemark serve`, with a lake that follows; and how many answers were the mirror's."""
     spark = spark_session(SparkOptions(master="local[2]", conf={"spark.ui.enabled": "false"}))
     database = made.again()
     with tempfile.TemporaryDirectory() as folder, syncing(database, Path(folder), spark) as synced:
@@ -133,7 +133,7 @@ def through_server(made: Regression, files: Sequence[str], engine: str) -> dict[
         synced.copy_all()
         synced.catch_up()
         with served(database.dsn("postgres"), synced.options.lake, "--engine", engine, "--route", "auto") as running:
-            return made.outputs(running.port, files)
+            return made.outputs(running.port, files), running.answered()
 
 
 def through_relay(made: Regression, files: Sequence[str]) -> dict[str, bytes]:
@@ -165,18 +165,18 @@ def main() -> None:
     options = parser.parse_args()
     with regression(list(installs().values())[-1]) as made:
         made.again()
-        direct = made.outputs(made.server.port, options.files)
+        direct, by_mirror = made.outputs(made.server.port, options.files), 0
         if options.direct:
             made.again()
             through = made.outputs(made.server.port, options.files)
         elif options.relay:
             through = through_relay(made, options.files)
         else:
-            through = through_server(made, options.files, options.engine)
+            through, by_mirror = through_server(made, options.files, options.engine)
     found = list(differences(direct, through))
     sys.stdout.writelines(f"{each}\n" for each in found)
     bytes_ = sum(map(len, direct.values()))
-    report("sql-regress", {"files": len(direct), "bytes": bytes_, "differences": len(found)})
+    report("sql-regress", {"files": len(direct), "bytes": bytes_, "by_mirror": by_mirror, "differences": len(found)})
     sys.exit(1 if found else 0)
 
 

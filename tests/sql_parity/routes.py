@@ -114,7 +114,3 @@ class ServerRoute(SessionRoute):
         (last,) = self.connection.execute("show tidemark.last").fetchone() or ("",)
         route, _, reason = str(last).partition(";")[0].partition(": ")
         return Answer(answer.columns, answer.rows, answer.error, route == "mirror", reason)
-
-    def is_ready(self) -> bool:
-        """Whether the engine has started."""
-        return "not started" not in self.run("select 1").reason

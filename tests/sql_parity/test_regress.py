@@ -39,5 +39,7 @@ def test_a_session_whose_statements_the_mirror_answers_prints_what_the_source_pr
     with regression(install) as made:
         made.again()
         direct = made.outputs(made.server.port, FILES)
-        found = list(differences(direct, through_server(made, FILES, "spark")))
+        through, by_mirror = through_server(made, FILES, "spark")
+    found = list(differences(direct, through))
     assert not found, "\n".join(found)
+    assert by_mirror > 0

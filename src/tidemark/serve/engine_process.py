@@ -178,7 +178,12 @@ class EngineProcess:
 
     def _opened(self, setup: Setup) -> ThreadPoolExecutor:
         self.setup = setup
-        quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        # The log of events would contain the statements of all clients.
+        quiet = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.eventLog.enabled": "false",
+        }
         options = SparkOptions(setup.master, setup.remote, {**quiet, **dict(setup.conf)})
         lake, source = Path(setup.lake), Dsn(setup.source) if setup.source else None
         if setup.engine is EngineKind.DUCKDB:

@@ -55,6 +55,8 @@ class Server:
         gc.collect()
         gc.freeze()
         _LOGGER.info("listening on %s", self.listen, extra=logs.fields(listen=str(self.listen)))
+        if self.tls is None and not self.listen.is_loopback:
+            _LOGGER.warning("clients of %s send statements and passwords without TLS: set --tls-cert", self.listen)
         return self
 
     async def __aexit__(self, *_: object) -> None:
