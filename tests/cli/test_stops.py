@@ -11,14 +11,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.database import OWNER, Database
+from harness.mirrored import eventually, pipeline_state
+from harness.processes import in_session
+from harness.shell import here, tidemark
 from tests.conftest import NEWEST
+from tidemark.clock import Lsn
 from tidemark.errors import ExitCode
+from tidemark.lake.pipeline_state import State
 from tidemark.lake.status import status_of
 
 PROGRAM = [sys.executable, "-c", "from tidemark.cli.main import main; main()"]
@@ -105,3 +111,72 @@ def test_ctrl_c_on_a_terminal_stops_sync_quietly_whatever_it_does(db: Database, 
         assert status_of(lake).tables[0].state == "readable"
     finally:
         db.admin(f"alter role {OWNER} noreplication")
+
+
+@contextmanager
+def following(db: Database, lake: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A sync that follows its source, in a session of its own."""
+    command = [*PROGRAM, "sync", db.dsn(OWNER).reveal(), str(lake), "--json", "--master", "local[1]"]
+    db.admin(f"alter role {OWNER} replication", f"grant create on database {db.name} to {OWNER}")
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            eventually(lambda: (lake / "_pipeline.json").exists(), LIMIT_S)
+            eventually(lambda: pipeline_state(lake).state is State.FOLLOWING, LIMIT_S)
+            yield process
+        finally:
+            for left in in_session(process.pid):
+                os.kill(left, signal.SIGKILL)
+            db.admin(f"alter role {OWNER} noreplication")
+
+
+@pytest.mark.full
+@pytest.mark.spark
+@NEWEST
+def test_a_second_signal_stops_sync_at_once_without_a_process_left(db: Database, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key)", "insert into t select generate_series(1, 1000)")
+    lake = tmp_path / "lake"
+    with following(db, lake) as process:
+        db.run("update t set id = -id")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        _, printed = process.communicate(timeout=LIMIT_S)
+        assert process.returncode in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+        assert "stopped at once by a second signal" in printed.decode()
+        eventually(lambda: not in_session(process.pid), LIMIT_S)
+    db.admin(f"alter role {OWNER} replication")
+    try:
+        once = tidemark("sync", db.dsn(OWNER).reveal(), str(lake), "--once", "--master", "local[1]")
+        assert once.returncode == ExitCode.OK, once.stderr
+        assert here("compare", str(lake), "--source", db.dsn(OWNER).reveal()).returncode == ExitCode.OK
+    finally:
+        db.admin(f"alter role {OWNER} noreplication")
+
+
+@pytest.mark.full
+@NEWEST
+def test_stop_at_the_current_position_ends_sync_when_it_can_be_read(db: Database, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key)")
+    lake = tmp_path / "lake"
+    with following(db, lake) as process:
+        db.run("insert into t select generate_series(1, 1000)")
+        before = Lsn.parse(db.admin("select pg_current_wal_insert_lsn()::text")[0][0])
+        assert here("stop", str(lake), "--at", "current").stdout == "stop requested at current\n"
+        assert process.wait(LIMIT_S) == ExitCode.OK
+    status = status_of(lake)
+    assert status.applied_lsn >= before
+    assert here("stop", str(lake)).returncode == ExitCode.NOT_ANSWERABLE
+
+
+@pytest.mark.full
+@NEWEST
+def test_status_is_printed_again_until_ctrl_c(db: Database, tmp_path: Path) -> None:
+    db.run("create table t (id int primary key)")
+    lake = tmp_path / "lake"
+    with following(db, lake):
+        watched = Terminal("status", str(lake), "--watch")
+        watched.until(lambda shown: shown.count("public.t") >= 3)
+        watched.press_ctrl_c()
+        assert watched.ended() == ExitCode.OK, watched.shown
+        assert not [noise for noise in NOISE if noise in watched.shown], watched.shown
