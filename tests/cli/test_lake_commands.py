@@ -58,8 +58,27 @@ def test_apply_query_and_status_from_a_shell(db: Database, spark: SparkSession, 
         db.run("insert into t values (3, 'only just')")
         now = tidemark(*asked, "--at", "now", "--source", side.options.source.reveal())
         assert now.stdout == "id,v\n1,one\n2,two\n3,only just\n", now.stderr
+        _query_as_postgresql(side)
         _status(side)
         _compare(side)
+
+
+def _query_as_postgresql(side: Lakeside) -> None:
+    lake, source = str(side.options.lake), side.options.source.reveal()
+    statement = "select count(*), to_char(avg(id), '0.000') as mean, min(id) from t where id < 3"
+    asked = ["query", lake, statement, "--dialect", "postgres", "--format", "csv"]
+    found = here(*asked, "--source", source)
+    assert found.stdout == "count,mean,min\n2, 1.500,1\n", found.stderr
+    assert here(*asked).returncode == ExitCode.USAGE
+    asked[2] = "select * from generate_series(1, 2)"
+    refused = here(*asked, "--source", source)
+    assert (refused.returncode, refused.stdout) == (ExitCode.NOT_ANSWERABLE, ""), refused.stderr
+    assert "not proven to be answered exactly" in refused.stderr
+    assert "Hint: Run the statement at the source" in refused.stderr
+    asked[2] = "select nothing from t"
+    wrong = here(*asked, "--source", source)
+    assert wrong.returncode == ExitCode.USAGE
+    assert 'column "nothing" does not exist' in wrong.stderr
 
 
 def _compare(side: Lakeside) -> None:

@@ -171,7 +171,7 @@ def kill_at(options: CloneOptions, mode: Mode, point: CloneFailPoint, times: int
     child = subprocess.run(
         [sys.executable, "-m", "tests.target.child", *map(str, values), *more],
         env={**os.environ, "KILL_AT": f"{point.value}:{times}"},
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert child.returncode == -signal.SIGKILL, point

@@ -27,7 +27,6 @@ from tidemark.values.cells import DecodedColumn, cells_of
 from tidemark.values.output import column_strings
 from tidemark.values.types import Types, decoding_of
 
-_HINT = "Run the statement at the source, or use Spark's dialect."
 Connection: TypeAlias = psycopg.Connection[Any]
 Row = tuple[bytes | None, ...]
 
@@ -143,7 +142,7 @@ class _Answering:
         result = self._execute(step.plan.top, [*self._parameters, *self._array_parameters(step.plan.parts)])
         columns = _columns(result)
         if columns != described:
-            raise Unproven("the result would have other columns than PostgreSQL's", _HINT)
+            raise Unproven("the result would have other columns than PostgreSQL's")
         rows = [tuple(result.get_value(at, column) for column in range(result.nfields)) for at in range(result.ntuples)]
         return Answered(columns, rows)
 
@@ -160,7 +159,7 @@ class _Answering:
         parameters = [*self._parameters, *self._array_parameters(query.parts)] if query.parameters else []
         value: bytes | None = self._execute(query.sql, parameters).get_value(0, 0)
         if value is None:
-            raise Unproven("the session returned no value", _HINT)
+            raise Unproven("the session returned no value")
         return value.decode()
 
     def _compute(self, run: Run) -> None:

@@ -241,8 +241,12 @@ class Moment:
 
     def _in_postgres_dialect(self, statement: str) -> DataFrame:
         """Return the result of a statement that is split between Spark and a session at the source."""
-        with open_for_statements(self._opened) as session:
-            return result_frame(answer(statement, (), self, session), self._opened.spark)
+        try:
+            with open_for_statements(self._opened) as session:
+                return result_frame(answer(statement, (), self, session), self._opened.spark)
+        except Unproven as error:
+            message = f"the statement is not proven to be answered exactly: {error.message}"
+            raise Unproven(message, "Run the statement at the source, or use Spark's dialect.") from error
 
     def sql(
         self, statement: str, *, text: str | Iterable[str] = (), dialect: Literal["spark", "postgres"] = "spark"
