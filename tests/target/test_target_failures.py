@@ -147,7 +147,7 @@ def test_a_target_that_crashes_while_it_follows_loses_nothing(cloned: Cloned, sh
     with following(cloned), writing(cloned.source, 2):
         for _ in range(2 if short else 10):
             before = cloned.position()
-            eventually(lambda: applied_to(cloned, str(before)), 60)  # noqa: B023
+            eventually(lambda: applied_to(cloned, str(before)), 300)  # noqa: B023
             cloned.target.server.restart("immediate")
     assert contents(cloned.target) == contents(cloned.source)
 

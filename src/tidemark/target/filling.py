@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ _LOGGER = logging.getLogger("tidemark.target")
 
 
 class Filling:
-    """Fills a target. `spark` is called if there are rows to copy.
+    """Fills a target. `spark` is called at most once, if there are rows to copy.
 
     `stops` returns whether to stop, or raises the error of a receiver that has ended; it is called often.
     """
@@ -59,7 +60,8 @@ class Filling:
         reporter: Reporter,
         stops: Callable[[], bool],
     ) -> None:
-        self._options, self._schema, self._spark, self._reporter = options, schema, spark, reporter
+        self._options, self._schema, self._reporter = options, schema, reporter
+        self._spark = cache(spark)  # for every round of copies
         self._stops = stops
         self.progress = CopyProgress()
 
