@@ -109,6 +109,23 @@ def test_the_end_of_a_dropped_table_leaves_the_generation_with_which_it_returns(
     assert len(returned.files) == 1
 
 
+def test_a_generation_that_ends_while_the_log_is_cleaned_up_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / VERSIONS
+    copy = made(folder)
+    opened(folder).create_checkpoint()
+
+    def replaced_meanwhile() -> list[int]:
+        copy.rewrite([file(folder, 9)], [A], Lsn(9), Lsn(9), anew=True)
+        opened(folder).create_checkpoint()
+        made_older(folder)
+        return []
+
+    clean_log(folder, replaced_meanwhile)
+    earlier = read_versions(tmp_path, "", Lsn(1))
+    assert earlier is not None
+    assert len(earlier.files) == 2
+
+
 def made_older(folder: Path) -> None:
     """Make the commits of a table older than its log needs."""
     past = time.time() - 2 * LOG_S

@@ -324,11 +324,12 @@ def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
         ) from error
 
 
-def clean_log(folder: Path, readable: Collection[int] = ()) -> None:
+def clean_log(folder: Path, readable: Callable[[], Collection[int]] = tuple) -> None:
     """Delete the commits that the log of a table need not keep, after the last checkpoint is on disk.
 
     The Delta versions in `readable` remain so: each needs the last checkpoint up to it, and the commits since. The
-    expire job does it for `versions`, since earlier generations are read at earlier Delta versions.
+    expire job does it for `versions`, since earlier generations are read at earlier Delta versions. It is called after
+    the log is listed: a generation that ends later than that ends at or above the last checkpoint, and remains too.
     """
     log, past = folder / LOG, time.time() - LOG_S
     with os.scandir(log) as entries:
@@ -338,7 +339,7 @@ def clean_log(folder: Path, readable: Collection[int] = ()) -> None:
         return
     last = checkpoints[-1]
     _sync_checkpoint(log, last)
-    needed = [range(max((each for each in checkpoints if each <= end), default=0), end + 1) for end in readable]
+    needed = [range(max((each for each in checkpoints if each <= end), default=0), end + 1) for end in readable()]
     for name in sorted(name for name, version in numbered.items() if version < last):
         with suppress(FileNotFoundError):  # another process deletes it
             if not any(numbered[name] in versions for versions in needed) and (log / name).stat().st_mtime < past:

@@ -266,7 +266,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
                     size = sum(found[each].size_bytes for each in names)
                     yield Removal(f"{history.name} {name}, {kind}", len(names), size)
             if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS:
-                clean_log(folder, [each.delta_version for each in keep()])
+                clean_log(folder, partial(_delta_versions, keep))
     seen.record()
 
 
@@ -302,6 +302,10 @@ def _earlier(lake: Lake, history: TableHistory, kept_from: Lsn) -> list[EarlierG
     """The earlier generations that can still be read, and those in between."""
     bases = {span.base.lsn for span in spans_from(history, kept_from)}
     return earlier_generations(lake.path, history.path, bases)
+
+
+def _delta_versions(generations: Callable[[], Sequence[EarlierGeneration]]) -> list[int]:
+    return [each.delta_version for each in generations()]
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
