@@ -130,12 +130,11 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
     mode = "append" if what.schema is None else "overwrite"
     schema = table.schema() if what.schema is None else delta_schema(what.schema)
-    was = versions_in(table, versions)
+    was, first = versions_in(table, versions), table.version()
     if what.schema is not None:
         _require_features(table, folder, what.schema, was)
     done = False
     while not done:
-        before = table.version()
         try:
             table.create_write_transaction(actions, mode, schema, commit_properties=properties)
             fail_point(FailPoint.TABLE_COMMITTED)
@@ -143,7 +142,7 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
         except (DeltaError, OSError) as error:
             done = _settled(table, folder, what, error)
         brought_up_to_date(table, folder, versions if done else was)
-    _sync_log(table, folder, before + 1)
+    _sync_log(table, folder, first)
 
 
 def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
@@ -300,18 +299,20 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
     """
     if table.version() != version:
         raise LakeInUse(f"another process changed {folder}", RETRY)
-    _sync_log(table, folder, version)
+    _sync_log(table, folder, version - 1)
 
 
 def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
     """Flush all commits from version `first` on to disk, including those of other processes, and their checkpoints.
 
-    A table with a checkpoint that a power failure has cut short cannot be opened.
+    The first is the version before a commit: Delta creates and alters tables without flushing that. A table cannot be
+    opened if a power failure has cut short its creation or its checkpoint, and has lost columns if it is an alteration.
     """
     log, last = folder / LOG, table.version()
     try:
         for version in range(first, last + 1):
-            sync(log / f"{version:020}.json")
+            with suppress(FileNotFoundError):  # an old one, which another process has deleted
+                sync(log / f"{version:020}.json")
         sync(log)
         checkpoints = [version for version in range(first, last + 1) if (log / _checkpoint(version)).exists()]
         if checkpoints and folder.name == VERSIONS:
