@@ -126,6 +126,19 @@ def test_a_generation_that_ends_while_the_log_is_cleaned_up_can_be_read(tmp_path
     assert len(earlier.files) == 2
 
 
+def test_what_a_killed_process_has_left_in_a_log_is_cleaned_up_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / VERSIONS
+    made(folder).replace([], [], Lsn(7), Lsn(1))
+    opened(folder).create_checkpoint()
+    left = [folder / LOG / f"{version:020}.{kind}#1" for version in (1, 2) for kind in ("json", "checkpoint.parquet")]
+    for path in left:
+        path.touch()
+    made_older(folder)
+    clean_log(folder)
+    assert [path.exists() for path in left] == [False, False, True, True], "those of the last version are cleaned later"
+    assert opened(folder).version() == 2
+
+
 def made_older(folder: Path) -> None:
     """Make the commits of a table older than its log needs."""
     past = time.time() - 2 * LOG_S
