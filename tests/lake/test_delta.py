@@ -130,6 +130,26 @@ def test_a_checkpoint_is_on_disk_before_the_commits_that_it_replaces_are_deleted
     assert not set(versions(table.folder)) & set(before)
 
 
+def test_the_creation_and_every_alteration_of_a_table_are_on_disk_when_its_next_commit_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, actual = set[str](), os.fsync
+
+    def recording(file: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{file}").readlink()))
+        actual(file)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    table = ChangeTable.create(tmp_path / "changes", [ID])
+    appended(table, 1)
+    table.require_columns([StoredColumn("added", 2, pa.int32())])
+    appended(table, 2)
+    Cycles(tmp_path).record(Cycle(Lsn(2), Lsn(2)))
+    commits = [*versions(table.folder), *versions(tmp_path / registers.CYCLES)]
+    assert len(commits) == 6
+    assert {str(commit) for commit in commits} <= synced
+
+
 def test_a_writer_whose_commit_was_removed_from_the_log_continues(tmp_path: Path) -> None:
     table, other = ChangeTable.create(tmp_path / "changes", [ID]), ChangeTable(tmp_path / "changes")
     for lsn in range(1, 49):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.serve.learning import AGAIN_S, PAUSE_S, REMEASURED, RETRIED, Destination, Memory, Record
+from tidemark.serve.learning import AGAIN_S, LONGEST, PAUSE_S, REMEASURED, RETRIED, Destination, Memory, Record
 
 pytestmark = pytest.mark.quick
 COST = 1000.0
@@ -96,3 +96,9 @@ def test_statements_with_other_constants_share_their_record() -> None:
     assert memory.of("select 1") is memory.of("select 22")
     assert memory.of("select 1") is not memory.of("table t")
     assert memory.of("?") is not memory.of("?")
+
+
+def test_long_texts_are_not_kept() -> None:
+    memory = Memory(lambda text: text[:8])
+    assert memory.of("select 1") is memory.of("select 1, " + "1, " * LONGEST)
+    assert list(memory._texts) == ["select 1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -190,6 +191,24 @@ def test_a_lock_whose_owner_cannot_be_recorded_is_not_taken(storage: Storage, mo
         with pytest.raises(LakeDiskFull):
             storage.lock("lock")
     assert not storage.is_locked("lock")
+
+
+def test_a_lock_that_its_last_owner_deletes_is_not_taken_under_no_name(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, locked = fcntl.flock, list[int]()
+
+    def deleted_before(file: int, how: int) -> None:
+        if not locked:
+            storage.delete("key.lock")
+        locked.append(file)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_before)
+    lock = storage.lock("key.lock")
+    assert lock is not None
+    assert storage.is_locked("key.lock")
+    lock.close()
 
 
 def test_a_process_that_waits_for_a_lock_gets_it_when_its_owner_is_killed(tmp_path: Path, storage: Storage) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tidemark.clock import Lsn
 from tidemark.errors import LakeDamaged, LakeInUse, LakeMissing, NotAnswerable
-from tidemark.lake.commits import is_there
+from tidemark.lake.commits import LOG, is_there
 from tidemark.lake.lake import Lake
 from tidemark.lake.paths import CHANGES, VERSIONS
 from tidemark.lake.registers import Cycle, Tables, read_cycle, read_events, read_retained
@@ -188,14 +188,18 @@ class _Tables:
         return previous, NO_REASON if previous is not None else _NOT_FOLDED
 
     def _previous(self, history: TableHistory, base: Lsn) -> Plain | None:
-        """Return the previous catalog's entry if it is still valid, because opening many Delta tables is slow."""
+        """Return the previous catalog's entry if it is still valid, because opening many Delta tables is slow.
+
+        The next commit can be missing because the log was cleaned up, which deletes that of the version first.
+        """
         entry = self._before.get(history.fingerprint.oid, {})
         versions, columns = entry.get("versions"), entry.get("columns", ())
         if not versions or versions.get("from_lsn") != str(base):  # that of a dropped table has none
             return None
-        log = self._lake / history.path / VERSIONS / "_delta_log"
+        log, version = self._lake / history.path / VERSIONS / LOG, versions["delta_version"]
         same = {column["attnum"] for column in columns} == {each.attnum for each in history.fingerprint.columns}
-        if not same or (log / f"{versions['delta_version'] + 1:020}.json").exists():
+        is_last = not (log / f"{version + 1:020}.json").exists() and (log / f"{version:020}.json").exists()
+        if not same or not is_last:
             return None
         stored = {column["attnum"]: (column["stored"], column["text"]) for column in columns}
         return {"versions": {key: versions[key] for key in ("delta_version", "from_lsn", "lsn")}, "stored": stored}

@@ -34,7 +34,7 @@ _RESTORE = "Restore the lake from a backup."
 _FIELD_ID = b"PARQUET:field_id"
 _NTZ = "timestampNtz"
 _ATTEMPTS = 5
-_NUMBERED = re.compile(r"(\d{20})\.(?:json|checkpoint\.parquet)")
+_NUMBERED = re.compile(r"(\d{20})\.(?:json|checkpoint\.parquet)(?:#\d+)?")  # with # a file that a killed process left
 LOG_S = 600.0  # for so long, commits stay in the log of a table at least
 TOMBSTONES_S = 2 * 3600.0  # for so long, a table records when a file was removed
 CONFIGURATION = {  # every commit and every reader pays for the commits and removed files that a table records
@@ -79,7 +79,7 @@ class ChangeTable:
         new = [column.field() for column in dict.fromkeys(columns) if column.name not in there]
         if new:
             self._refresh()
-            brought_up_to_date(self._table, self.folder, self.applied)
+            brought_up_to_date(self._table, self.folder, {APP: self.applied.value})
             self._table.alter.add_columns(list(delta_schema(new).fields))
             fail_point(FailPoint.COLUMNS_ADDED)
 
@@ -91,10 +91,7 @@ class ChangeTable:
 
     def _refresh(self) -> None:
         """Open the table again if its log no longer has the commit of this handle, which may be old."""
-        if not (self.folder / LOG / f"{self._table.version():020}.json").exists():
-            self._table = opened(self.folder)
-            if applied(self._table) != self._applied:
-                raise LakeInUse(f"another process changed {self.folder}", RETRY)
+        self._table = reopened(self._table, self.folder, {APP: self._applied.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,8 @@ class Commit:
 def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     """Make one Delta commit and refresh the handle. Rejects an LSN at or below that of the table, unless `anew`.
 
-    If another process has only removed expired files in the meantime, the commit is retried.
+    If another process has only removed expired files in the meantime, the commit is retried. It must not have started a
+    generation either, whose LSN can be the same: so all `txn` versions of the commit are compared.
     """
     if what.lsn <= applied(table) and not what.anew:
         raise LakeInUse(f"{folder} is already at {applied(table)}, and cannot be set to {what.lsn}", RETRY)
@@ -127,24 +125,24 @@ def commit(table: DeltaTable, folder: Path, what: Commit) -> None:
     ]
     if what.schema is None:
         actions += [RemoveAction(path, True, now) for path in what.removes]
-    versions = [Transaction(app, version) for app, version in {APP: what.lsn.value, **what.also}.items()]
-    properties = CommitProperties(app_transactions=versions, max_commit_retries=0)
+    versions = {APP: what.lsn.value, **what.also}
+    transactions = [Transaction(app, version) for app, version in versions.items()]
+    properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
     mode = "append" if what.schema is None else "overwrite"
     schema = table.schema() if what.schema is None else delta_schema(what.schema)
-    was = applied(table)
+    was, first = versions_in(table, versions), table.version()
     if what.schema is not None:
-        _require_features(table, folder, what.schema)
+        _require_features(table, folder, what.schema, was)
     done = False
     while not done:
-        before = table.version()
         try:
             table.create_write_transaction(actions, mode, schema, commit_properties=properties)
             fail_point(FailPoint.TABLE_COMMITTED)
             done = True
         except (DeltaError, OSError) as error:
             done = _settled(table, folder, what, error)
-        brought_up_to_date(table, folder, what.lsn if done else was)
-    _sync_log(table, folder, before + 1)
+        brought_up_to_date(table, folder, versions if done else was)
+    _sync_log(table, folder, first)
 
 
 def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
@@ -164,17 +162,34 @@ def _require_files(folder: Path, files: Sequence[DataFile]) -> None:
             )
 
 
-def brought_up_to_date(table: DeltaTable, folder: Path, lsn: Lsn) -> None:
-    """Refresh a handle. Other processes may only have removed files: the table must be at `lsn`."""
+def brought_up_to_date(table: DeltaTable, folder: Path, versions: Mapping[str, int]) -> None:
+    """Refresh a handle. Other processes may only have removed files: the table must have these `txn` versions."""
     table.update_incremental()
-    if applied(table) != lsn:
+    if versions_in(table, versions) != versions:
         raise LakeInUse(f"another process changed {folder}, which is now at {applied(table)}", RETRY)
 
 
-def _require_features(table: DeltaTable, folder: Path, schema: pa.Schema) -> None:
+def reopened(table: DeltaTable, folder: Path, versions: Mapping[str, int]) -> DeltaTable:
+    """Return a handle, opened again if the log no longer has its commit, without which it has no `txn` versions either.
+
+    Other processes may only have removed files since: the table must have these `txn` versions.
+    """
+    if (folder / LOG / f"{table.version():020}.json").exists():
+        return table
+    there = opened(folder)
+    if versions_in(there, versions) != versions:
+        raise LakeInUse(f"another process changed {folder}", RETRY)
+    return there
+
+
+def versions_in(table: DeltaTable, applications: Iterable[str]) -> dict[str, int]:
+    """Return the `txn` versions of these applications, 0 for one without any."""
+    return {each: table.transaction_version(each) or 0 for each in applications}
+
+
+def _require_features(table: DeltaTable, folder: Path, schema: pa.Schema, was: Mapping[str, int]) -> None:
     """Enable the Delta feature that a new schema needs; Delta does not, and the table would become unreadable."""
     if _has_plain_timestamps(schema) and _NTZ not in (table.protocol().reader_features or ()):
-        was = applied(table)
         table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
         brought_up_to_date(table, folder, was)
 
@@ -193,9 +208,10 @@ def _settled(table: DeltaTable, folder: Path, what: Commit, error: Exception) ->
         raise CommitUnknown(
             f"cannot determine whether the commit of {what.lsn} to {folder} succeeded: {error}", "Retry the command."
         ) from unreadable
-    if applied(there) == what.lsn and all(file.path in paths for file in what.adds):
+    wanted = {APP: what.lsn.value, **what.also}
+    if versions_in(there, wanted) == wanted and all(file.path in paths for file in what.adds):
         return True
-    if there.version() > table.version() and applied(there) == applied(table):
+    if there.version() > table.version() and versions_in(there, wanted) == versions_in(table, wanted):
         return False
     if there.version() > table.version():
         raise LakeInUse(f"another process changed {folder}", RETRY) from error
@@ -283,17 +299,25 @@ def require_version(table: DeltaTable, folder: Path, version: int) -> None:
     """
     if table.version() != version:
         raise LakeInUse(f"another process changed {folder}", RETRY)
-    _sync_log(table, folder, version)
+    _sync_log(table, folder, version - 1)
 
 
 def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
-    """Flush all commits from version `first` on to disk, including those of other processes."""
+    """Flush all commits from version `first` on to disk, including those of other processes, and their checkpoints.
+
+    The first is the version before a commit: Delta creates and alters tables without flushing that. A table cannot be
+    opened if a power failure has cut short its creation or its checkpoint, and has lost columns if it is an alteration.
+    """
     log, last = folder / LOG, table.version()
     try:
         for version in range(first, last + 1):
-            sync(log / f"{version:020}.json")
+            with suppress(FileNotFoundError):  # an old one, which another process has deleted
+                sync(log / f"{version:020}.json")
         sync(log)
-        if folder.name != VERSIONS and any((log / _checkpoint(version)).exists() for version in range(first, last + 1)):
+        checkpoints = [version for version in range(first, last + 1) if (log / _checkpoint(version)).exists()]
+        if checkpoints and folder.name == VERSIONS:
+            _sync_checkpoint(log, checkpoints[-1])
+        elif checkpoints:
             clean_log(folder)
     except OSError as error:
         raise CommitUnknown(
@@ -301,11 +325,12 @@ def _sync_log(table: DeltaTable, folder: Path, first: int) -> None:
         ) from error
 
 
-def clean_log(folder: Path, readable: Collection[int] = ()) -> None:
+def clean_log(folder: Path, readable: Callable[[], Collection[int]] = tuple) -> None:
     """Delete the commits that the log of a table need not keep, after the last checkpoint is on disk.
 
     The Delta versions in `readable` remain so: each needs the last checkpoint up to it, and the commits since. The
-    expire job does it for `versions`, since earlier generations are read at earlier Delta versions.
+    expire job does it for `versions`, since earlier generations are read at earlier Delta versions. It is called after
+    the log is listed: a generation that ends later than that ends at or above the last checkpoint, and remains too.
     """
     log, past = folder / LOG, time.time() - LOG_S
     with os.scandir(log) as entries:
@@ -314,14 +339,20 @@ def clean_log(folder: Path, readable: Collection[int] = ()) -> None:
     if not checkpoints:
         return
     last = checkpoints[-1]
-    for name in (_checkpoint(last), "_last_checkpoint"):
-        sync(log / name)
-    sync(log)
-    needed = [range(max((each for each in checkpoints if each <= end), default=0), end + 1) for end in readable]
+    _sync_checkpoint(log, last)
+    needed = [range(max((each for each in checkpoints if each <= end), default=0), end + 1) for end in readable()]
     for name in sorted(name for name, version in numbered.items() if version < last):
         with suppress(FileNotFoundError):  # another process deletes it
             if not any(numbered[name] in versions for versions in needed) and (log / name).stat().st_mtime < past:
                 (log / name).unlink()
+
+
+def _sync_checkpoint(log: Path, version: int) -> None:
+    """Flush a checkpoint to disk, and the file that refers to it, which its writer may not have created yet."""
+    sync(log / _checkpoint(version))
+    with suppress(FileNotFoundError):
+        sync(log / "_last_checkpoint")
+    sync(log)
 
 
 def _checkpoint(version: int) -> str:

@@ -33,7 +33,9 @@ from tidemark.lake.commits import (
     delta_schema,
     is_there,
     opened,
+    reopened,
     schema_of,
+    versions_in,
 )
 from tidemark.lake.files import DataFile
 from tidemark.lake.paths import VERSIONS
@@ -96,6 +98,7 @@ class VersionTable:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._table = opened(folder)
+        self._known = versions_in(self._table, (APP, _BASE))
 
     @classmethod
     def create(cls, folder: Path, columns: Sequence[StoredColumn]) -> VersionTable:
@@ -108,10 +111,15 @@ class VersionTable:
         """Return the current versions."""
         return _versions(self._folder, self._table)
 
+    def generation(self) -> StoredGeneration:
+        """Return the current generation, without reading the list of its files."""
+        return _stored_generation(self._table)
+
     def replace(self, adds: Sequence[DataFile], removes: Iterable[VersionFile], folded: Lsn, base: Lsn) -> None:
         """Replace files and advance the folded LSN in one commit."""
+        self._refresh()
         gone = [file.name for file in removes]
-        commit(self._table, self._folder, Commit(folded, adds, gone, also={_BASE: base.value}))
+        self._commit(Commit(folded, adds, gone, also={_BASE: base.value}))
 
     def rewrite(
         self,
@@ -123,10 +131,19 @@ class VersionTable:
         anew: bool = False,
     ) -> None:
         """Replace all files and columns in one commit. With `anew`, which starts a generation, the LSN may be lower."""
+        self._refresh()
         also = {_BASE: base.value}
         if _base(self._table) not in (base, Lsn.ZERO):
             also[_BEFORE] = self._table.version()
-        commit(self._table, self._folder, Commit(folded, adds, schema=version_schema(columns), also=also, anew=anew))
+        self._commit(Commit(folded, adds, schema=version_schema(columns), also=also, anew=anew))
+
+    def _refresh(self) -> None:
+        """Open the table again if its log no longer has the commit of this handle: a fold may take longer than that."""
+        self._table = reopened(self._table, self._folder, self._known)
+
+    def _commit(self, what: Commit) -> None:
+        commit(self._table, self._folder, what)
+        self._known = {APP: what.lsn.value, _BASE: what.also[_BASE]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +170,10 @@ def _generation(folder: Path, table: DeltaTable, base: Lsn | None) -> Versions |
 def read_generation(lake: Path, path: str, base: Lsn | None = None) -> StoredGeneration | None:
     """Return the current generation, or the one with this base, without reading the list of its files."""
     table = _opened(lake / path / VERSIONS, base)
-    if table is None:
-        return None
+    return _stored_generation(table) if table is not None else None
+
+
+def _stored_generation(table: DeltaTable) -> StoredGeneration:
     return StoredGeneration(table.version(), stored_columns(schema_of(table)), applied(table), _base(table))
 
 
@@ -175,14 +194,17 @@ def _of_base(folder: Path, table: DeltaTable, base: Lsn | None) -> DeltaTable | 
 def end_versions(lake: Path, path: str, lsn: Lsn) -> int | None:
     """Make the versions of a dropped table empty from an LSN on; return the Delta version, or None if there are none.
 
-    The commit is a new, empty generation, so the previous one is read and expires like any other. Idempotent.
+    The commit is a new, empty generation, so the previous one is read and expires like any other. Idempotent. Raises
+    LakeInUse if another process commits meanwhile: the table may have returned, and this be its first generation since.
     """
-    present = read_generation(lake, path)
-    if present is not None and present.base < lsn:
-        VersionTable(lake / path / VERSIONS).rewrite((), present.stored, lsn, lsn, anew=True)
+    if not is_there(lake / path / VERSIONS):
+        return None
+    table = VersionTable(lake / path / VERSIONS)
+    present = table.generation()
+    if present.base < lsn:
+        table.rewrite((), present.stored, lsn, lsn, anew=True)
         fail_point(FailPoint.VERSIONS_ENDED)
-        present = read_generation(lake, path)
-    return present.delta_version if present is not None else None
+    return table.generation().delta_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ AGAIN_S = 600.0  # a verdict that costs nothing to keep is checked again after t
 REMEASURED, RETRIED = 50, 200  # executions until the slower route is timed again
 _WEIGHT = 0.3  # of the last time in the average
 MOST = 10_000
+LONGEST = 10_000  # characters of a statement whose text is kept; a longer one is parsed each time
 MARGIN = 0.9  # the mirror must be faster by a tenth
 PAUSE_S = 5.0  # after the first failure of the mirror
 _LATE = 3.0  # times the source's time: the mirror is late
@@ -121,7 +122,8 @@ class Memory:
             return Record()
         record = self._records.setdefault(key, Record())
         self._records.move_to_end(key)
-        self._texts[text] = record
+        if len(text) <= LONGEST:
+            self._texts[text] = record
         for each in (self._records, self._texts):
             if len(each) > MOST:
                 each.popitem(last=False)

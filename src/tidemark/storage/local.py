@@ -151,10 +151,8 @@ class LocalLock:
     """A file that is locked until `close`, and contains its owner. Raises BlockingIOError if `how` does not wait."""
 
     def __init__(self, disk: LocalDisk, path: Path, how: int) -> None:
-        with disk.failing("open", path):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, disk.file_mode & _OWNER_WRITES)
+        self._file = _locked(disk, path, how)
         try:
-            self._acquire(disk, path, how)
             with disk.failing("write to", path):
                 owner = json.dumps(Owner.current().plain()).encode()
                 os.pwrite(self._file, owner, 0)
@@ -163,17 +161,27 @@ class LocalLock:
             self.close()
             raise
 
-    def _acquire(self, disk: LocalDisk, path: Path, how: int) -> None:
-        try:
-            fcntl.flock(self._file, how)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise disk.failure(error, "lock", path) from error
-
     def close(self) -> None:
         """Release the lock."""
         os.close(self._file)
+
+
+def _locked(disk: LocalDisk, path: Path, how: int) -> int:
+    """Lock the file that has this name, and return its descriptor: not of one that was deleted before it was locked."""
+    while True:
+        with disk.failing("open", path):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, disk.file_mode & _OWNER_WRITES)
+        try:
+            fcntl.flock(file, how)
+            if os.fstat(file).st_nlink:
+                return file
+        except BlockingIOError:
+            os.close(file)
+            raise
+        except OSError as error:
+            os.close(file)
+            raise disk.failure(error, "lock", path) from error
+        os.close(file)
 
 
 class LocalLease:

@@ -40,6 +40,15 @@ def test_a_table_is_folded_when_it_pays_or_has_waited_and_then_rests() -> None:
     assert rhythm.due("u", ENOUGH, 511), "another table has not been folded"
 
 
+def test_a_table_that_has_nothing_to_fold_any_more_does_not_wait() -> None:
+    rhythm = Rhythm()
+    for name in ("t", "dropped"):
+        assert not rhythm.due(name, LITTLE, 100)
+    rhythm.keep({"t"})
+    assert rhythm.due("t", LITTLE, 100 + WAITED_S)
+    assert not rhythm.due("dropped", LITTLE, 100 + WAITED_S), "another table with its name begins to wait"
+
+
 def test_buckets_follow_the_size_and_stay_while_it_is_about_the_same() -> None:
     assert bucket_count(0, 10, 0) == 1
     assert bucket_count(0, 10 * BUCKET_BYTES, 0) == 10

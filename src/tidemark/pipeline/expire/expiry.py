@@ -168,8 +168,7 @@ def _expired(lake: Lake, options: ExpireOptions, dry_run: bool) -> Expired:
         with failing.noted():
             if not dry_run and retained > Lsn.ZERO:
                 ExpiryRegister(path).record(retained)
-            kept_from = min([retained, *(lease.lsn for lease in leases_in_force(path)), *recorded_floors(path)])
-            removals += _tables(lake, kept_from, cycle.complete, dry_run)
+            removals += _tables(lake, _kept_from(path, retained), cycle.complete, dry_run)
         with failing.noted():
             if not dry_run:
                 update_catalog(path)  # before files are deleted, so that it never names a version without them
@@ -202,6 +201,11 @@ class _FirstError:
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if kind is None and self._first is not None:
             raise self._first
+
+
+def _kept_from(lake: Path, retained: Lsn) -> Lsn:
+    """The oldest LSN that a read may need: a lease that was taken while the retained LSN was recorded can be older."""
+    return min([retained, *(lease.lsn for lease in leases_in_force(lake)), *recorded_floors(lake)])
 
 
 def _wanted(lake: Lake, options: ExpireOptions) -> Lsn:
@@ -240,7 +244,7 @@ def _tables(lake: Lake, retained: Lsn, complete: Lsn, dry_run: bool) -> Iterator
 
 def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Removal]:
     """Delete files from disk that were removed from tables, and files that failed jobs have left."""
-    retained = read_retained(lake.path)
+    kept_from = _kept_from(lake.path, read_retained(lake.path))
     seen = SeenUnlisted(lake.path, dry_run=dry_run)
     recorded = recorded_files(lake.path)  # before the files: those of a copy are recorded until they are listed
     with ExitStack() as locks:
@@ -249,7 +253,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
             folder = lake.path / history.path / name
             if not is_there(folder):
                 continue
-            keep = partial(_earlier, lake, history, retained) if name == VERSIONS else list[EarlierGeneration]
+            keep = partial(_earlier, lake, history, kept_from) if name == VERSIONS else list[EarlierGeneration]
             found = _unlisted(folder, recorded, keep)
             since = seen.since(f"{history.path}/{name}", found)
             leases = leases_in_force(lake.path)
@@ -262,7 +266,7 @@ def _files(lake: Lake, options: ExpireOptions, dry_run: bool) -> Iterator[Remova
                     size = sum(found[each].size_bytes for each in names)
                     yield Removal(f"{history.name} {name}, {kind}", len(names), size)
             if name == VERSIONS and not dry_run and old_commits(folder) > MANY_COMMITS:
-                clean_log(folder, [each.delta_version for each in keep()])
+                clean_log(folder, partial(_delta_versions, keep))
     seen.record()
 
 
@@ -294,19 +298,25 @@ def _deletable(
     return {"expired earlier": set(found.keys() & expired), "never committed": orphans}
 
 
-def _earlier(lake: Lake, history: TableHistory, retained: Lsn) -> list[EarlierGeneration]:
+def _earlier(lake: Lake, history: TableHistory, kept_from: Lsn) -> list[EarlierGeneration]:
     """The earlier generations that can still be read, and those in between."""
-    bases = {span.base.lsn for span in spans_from(history, retained)}
+    bases = {span.base.lsn for span in spans_from(history, kept_from)}
     return earlier_generations(lake.path, history.path, bases)
+
+
+def _delta_versions(generations: Callable[[], Sequence[EarlierGeneration]]) -> list[int]:
+    return [each.delta_version for each in generations()]
 
 
 def _all_still(lake: Lake, locks: ExitStack) -> bool:
     """Whether no process applies to or folds the lake; then none can start until the locks are released."""
-    try:
-        for name in (WRITING, FOLDING):
-            locks.enter_context(LakeLock(lake.path, name))
-    except LakeInUse:
-        return False
+    with ExitStack() as taken:
+        try:
+            for name in (WRITING, FOLDING):
+                taken.enter_context(LakeLock(lake.path, name))
+        except LakeInUse:
+            return False
+        locks.push(taken.pop_all())
     return True
 
 

@@ -74,6 +74,7 @@ class BackgroundFold(BackgroundJob):
             self._is_listed = True
 
     def _fold_due(self, compactor: Compactor, tables: Sequence[Foldable]) -> None:
+        self._rhythm.keep({table.name for table in tables})
         for table in tables:
             if self._is_interrupted or not self._rhythm.due(table.name, table.burden, time.monotonic()):
                 continue

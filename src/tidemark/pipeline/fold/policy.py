@@ -7,6 +7,7 @@ it is not folded for more than a quarter of the time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tidemark.clock import Lsn
@@ -51,6 +52,10 @@ class Rhythm:
         """Whether a table is to be folded now."""
         since = self._waiting.setdefault(name, now)
         return now >= self._rested.get(name, now) and (burden.pays or now - since >= WAITED_S)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget since when other tables have waited: they have nothing to fold, or were dropped."""
+        self._waiting = {name: since for name, since in self._waiting.items() if name in names}
 
     def folded(self, name: str, begin: float, end: float) -> None:
         """Record that a table was folded, or that a fold of it failed."""
