@@ -528,9 +528,15 @@ class PartRecorder:
         _rows(session, insert, self.clone, table.oid, part.first, rows)
 
     def rows(self, session: Session, table: Fingerprint, part: Part) -> int | None:
-        """Return the number of rows of a part that is recorded since the copy of its table began, else None."""
-        query = "select rows from tidemark.parts where clone = %s and oid = %s and first_page = %s"
-        found = _rows(session, query, self.clone, table.oid, part.first)
+        """Return the number of rows of a part that this run has recorded, else None.
+
+        A part that an earlier run has recorded has the rows of an earlier snapshot.
+        """
+        query = (
+            "select p.rows from tidemark.parts p join tidemark.tables t using (clone, oid) "
+            "where clone = %s and oid = %s and first_page = %s and run = %s"
+        )
+        found = _rows(session, query, self.clone, table.oid, part.first, self.run)
         return found[0][0] if found else None
 
 
