@@ -332,7 +332,7 @@ class TargetWriter:
         self, found: TableDifferences, contents: Sequence[Name], rows: Sequence[Sequence[str | None]]
     ) -> None:
         stage = self._stage(found.table, frozenset(found.table.written), frozenset())
-        deleted = self._rows(contents_deleted(found.table), _columns(contents))
+        deleted = self._rows(contents_deleted(found.table, contents))
         if rows:
             self._fill(stage.filled_with_rows(), rows)
         self._insert(stage)
@@ -393,9 +393,9 @@ class TargetWriter:
         require_stored(stage.table.label, new)(put_in)
         return put_in
 
-    def _rows(self, statement: sql.Composed, parameters: Sequence[Any] | None = None) -> list[Any]:
+    def _rows(self, statement: sql.Composed) -> list[Any]:
         self._script.run()
-        return self._session.connection.execute(statement, parameters).fetchall()
+        return self._session.connection.execute(statement).fetchall()
 
 
 def _columns(rows: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
