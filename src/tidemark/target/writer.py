@@ -143,6 +143,19 @@ class TargetWriter:
         """Send what was added so far, before another statement of the same transaction is sent."""
         self._script.run()
 
+    def drop_stages(self) -> None:
+        """Drop all stages; the next batches create those that they need.
+
+        Autovacuum skips temporary tables: an old one would keep the target from reusing transaction IDs.
+        """
+        if self._stages:
+            names = sql.SQL(", ").join(each.identifier for each in self._stages.values())
+            with translated("dropping stages", Endpoint.TARGET), self._session.connection.transaction():
+                self._script.add(as_bytes(sql.SQL("drop table {}").format(names)), "dropping stages")
+                self._script.run()
+            self._stages.clear()
+            self._deleted.clear()
+
     def unfit(self, plan: SlicePlan, log: Path) -> Differences:
         """Find rows of the target that do not fit a plan that was refused for them. Nothing is changed.
 
