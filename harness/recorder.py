@@ -38,8 +38,8 @@ class Recorder:
         _rows(session, "insert into tidemark.parts values (%s, %s, %s) returning oid", table.oid, part.first, rows)
 
     def rows(self, session: Session, table: Fingerprint, part: Part) -> int | None:
-        recorded = "select rows from tidemark.parts where oid = %s and first = %s"
-        found = _rows(session, recorded, table.oid, part.first)
+        recorded = "select rows from tidemark.parts join tidemark.tables using (oid) where oid = %s and first = %s"
+        found = _rows(session, f"{recorded} and run = %s", table.oid, part.first, self.run)
         return found[0][0] if found else None
 
     def unfinished(self, session: Session) -> set[int]:

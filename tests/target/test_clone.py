@@ -21,7 +21,16 @@ from tests.target.clones import clone_options, clones, followed
 from tests.target.load import TABLES, contents, database_with_tables, hostile, writing
 from tidemark.cli.main import run
 from tidemark.clock import Lsn
-from tidemark.errors import ExitCode, InvalidValue, LogDamaged, SourceAltered, Stopped, TargetNotReady, TargetTableUnfit
+from tidemark.errors import (
+    DumpFailed,
+    ExitCode,
+    InvalidValue,
+    LogDamaged,
+    SourceAltered,
+    Stopped,
+    TargetNotReady,
+    TargetTableUnfit,
+)
 from tidemark.lake.pipeline_state import State
 from tidemark.pipeline.events import StateChanged, SyncEvent, SyncProgress, TableCopied
 from tidemark.postgres.identity import Identity
@@ -30,6 +39,7 @@ from tidemark.storage.fail_points import AnyFailPoint, CloneFailPoint, attach, d
 from tidemark.target import schema
 from tidemark.target.clone import Clone
 from tidemark.target.options import CloneOptions
+from tidemark.target.schema import CloneSchema
 from tidemark.target.state import ClonePhase, CloneRecord
 
 pytestmark = [pytest.mark.quick, NEWEST]
@@ -312,6 +322,30 @@ def test_an_end_in_the_past_is_refused_before_anything_is_created(
             attempt()
     assert target.admin("select to_regnamespace('tidemark')") == [(None,)]
     assert source.admin("select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+@pytest.mark.full
+def test_a_completion_that_fails_is_continued_with_the_same_end(
+    source: Database, target: Database, options: CloneOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlogged tables are copied as of a later position than that end."""
+    source.run("create unlogged table fleeting (id int)", "insert into fleeting values (1)")
+    Clone(replace(options, follows=True, once=True), lambda: None).run()
+    source.run("insert into keyed values (5000, 'before')")
+    ((endpos,),) = source.admin("select pg_current_wal_insert_lsn()::text")
+    source.run("insert into keyed values (5001, 'after')", "insert into fleeting values (2)")
+    clone = Clone(replace(options, endpos=Lsn.parse(endpos)), lambda: None)
+    with monkeypatch.context() as patching:
+
+        def fail(*_: object) -> None:
+            raise DumpFailed("pg_dump failed")
+
+        patching.setattr(CloneSchema, "dump_last", fail)
+        with pytest.raises(DumpFailed):
+            clone.run()
+    assert clone.run().phase is ClonePhase.COMPLETE
+    assert target.run("select id from keyed where id >= 5000") == [(5000,)]
+    assert target.run("select id from fleeting order by id") == [(1,), (2,)]
 
 
 def test_a_dry_run_checks_both_servers_and_creates_nothing(

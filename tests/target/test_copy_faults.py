@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.copied import record_copied
 from harness.database import MIRROR, OWNER, Database, create_database
 from harness.mirrored import eventually
 from harness.proxy import Proxy
@@ -25,14 +26,17 @@ from harness.recorder import TABLES, Recorder
 from harness.standby import shared
 from tests.conftest import NEWEST, Start, quick_only
 from tests.target.copies import Pair, pair_of, tables
-from tidemark.errors import ConnectionLost, TableChanged, TargetError
+from tidemark.errors import ConnectionLost, TableChanged, TargetError, TimedOut
 from tidemark.pipeline.copy import parts
+from tidemark.postgres.catalog import read_catalog
 from tidemark.postgres.dsn import Dsn
-from tidemark.postgres.session import Session
+from tidemark.postgres.identity import locate
+from tidemark.postgres.session import Session, Timeouts
 from tidemark.postgres.shared import SharedSnapshot
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.target import copying, pipe
 from tidemark.target.copying import TableFailed
+from tidemark.target.state import PartRecorder
 
 pytestmark = [pytest.mark.full, pytest.mark.spark, NEWEST]
 
@@ -103,6 +107,32 @@ def test_a_target_that_stays_down_leaves_tables_unfinished(
     assert "public.large, at the target" in large.error.message
     server.start()
     pair.require_consistent()
+    pair.copy_all()
+    pair.require_equal()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["", "unlogged"])
+def test_a_copy_that_fails_is_not_settled_by_the_record_of_an_earlier_run(
+    db: Database, target: Database, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """That run has read an earlier snapshot. Readers of the target keep this one from its lock."""
+    monkeypatch.setattr(copying, "ATTEMPTS", 2)
+    monkeypatch.setattr(copying, "PAUSE_S", 0.01)
+    monkeypatch.setattr(copying, "_WRITING", Timeouts(lock_s=0.1, statement_s=0))
+    pair = Pair(db, target, PartRecorder("c", "first"))
+    pair.fill(f"create {kind} table t (id int primary key)", "insert into t values (1)")
+    with db.session() as session:
+        definitions = [Fingerprint.of(each, []) for each in read_catalog(session).tables]
+        record_copied(target, "c", locate(session, db.dsn(), may_replicate=True).identity, definitions)
+    pair.copy_all()
+    pair.source.run("insert into t values (2)")
+    pair.recorder = PartRecorder("c", "second")
+    with target.connect() as reader:
+        reader.execute("begin; lock table t in access share mode")
+        (result,) = pair.copy().values()
+    assert isinstance(result, TableFailed)
+    assert isinstance(result.error, TimedOut)
     pair.copy_all()
     pair.require_equal()
 

@@ -95,6 +95,34 @@ def nudges(cloned: Cloned) -> int:
     return sum(message[10:19] == b"tidemark\0" for each in cloned.mirror.by_sql() for message in each.messages)
 
 
+@pytest.mark.full
+def test_stages_do_not_keep_the_target_from_reusing_transaction_ids(
+    cloned: Cloned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autovacuum skips temporary tables."""
+    monkeypatch.setattr(following, "REPORT_S", 0.0)
+    cloned.source.run("insert into keyed values (1, 'a')")
+    with receiving(cloned.mirror), CloneFollower.open(cloned.options()) as now:
+        eventually(lambda: (now.step(), cloned.target.run("select from keyed"))[1])
+        cloned.target.admin("do $$ begin for i in 1..30 loop perform txid_current(); commit; end loop; end $$")
+        assert old_stages(cloned) > 0
+        monkeypatch.setattr(following, "STAGES_S", 0.0)
+        now.step()
+        assert old_stages(cloned) == 0
+        cloned.source.run("update keyed set v = 'b'")
+        eventually(lambda: (now.step(), cloned.target.run("select v from keyed") == [("b",)])[1])
+
+
+def old_stages(cloned: Cloned) -> int:
+    """How many stages need transaction IDs of some time ago, although all that can be frozen is frozen."""
+    cloned.target.admin("vacuum freeze")
+    ((count,),) = cloned.target.admin(
+        "select count(*) from pg_class where relname like 'tidemark\\_stage%' and age(relfrozenxid) > 30"
+    )
+    assert isinstance(count, int)
+    return count
+
+
 def test_a_second_writer_is_refused(cloned: Cloned) -> None:
     with CloneFollower.open(cloned.options()), pytest.raises(TargetInUse, match="another process writes clone c"):
         CloneFollower.open(cloned.options())

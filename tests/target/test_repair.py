@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from harness.database import Database
 from harness.mirrored import eventually, receiving
+from harness.postgres import Server
 from tests.conftest import NEWEST
-from tests.target.following import Cloned
-from tests.target.load import TABLES, contents, hostile
+from tests.target.following import Cloned, cloned_tables
+from tests.target.load import TABLES, contents, database_with_tables, hostile
 from tidemark.clock import Lsn
 from tidemark.errors import SourceAltered, TargetDiffers
 from tidemark.target.follow import CloneFollower, FollowOptions, follow
@@ -274,3 +276,67 @@ def _end_recording(target: Database) -> None:
     recording = "query like 'insert into tidemark.repairs%' and wait_event_type = 'Lock'"
     ended = f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where {recording}"
     eventually(lambda: target.admin(ended))
+
+
+CODE = (
+    "create type code",
+    "create function code_in(cstring) returns code language internal immutable strict as 'int4in'",
+    "create function code_out(code) returns cstring language internal immutable strict as 'int4out'",
+    "create type code (input = code_in, output = code_out, like = int)",
+    *(
+        f"create function code_{name}(code, code) returns {kind} language internal immutable strict as '{of}'"
+        for name, kind, of in (
+            *((name, "bool", f"int4{name}") for name in ("lt", "le", "eq", "ge", "gt")),
+            ("cmp", "int", "btint4cmp"),
+        )
+    ),
+    *(
+        f"create operator {sign} (leftarg = code, rightarg = code, function = code_{name})"
+        for sign, name in {"<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">": "gt"}.items()
+    ),
+    """create operator class codes default for type code using btree
+       as operator 1 <, operator 2 <=, operator 3 =, operator 4 >=, operator 5 >, function 1 code_cmp(code, code)""",
+    "alter table keyed alter id type code using id::text::code",
+)
+
+
+@pytest.mark.full
+def test_keys_of_a_type_whose_operators_are_not_those_of_postgresql(server: Server, tmp_path: Path) -> None:
+    """As those of ltree and isn: sessions have an empty search_path."""
+    for source in database_with_tables(server):
+        for target in database_with_tables(server):
+            for database in (source, target):
+                database.admin("; ".join(("set search_path = public", *CODE)))
+            cloned = cloned_tables(source, target, tmp_path)
+            with receiving(cloned.mirror):
+                source.run("insert into keyed values ('1', 'a'), ('2', 'b'), ('3', 'c')")
+                follow_now(cloned)
+                source.run(
+                    "update keyed set v = 'x' where id = '1'",
+                    "update keyed set id = '5' where id = '2'",
+                    "delete from keyed where id = '3'",
+                )
+                follow_now(cloned)
+                assert repaired(cloned) == []
+                target.run("delete from keyed where id = '1'")
+                source.run("update keyed set n = 7 where id = '1'")
+                follow_now(cloned)
+            assert contents(target) == contents(source)
+            assert repaired(cloned) == [("public.keyed", 1, ["(1)"], [])]
+
+
+@pytest.mark.full
+def test_names_with_percent_signs_are_repaired(server: Server, tmp_path: Path) -> None:
+    for source in database_with_tables(server):
+        for target in database_with_tables(server):
+            for database in (source, target):
+                database.run('alter table plain rename a to "a%b"', 'alter table keyed rename v to "%s"')
+            cloned = cloned_tables(source, target, tmp_path)
+            with receiving(cloned.mirror):
+                source.run("insert into plain values (1, E'b\\\\''')", "insert into keyed values (1, 'a')")
+                follow_now(cloned)
+                target.run("delete from plain", "delete from keyed")
+                source.run("delete from plain", "update keyed set n = 1")
+                follow_now(cloned)
+            assert contents(target) == contents(source)
+            assert len(repaired(cloned)) == 2

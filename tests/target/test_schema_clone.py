@@ -105,12 +105,16 @@ def test_the_name_of_the_dump_is_durable_before_a_part_of_it_is_created(
     """A clone that continues after a power loss requires the dump of the part that the target has."""
     pair.source.run("create table t (a int primary key)")
     monkeypatch.setattr(schema, "LocalDisk", RecordingDisk)
+    monkeypatch.setattr(RecordingDisk, "operations", [])
     cloned = CloneSchema(pair.from_dsn, pair.to_dsn, tmp_path, 1, pair.programs.pg_dump.parent, is_cloned=True)
     cloned.dump(None, None, begun=False)
     assert RecordingDisk.operations == ["rename schema.next schema", f"sync {tmp_path}"]
     cloned.create(CloneStage.DEFINITIONS)
     cloned.dump(None, None, begun=True)
     assert [path.name for path in tmp_path.iterdir()] == ["schema"]
+    RecordingDisk.operations.clear()
+    cloned.dump_last(None)
+    assert RecordingDisk.operations == [f"sync {tmp_path}"]
 
 
 def test_keys_and_indexes_are_created_table_by_table(pair: Pair, tmp_path: Path) -> None:

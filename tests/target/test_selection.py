@@ -75,6 +75,13 @@ def test_what_depends_on_an_excluded_table_is_left_out_and_listed(pair: Pair, tm
     assert pair.target.admin(functions) == [("g",)]
 
 
+def test_roles_of_large_objects_are_named_with_a_selection_too(pair: Pair, tmp_path: Path) -> None:
+    """All large objects are copied, when the rows of the tables are."""
+    pair.source.run("create table t (id int)", "create table u (id int)", "select lo_from_bytea(50000, 'x')")
+    pair.source.run("grant select on large object 50000 to reader")
+    assert "reader" in pair.dump(tmp_path, chosen(pair, take=("t",))).roles.named
+
+
 def test_a_partitioned_table_stands_for_its_partitions(pair: Pair, tmp_path: Path) -> None:
     pair.source.run(
         "create table p (id int primary key) partition by range (id)",

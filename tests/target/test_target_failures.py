@@ -30,6 +30,8 @@ UNLOGGED = (
     "create function told() returns trigger language plpgsql as 'begin new.v := ''told''; return new; end'",
     "create trigger told before insert on fleeting for each row when (new.id > 5) execute function told()",
     "create unlogged table child (id int references fleeting)",
+    "create unlogged table idle (id int, v text)",
+    "create trigger told before insert on idle for each row execute function told()",
     "create materialized view numbers as select count(*) as n from fleeting",
     "insert into fleeting select i, 'v' || i from generate_series(1, 5) i",
     "insert into child values (3)",

@@ -133,7 +133,7 @@ def dump_schema(
             folder,
             kept,
             read_facts(session, kept),
-            read_roles(session, kept, large_objects=tables is None),
+            read_roles(session, kept),
             dict(session.rows("select extname, extversion from pg_extension")),
             tuple(entry for entry in listed if entry.dump_id in gone),
             tuple(f"{schema}.{name}" for schema, name in left_out.relations),

@@ -73,7 +73,7 @@ class CopyRecorder(Protocol):
         """
 
     def rows(self, session: Session, table: Fingerprint, part: Part) -> int | None:
-        """The number of rows of a part that is recorded since the copy of its table began, else None."""
+        """The number of rows of a part that this process has recorded since it began the table, else None."""
 
 
 @dataclass(frozen=True, slots=True)

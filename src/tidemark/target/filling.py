@@ -196,7 +196,7 @@ class Filling:
 
     def copy_unlogged_again(self, record: CloneRecord, state: CloneState) -> None:
         """Copy the unlogged tables as they are now: the stream has no changes of them."""
-        oids = [oid for oid, table in state.tables.items() if table.definition.persistence is Persistence.UNLOGGED]
+        oids = [table.definition.oid for table in state.unlogged]
         changed: Sequence[Fingerprint] = ()
         while oids:
             with self._snapshot(state.mode, changed) as (snapshot, _):
@@ -209,12 +209,13 @@ class Filling:
     def refill_emptied(self, record: CloneRecord, state: CloneState) -> bool:
         """Copy unlogged tables again that a crash of the target has emptied; return whether there are any.
 
-        Their triggers, rules and foreign keys that the clone has created are dropped, and have to be created again.
+        All unlogged tables are copied, as when the completion began. Their triggers, rules and foreign keys that the
+        clone has created are dropped, and have to be created again.
         """
-        emptied = record.emptied(state.tables.values())
+        emptied = record.emptied(state.unlogged)
         if not emptied:
             return False
-        names = [(table.definition.schema, table.definition.name) for table in emptied]
+        names = [(table.definition.schema, table.definition.name) for table in state.unlogged]
         _LOGGER.warning(
             "a crash of the target emptied %s, copying them again", ", ".join(each.name for each in emptied)
         )

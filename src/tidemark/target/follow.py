@@ -67,6 +67,7 @@ BATCH_BYTES, SLICE_BYTES = 32 << 20, 32 << 20
 WAIT_S, HELD_S, REPORT_S = 0.5, 0.02, 1.0
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 FORGET_S = 60.0  # after this time, indexes of segments that were removed are removed too
+STAGES_S = 3600.0  # after this time, stages are dropped and created again
 KEEP_S, KEEP_BYTES = 3600.0, 1 << 30  # how long the log is kept after it was applied, and how much of the WAL
 _WRITING = Timeouts(lock_s=60.0, statement_s=0, idle_in_transaction_s=0)
 # A table with pending checks of deferred constraints cannot be altered.
@@ -108,6 +109,7 @@ class CloneFollower:
         self._writer = TargetWriter(session, self._followed)
         self._client: ReceiveClient | None = None
         self._reported_at = self._forgot_at = 0.0
+        self._dropped_at = time.monotonic()
         self._reports = deque([(time.monotonic(), Lsn.ZERO)])
 
     @classmethod
@@ -337,6 +339,9 @@ class CloneFollower:
         if time.monotonic() >= self._forgot_at + FORGET_S:
             forget(self._options.log, self._kept(), dry_run=False)
             self._forgot_at = time.monotonic()
+        if time.monotonic() >= self._dropped_at + STAGES_S:
+            self._writer.drop_stages()
+            self._dropped_at = time.monotonic()
 
     def _kept(self) -> Lsn:
         """The LSN above which the log is kept: what the target had `KEEP_S` ago, but not more than `KEEP_BYTES`."""

@@ -225,8 +225,8 @@ def needs_superuser(entry: Entry, facts: Facts | None) -> bool:
     return entry.kind in _SUPERUSER_KINDS or in_catalog or (facts is not None and facts.superuser)
 
 
-def read_roles(session: Session, entries: Collection[Entry], *, large_objects: bool) -> Roles:
-    """Read the roles that grants, policies, default privileges and user mappings name."""
+def read_roles(session: Session, entries: Collection[Entry]) -> Roles:
+    """Read the roles that grants, policies, default privileges and user mappings name, and those of large objects."""
     objects = [entry for entry in entries if entry.catalog]
     grants = session.rows(_GRANTS, _columns(objects)[1:])
     acls, policies, servers = (
@@ -235,7 +235,7 @@ def read_roles(session: Session, entries: Collection[Entry], *, large_objects: b
     )
     named = {name for (name,) in session.rows(_ROLES, [policies, acls, servers])}
     named |= {name for grantee, name, *_ in grants if grantee}
-    named |= {name for (name,) in session.rows(_OF_LARGE_OBJECTS)} if large_objects else set()
+    named |= {name for (name,) in session.rows(_OF_LARGE_OBJECTS)}
     granted = {identity for *_, by_another, identity in grants if by_another}
     members = {name for (name,) in session.rows(_FOR_ROLES, [acls])}
     return Roles(tuple(sorted(named - {""})), tuple(sorted(members)), tuple(sorted(granted)))

@@ -185,7 +185,7 @@ class PollStage:
 
     def _same_key(self, at: int) -> sql.Composed:
         here, there = _of("t", self.table.columns[at].name), _of("r", f"c{at}")
-        same = sql.SQL("{} = {}").format(here, there)
+        same = self.table.columns[at].equal(here, there)
         if self.text.integer:
             return same
         return sql.SQL('{} and {}::text collate "C" = {}::text collate "C"').format(same, here, there)

@@ -126,6 +126,7 @@ class CloneSchema:
             return
         later = dump_schema(self.programs(), self.source, None, self.folder / _LAST, chosen)
         archive = written(without_new(later, self._archive()))
+        LocalDisk().sync_folder(self.folder)  # a completion that continues would use the dump of the copy instead
         with self._target() as session:
             replace(missing_at_target(session, archive), existing=()).require()
         for entry in archive.left_out[len(later.left_out) :]:

@@ -58,9 +58,8 @@ class SourceRows:
     def read(self, table: TargetTable, names: Sequence[Name]) -> list[tuple[str | None, ...]]:
         """Return the rows with these keys, or with these contents if the table has no key; values are texts."""
         self._require_unaltered(table)
-        query, columns = rows_at_source(table), [list(column) for column in zip(*names, strict=True)]
         with translated(f"reading rows of {table.label} at the source"):
-            return self._session.connection.execute(query, columns).fetchall()
+            return self._session.connection.execute(rows_at_source(table, names)).fetchall()
 
     def _require_unaltered(self, table: TargetTable) -> None:
         """Refuse a table that was altered: its rows in the snapshot may not be those that the stream describes."""

@@ -186,6 +186,11 @@ class ClonedTable:
         """The name for SQL."""
         return sql.Identifier(self.definition.schema, self.definition.name)
 
+    @property
+    def is_unlogged(self) -> bool:
+        """Whether the table is unlogged at the source."""
+        return self.definition.persistence is Persistence.UNLOGGED
+
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
@@ -215,8 +220,14 @@ class CloneState:
 
     @property
     def consistent_lsn(self) -> Lsn:
-        """The LSN from which on all tables are as of one position."""
-        return max((table.base.lsn for table in self.tables.values() if table.base is not None), default=Lsn.ZERO)
+        """The LSN from which on all tables are as of one position; unlogged ones are copied at the end."""
+        copied = (table for table in self.tables.values() if not table.is_unlogged)
+        return max((table.base.lsn for table in copied if table.base is not None), default=Lsn.ZERO)
+
+    @property
+    def unlogged(self) -> list[ClonedTable]:
+        """The unlogged tables, of which the stream has no changes."""
+        return [table for table in self.tables.values() if table.is_unlogged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,14 +396,12 @@ class CloneRecord:
             self.name, oid,
         )  # fmt: skip
 
-    def emptied(self, tables: Iterable[ClonedTable]) -> list[ClonedTable]:
+    def emptied(self, unlogged: Iterable[ClonedTable]) -> list[ClonedTable]:
         """The unlogged tables that have no rows although rows were copied: a crash of the target empties them."""
         return [
             table
-            for table in tables
-            if table.rows
-            and table.definition.persistence is Persistence.UNLOGGED
-            and not self._session.row(_HAS_ROWS.format(table.identifier).as_string(None))[0]
+            for table in unlogged
+            if table.rows and not self._session.row(_HAS_ROWS.format(table.identifier).as_string(None))[0]
         ]
 
     def advance(self, before: Lsn | None, after: Lsn, received: Lsn) -> None:
@@ -528,9 +537,15 @@ class PartRecorder:
         _rows(session, insert, self.clone, table.oid, part.first, rows)
 
     def rows(self, session: Session, table: Fingerprint, part: Part) -> int | None:
-        """Return the number of rows of a part that is recorded since the copy of its table began, else None."""
-        query = "select rows from tidemark.parts where clone = %s and oid = %s and first_page = %s"
-        found = _rows(session, query, self.clone, table.oid, part.first)
+        """Return the number of rows of a part that this run has recorded, else None.
+
+        A part that an earlier run has recorded has the rows of an earlier snapshot.
+        """
+        query = (
+            "select p.rows from tidemark.parts p join tidemark.tables t using (clone, oid) "
+            "where clone = %s and oid = %s and first_page = %s and run = %s"
+        )
+        found = _rows(session, query, self.clone, table.oid, part.first, self.run)
         return found[0][0] if found else None
 
 

@@ -159,8 +159,7 @@ class StageTable:
         return self._deleted_where_equal("('i', 'm')", unique)
 
     def _deleted_where_equal(self, operations: str, columns: Sequence[int]) -> sql.Composed:
-        names = [sql.SQL("t.{}").format(sql.Identifier(self.table.columns[at].name)) for at in columns]
-        same = [sql.SQL("{} = {}").format(name, self._value(at)) for name, at in zip(names, columns, strict=True)]
+        same = [_equal(self.table.columns[at], self._value(at)) for at in columns]
         return sql.SQL("delete from only {} t using {} s where s.o in {} and {} returning {}").format(
             self.table.identifier, self.identifier, sql.SQL(operations), _AND.join(same), _key_texts(self.table)
         )
@@ -197,10 +196,17 @@ class StageTable:
         return sql.SQL("row({})::text").format(_COMMA.join(self._value(at) for at in self.table.written))
 
     def _same_row(self) -> sql.Composed:
-        return _AND.join(
-            sql.SQL("t.{} = {}").format(sql.Identifier(self.table.columns[at].name), self._key(at))
-            for at in self.table.key
-        )
+        """The condition for the row of a change. Keys of other types than PostgreSQL's own have the same text too.
+
+        The keys `a` and `A` are equal for the index on a column of type citext.
+        """
+        same = [_equal(self.table.columns[at], self._key(at)) for at in self.table.key]
+        for at in self.table.key:
+            column = self.table.columns[at]
+            if column.equality != "=":
+                name = sql.SQL("t.{}").format(sql.Identifier(column.name))
+                same.append(sql.SQL('concat({}) collate "C" = concat({}) collate "C"').format(name, self._key(at)))
+        return _AND.join(same)
 
     def _key(self, at: int) -> sql.Composable:
         return self._typed(at, f"k{at}")
@@ -237,38 +243,46 @@ def content(table: TargetTable) -> sql.Composed:
     return sql.SQL("row({})::text").format(_COMMA.join(names))
 
 
-def contents_deleted(table: TargetTable) -> sql.Composed:
-    """Delete all rows of these contents and return these: the parameter is a list of them."""
-    return sql.SQL("delete from only {0} where {1} = any(%s::text[]) returning {1}").format(
-        table.identifier, content(table)
+def contents_deleted(table: TargetTable, contents: Sequence[Sequence[str]]) -> sql.Composed:
+    """Delete all rows of these contents and return these."""
+    return sql.SQL("delete from only {0} where {1} = any({2}) returning {1}").format(
+        table.identifier, content(table), *_lists(contents)
     )
 
 
-def rows_at_source(table: TargetTable) -> sql.Composed:
-    """The rows of the source that have these keys, or contents, as text: the parameters are a list for each column.
+def rows_at_source(table: TargetTable, keys: Sequence[Sequence[str]]) -> sql.Composed:
+    """The rows of the source that have these keys, or contents, as text.
 
     Each row is returned once, also if several of the texts are equal as keys, such as 1.0 and 1.00.
     """
     names = [sql.SQL("t.{}").format(sql.Identifier(table.columns[at].name)) for at in table.written]
     listed = _COMMA.join(map(_text, names))
     if not table.key:
-        return sql.SQL("select {} from only {} t where row({})::text = any(%s::text[])").format(
-            listed, table.identifier, _COMMA.join(names)
+        return sql.SQL("select {} from only {} t where row({})::text = any({})").format(
+            listed, table.identifier, _COMMA.join(names), *_lists(keys)
         )
     wanted = [sql.Identifier(f"k{at}") for at in table.key]
     same = [
-        sql.SQL("t.{} = {}").format(
-            sql.Identifier(table.columns[at].name), table.columns[at].of_text(sql.SQL("x.{}").format(name))
-        )
+        _equal(table.columns[at], table.columns[at].of_text(sql.SQL("x.{}").format(name)))
         for at, name in zip(table.key, wanted, strict=True)
     ]
     return sql.SQL("select {} from only {} t where exists (select from unnest({}) as x({}) where {})").format(
         listed,
         table.identifier,
-        _COMMA.join([sql.SQL("%s::text[]")] * len(wanted)),
+        _COMMA.join(_lists(keys)),
         _COMMA.join(wanted),
         _AND.join(same),
     )
+
+
+def _lists(rows: Sequence[Sequence[str]]) -> list[sql.Composed]:
+    """Texts as one array for each column: parameters would require names of tables and columns without `%`."""
+    return [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*rows, strict=True)]
+
+
+def _equal(column: TargetColumn, value: sql.Composable) -> sql.Composed:
+    """The condition that a row of the table has this value, as a key."""
+    return column.equal(sql.SQL("t.{}").format(sql.Identifier(column.name)), value)
 
 
 def _text(value: sql.Composable) -> sql.Composed:

@@ -33,7 +33,14 @@ _COLUMNS = """
                  and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid) else '{}' end,
            exists (select from pg_cast k where k.casttarget = base.base and k.castmethod = 'f'
                    and k.castsource = 'text'::regtype)
-           and not exists (select from pg_cast k where k.casttarget = base.base and k.castsource = 'bpchar'::regtype)
+           and not exists (select from pg_cast k where k.casttarget = base.base and k.castsource = 'bpchar'::regtype),
+           coalesce((
+               select 'operator(' || quote_ident(opn.nspname) || '.' || op.oprname || ')'
+               from pg_opclass oc join pg_am am on am.oid = oc.opcmethod and am.amname = 'btree'
+               join pg_amop ao on ao.amopfamily = oc.opcfamily and ao.amopstrategy = 3
+                                  and ao.amoplefttype = oc.opcintype and ao.amoprighttype = oc.opcintype
+               join pg_operator op on op.oid = ao.amopopr join pg_namespace opn on opn.oid = op.oprnamespace
+               where oc.opcdefault and oc.opcintype = base.base and opn.nspname <> 'pg_catalog'), '=')
     from unnest(%s::text[], %s::text[]) as wanted(schema, name)
     join pg_namespace n on n.nspname = wanted.schema
     join pg_class c on c.relnamespace = n.oid and c.relname = wanted.name and c.relkind in ('r', 'p')
@@ -72,6 +79,9 @@ class TargetColumn:
 
     If text is `cast` to the type by a function, that is not the input function of the type: `regclass` casts neither
     the text `-` nor the OID of a table that was dropped, which its output function prints.
+
+    `equality` is the operator of indexes on the type, which sessions do not find by its name if it is in another
+    schema than pg_catalog, as those of extensions are.
     """
 
     name: str
@@ -81,6 +91,11 @@ class TargetColumn:
     generated: bool
     always_identity: bool
     cast: bool = False
+    equality: str = "="
+
+    def equal(self, one: sql.Composable, other: sql.Composable) -> sql.Composed:
+        """The condition that two values of the column are equal, as keys are."""
+        return sql.SQL("{} {} {}").format(one, sql.SQL(self.equality), other)
 
     def of_text(self, text: sql.Composable) -> sql.Composed:
         """The value that the input function of the type reads from a text; `bpchar` has no cast of its own."""
@@ -162,13 +177,13 @@ def read_tables(session: Session, names: Iterable[tuple[str, str]]) -> dict[tupl
     columns: dict[tuple[str, str], dict[str, TargetColumn]] = defaultdict(dict)
     numbers: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     inputs: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
-    for schema, table, name, kind, stored, collation, generated, always, attnum, computed_from, cast in session.rows(
+    for schema, table, name, kind, stored, collation, generated, always, attnum, computed_from, *rest in session.rows(
         _COLUMNS, wanted
     ):
         if name is None:
             columns[schema, table] = {}
             continue
-        columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always, cast)
+        columns[schema, table][name] = TargetColumn(name, kind, stored, collation, generated, always, *rest)
         numbers[schema, table][attnum] = name
         inputs[schema, table][name] = computed_from
     exclusive: dict[tuple[str, str], dict[int, frozenset[str]]] = defaultdict(dict)

@@ -143,6 +143,19 @@ class TargetWriter:
         """Send what was added so far, before another statement of the same transaction is sent."""
         self._script.run()
 
+    def drop_stages(self) -> None:
+        """Drop all stages; the next batches create those that they need.
+
+        Autovacuum skips temporary tables: an old one would keep the target from reusing transaction IDs.
+        """
+        if self._stages:
+            names = sql.SQL(", ").join(each.identifier for each in self._stages.values())
+            with translated("dropping stages", Endpoint.TARGET), self._session.connection.transaction():
+                self._script.add(as_bytes(sql.SQL("drop table {}").format(names)), "dropping stages")
+                self._script.run()
+            self._stages.clear()
+            self._deleted.clear()
+
     def unfit(self, plan: SlicePlan, log: Path) -> Differences:
         """Find rows of the target that do not fit a plan that was refused for them. Nothing is changed.
 
@@ -332,7 +345,7 @@ class TargetWriter:
         self, found: TableDifferences, contents: Sequence[Name], rows: Sequence[Sequence[str | None]]
     ) -> None:
         stage = self._stage(found.table, frozenset(found.table.written), frozenset())
-        deleted = self._rows(contents_deleted(found.table), _columns(contents))
+        deleted = self._rows(contents_deleted(found.table, contents))
         if rows:
             self._fill(stage.filled_with_rows(), rows)
         self._insert(stage)
@@ -393,9 +406,9 @@ class TargetWriter:
         require_stored(stage.table.label, new)(put_in)
         return put_in
 
-    def _rows(self, statement: sql.Composed, parameters: Sequence[Any] | None = None) -> list[Any]:
+    def _rows(self, statement: sql.Composed) -> list[Any]:
         self._script.run()
-        return self._session.connection.execute(statement, parameters).fetchall()
+        return self._session.connection.execute(statement).fetchall()
 
 
 def _columns(rows: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
