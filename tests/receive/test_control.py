@@ -127,7 +127,7 @@ def test_a_wait_with_a_limit_says_how_far_it_came(mirror: Mirrored) -> None:
     with connected(mirror.options.folder) as client:
         with pytest.raises(LogBehind, match=r"FF/0 was not received within 0\.3 s: the received LSN is 0/"):
             client.wait(Lsn.parse("FF/0"), 0.3)
-        assert client.position().state == "streaming"
+        eventually(lambda: client.position().state == "streaming")
 
 
 @NEWEST
