@@ -117,7 +117,8 @@ def regression(install: Install) -> Iterator[Regression]:
             if server.sql(_KEYLESS.format(table), dbname=TEMPLATE)[0][0]:
                 server.sql(f"alter table {table} replica identity full", dbname=TEMPLATE)
         names = Database(server, NAME).names
-        server.sql(f"create publication {names.publication} for table {', '.join(tables)}", dbname=TEMPLATE)
+        generated = " with (publish_generated_columns = stored)" if install.major >= 18 else ""
+        server.sql(f"create publication {names.publication} for table {', '.join(tables)}{generated}", dbname=TEMPLATE)
         yield Regression(server, files, tables)
     finally:
         server.remove()
