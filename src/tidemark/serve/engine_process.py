@@ -178,11 +178,10 @@ class EngineProcess:
 
     def _opened(self, setup: Setup) -> ThreadPoolExecutor:
         self.setup = setup
-        # The log of events would contain the statements of all clients.
         quiet = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.eventLog.enabled": "false",
+            "spark.eventLog.enabled": "false",  # it would contain the statements of all clients
         }
         options = SparkOptions(setup.master, setup.remote, {**quiet, **dict(setup.conf)})
         lake, source = Path(setup.lake), Dsn(setup.source) if setup.source else None

@@ -19,9 +19,7 @@ from tidemark.errors import TidemarkError
 from tidemark.storage import open_storage
 
 _PREFIX, _BEGINNING, _LOCK = "tidemark-java-", "tidemark-beginning-", "lock"
-_UNLOCKED_S = (
-    3600.0  # a directory without its name or its lock is that of a process that has just begun, up to this age
-)
+_UNLOCKED_S = 3600.0  # a directory without its name or its lock is that of a process that begins, up to this age
 
 
 @cache
